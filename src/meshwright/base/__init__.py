@@ -1,0 +1,1 @@
+"""Units, arrays, registries and errors: no domain knowledge."""

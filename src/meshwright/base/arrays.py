@@ -1,0 +1,49 @@
+"""Helpers that treat a number and a column of numbers alike.
+
+Formulas use arithmetic and these; they never branch on a candidate's number.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+Num = TypeVar("Num", float, FloatArray)
+"""A number or a column of numbers: each formula is written once for both."""
+
+
+def larger(a: Any, b: Any) -> Any:
+    """Return the elementwise larger of two numbers or columns."""
+    return np.maximum(a, b)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    """Return the elementwise smaller of two numbers or columns."""
+    return np.minimum(a, b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """Return ``a`` where the condition holds and ``b`` elsewhere."""
+    return np.where(condition, a, b)
+
+
+def ceil_div(a: Any, b: Any) -> Any:
+    """Return the number of parts of size ``b`` that cover ``a`` (a float, or a column of them)."""
+    return np.ceil(a / b)
+
+
+def positive_part(a: Any) -> Any:
+    """Return ``max(0, a)``: what is left after something has been hidden."""
+    return np.maximum(a, 0.0)
+
+
+def read_only(column: NDArray[Any]) -> NDArray[Any]:
+    """Return the column after forbidding changes to it."""
+    column.setflags(write=False)
+    return column

@@ -1,0 +1,59 @@
+"""Named entries of one kind: a file that exists in the folder is registered."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Generic, TypeVar
+
+from meshwright.base.errors import UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Named entries of one kind; asking for a wrong name lists the right ones."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._entries: dict[str, T] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that adds an entry; two entries of one name are an error."""
+
+        def add(entry: T) -> T:
+            if name in self._entries:
+                raise ValueError(f"two entries of kind {self.kind} are called {name!r}")
+            self._entries[name] = entry
+            return entry
+
+        return add
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise UnknownNameError(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+
+def import_siblings(package: ModuleType, group: str = "") -> None:
+    """Import each module of a package once, so that a file that exists is registered.
+
+    Third parties add entries through the entry point group ``meshwright.<group>``.
+    """
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    if group:
+        for entry in entry_points(group=f"meshwright.{group}"):
+            entry.load()

@@ -1,0 +1,102 @@
+"""The one parser and the one printer of quantities: "80 GiB", "3.35 TB/s", "989 TFLOP/s".
+
+Inside the package every quantity is an SI float with its unit in the name; text files carry the
+unit in the value. k M G T P E are powers of 1000, Ki Mi Gi Ti powers of 1024; b is a bit, B a byte.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_SMALL = {"m": 1e-3, "u": 1e-6, "n": 1e-9, "p": 1e-12}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_LARGE = _DECIMAL | _BINARY
+_QUANTITY = re.compile(r"^\s*([-+]?[0-9][0-9_]*\.?[0-9]*(?:[eE][-+]?[0-9]+)?)\s*(.*?)\s*$")
+
+# dimension -> (unit symbol -> factor to SI, prefixes allowed, an example for messages)
+_UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
+    "bytes": ({"B": 1.0, "b": 0.125}, _LARGE, "80 GiB"),
+    "bytes_per_s": ({"B/s": 1.0, "b/s": 0.125}, _LARGE, "3.35 TB/s"),
+    "flops": ({"FLOP": 1.0}, _DECIMAL, "2 GFLOP"),
+    "flops_per_s": ({"FLOP/s": 1.0, "OP/s": 1.0}, _DECIMAL, "989 TFLOP/s"),
+    "s": ({"s": 1.0}, _SMALL | {"": 1.0}, "200 ns"),
+    "w": ({"W": 1.0}, _DECIMAL | _SMALL, "700 W"),
+    "j_per_flop": ({"J/FLOP": 1.0}, _SMALL | {"": 1.0}, "0.5 pJ/FLOP"),
+    "j_per_byte": ({"J/B": 1.0, "J/b": 8.0}, _SMALL | {"": 1.0}, "5 pJ/b"),
+    "mm2": ({"mm2": 1.0}, {"": 1.0}, "814 mm2"),
+    "m": ({"m": 1.0}, _SMALL | {"": 1.0}, "33.25 mm"),
+    "hz": ({"Hz": 1.0}, _DECIMAL, "1.8 GHz"),
+    "usd": ({"USD": 1.0}, _DECIMAL, "30000 USD"),
+    "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/hour"),
+    "usd_per_kwh": ({"USD/kWh": 1.0}, {"": 1.0}, "0.1 USD/kWh"),
+    "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL, "15T"),
+}
+
+
+def parse_quantity(text: str, dimension: str) -> float:
+    """Return the SI value of a written quantity.
+
+    Parameters
+    ----------
+    text
+        A number and its unit, such as ``"3.35 TB/s"``.
+    dimension
+        A key of the unit table: ``bytes``, ``bytes_per_s``, ``flops_per_s``, ``s``, ``w``, ...
+
+    Raises
+    ------
+    ValueError
+        When the text is no number with a unit of that dimension; the message says what it is.
+    """
+    _, _, example = _UNITS[dimension]
+    match = _QUANTITY.match(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity; expected something like {example!r}")
+    number, unit = match.groups()
+    factor = _factor(unit, dimension)
+    if factor is None:
+        found = next((name for name in _UNITS if _factor(unit, name) is not None), "")
+        means = f" (its unit is one of {found})" if found else ""
+        raise ValueError(f"{text!r} is no {dimension}{means}; expected something like {example!r}")
+    return float(number.replace("_", "")) * factor
+
+
+def _factor(unit: str, dimension: str) -> float | None:
+    """Return the factor of a written unit to SI, or None when the dimension has no such unit."""
+    symbols, prefixes, _ = _UNITS[dimension]
+    for symbol, base in symbols.items():
+        if unit.endswith(symbol):
+            prefix = unit[: len(unit) - len(symbol)] if symbol else unit
+            if prefix.strip() in prefixes:
+                return base * prefixes[prefix.strip()]
+    return None
+
+
+def format_si(value: float, unit: str, *, digits: int = 3) -> str:
+    """Return a value with a decimal prefix: ``format_si(3.35e12, "B/s") == "3.35 TB/s"``."""
+    if value == 0:
+        return f"0 {unit}"
+    for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= factor:
+            return f"{value / factor:.{digits}g} {prefix}{unit}"
+    return f"{value:.{digits}g} {unit}"
+
+
+def format_bytes(value: float) -> str:
+    """Return bytes in binary units, as memory is sold and reported: ``"17.5 GiB"``."""
+    for prefix, factor in (("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20), ("Ki", 2.0**10)):
+        if abs(value) >= factor:
+            scaled = value / factor
+            return f"{scaled:.1f} {prefix}B" if scaled < 1000 else f"{scaled:.0f} {prefix}B"
+    return f"{value:.0f} B"
+
+
+def format_seconds(value: float) -> str:
+    """Return a duration in the unit a reader expects: ``"2.31 s"``, ``"410 ms"``, ``"12.5 us"``."""
+    if value >= 100:
+        return f"{value:.0f} s"
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if value >= factor:
+            return f"{value / factor:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns" if value > 0 else "0 s"

@@ -1,0 +1,1 @@
+"""Reads and checks files into declarations; holds no formula."""

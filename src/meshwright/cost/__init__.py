@@ -1,0 +1,1 @@
+"""What a plan costs: time, memory, energy, money; numbers or columns alike."""

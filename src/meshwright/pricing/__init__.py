@@ -1,0 +1,1 @@
+"""The one chain from strategy to price."""

@@ -1,0 +1,86 @@
+"""One accelerator: what it computes, remembers, draws and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from meshwright.spec.declaration import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    Declaration,
+    FlopsPerSecond,
+    JoulesPerByte,
+    JoulesPerFlop,
+    Seconds,
+    SquareMillimetres,
+    Usd,
+    UsdPerHour,
+    Watts,
+)
+from meshwright.spec.provenance import Provenance, Source
+
+DType = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
+
+
+class MemoryLevel(Declaration):
+    """One level of the memory of a chip."""
+
+    name: str
+    capacity_bytes: Bytes
+    bandwidth_bytes_per_s: BytesPerSecond | None = None
+    latency_s: Seconds | None = None
+    energy_j_per_byte: JoulesPerByte | None = None
+
+
+class ChipSpec(Declaration):
+    """One accelerator (GPU, TPU chip, die of a wafer).
+
+    Rates are dense. Memories are ordered near to far; the last one holds the model (HBM, or the
+    SRAM itself on chips without external memory). A missing price or power is None: unknown, and
+    never zero.
+    """
+
+    name: str
+    vendor: str
+    family: str
+    """Chips of one family share calibration constants: hopper, ampere, tpu, temp-die, ..."""
+    matmul_flops_per_s: Mapping[DType, FlopsPerSecond] = Field(alias="matmul_rate")
+    best_matmul_flops_per_s: Mapping[DType, FlopsPerSecond] = Field(
+        default_factory=dict, alias="best_matmul_rate"
+    )
+    """Best matrix rate measured under the power cap, where it is known."""
+    vector_flops_per_s: Mapping[DType, FlopsPerSecond] = Field(
+        default_factory=dict, alias="vector_rate"
+    )
+    memories: tuple[MemoryLevel, ...]
+    num_cores: Count | None = None
+    """Units that each work on one output tile of a matrix product (SMs of a GPU)."""
+    tile_rows: Count = 128
+    tile_columns: Count = 128
+    peak_power_w: Watts | None = None
+    idle_power_w: Watts | None = None
+    energy_j_per_flop: JoulesPerFlop | None = None
+    area_mm2: SquareMillimetres | None = None
+    price_usd: Usd | None = None
+    rent_usd_per_hour: UsdPerHour | None = None
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+    """Origin of each value, by its path in the file."""
+
+    @model_validator(mode="after")
+    def _has_memory_and_rate(self) -> Self:
+        if not self.memories:
+            raise ValueError("memories: a chip needs at least one memory level")
+        if not self.matmul_flops_per_s:
+            raise ValueError("matmul_rate: a chip needs the rate of at least one type")
+        return self
+
+    @property
+    def main_memory(self) -> MemoryLevel:
+        """The level that holds the model: HBM, or the SRAM where there is nothing else."""
+        return self.memories[-1]

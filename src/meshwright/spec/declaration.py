@@ -1,0 +1,103 @@
+"""The base of every declaration and the field types that carry a unit.
+
+In Python a field is an SI float and its name ends in the unit (``bandwidth_bytes_per_s``). In a
+text file the same field is written without the suffix and with the unit in the value
+(``bandwidth: 3.35 TB/s``); a bare number is refused there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
+
+from meshwright.base.units import parse_quantity
+
+_SUFFIXES = (
+    "_bytes_per_s", "_flops_per_s", "_j_per_flop", "_j_per_byte", "_usd_per_hour", "_usd_per_kwh",
+    "_bytes", "_flops", "_mm2", "_usd", "_hz", "_s", "_w", "_m",
+)  # fmt: skip
+
+
+def file_key(field_name: str) -> str:
+    """Return the key of a field in a text file: its name without the unit."""
+    for suffix in _SUFFIXES:
+        if field_name.endswith(suffix):
+            return field_name.removesuffix(suffix)
+    return field_name
+
+
+class Declaration(BaseModel):
+    """A frozen declaration; unknown fields are refused, all faults are found at once."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        populate_by_name=True,
+        alias_generator=file_key,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        strict=False,
+    )
+
+
+def _quantity(dimension: str) -> Callable[[Any, ValidationInfo], Any]:
+    """Return a validator that reads a written quantity, and refuses bare numbers in files."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str):
+            return parse_quantity(value, dimension)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"expected a quantity of {dimension}, found {value!r}")
+        if info.context and info.context.get("from_file"):
+            raise ValueError(f"the bare number {value!r} has no unit ({dimension} expected)")
+        return float(value)
+
+    return read
+
+
+def _above_zero(value: float) -> float:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"must be larger than 0, found {value!r}")
+    return value
+
+
+def _not_negative(value: float) -> float:
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"must not be negative, found {value!r}")
+    return value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"expected a whole number, found {value!r}")
+    return value
+
+
+Bytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_above_zero)]
+BytesPerSecond = Annotated[
+    float, BeforeValidator(_quantity("bytes_per_s")), AfterValidator(_above_zero)
+]
+FlopsPerSecond = Annotated[
+    float, BeforeValidator(_quantity("flops_per_s")), AfterValidator(_above_zero)
+]
+Seconds = Annotated[float, BeforeValidator(_quantity("s")), AfterValidator(_not_negative)]
+Watts = Annotated[float, BeforeValidator(_quantity("w")), AfterValidator(_not_negative)]
+JoulesPerFlop = Annotated[
+    float, BeforeValidator(_quantity("j_per_flop")), AfterValidator(_above_zero)
+]
+JoulesPerByte = Annotated[
+    float, BeforeValidator(_quantity("j_per_byte")), AfterValidator(_above_zero)
+]
+SquareMillimetres = Annotated[float, BeforeValidator(_quantity("mm2")), AfterValidator(_above_zero)]
+Usd = Annotated[float, BeforeValidator(_quantity("usd")), AfterValidator(_above_zero)]
+UsdPerHour = Annotated[float, BeforeValidator(_quantity("usd_per_hour")), AfterValidator(_above_zero)]
+Hertz = Annotated[float, BeforeValidator(_quantity("hz")), AfterValidator(_above_zero)]
+MessageBytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_not_negative)]
+
+Count = Annotated[int, BeforeValidator(_whole), AfterValidator(_above_zero)]
+"""A whole number of at least one."""
+CountOrZero = Annotated[int, BeforeValidator(_whole), AfterValidator(_not_negative)]
+"""A whole number of at least zero."""

@@ -1,0 +1,147 @@
+"""A transformer as its published configuration states it: dims, layer kinds and their order.
+
+A model is a row of layers of a few kinds. ``layer_kinds`` holds the distinct kinds,
+``layer_pattern`` says which kind stands at each depth, so that models with first dense layers,
+interleaved experts or alternating attention windows are exact and not averaged.
+Parameter counts are derived (``graph.parameters``), never given.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from meshwright.spec.declaration import Count, CountOrZero, Declaration
+
+
+class AttentionSpec(Declaration):
+    """Self-attention of one layer kind: multi-head, grouped-query, or latent (MLA)."""
+
+    kind: Literal["gqa", "mla"] = "gqa"
+    num_heads: Count
+    num_kv_heads: Count
+    """Key and value heads; equal to ``num_heads`` in plain multi-head attention and in MLA."""
+    head_size: Count
+    """Size of a query and key head (MLA: without the rotary part)."""
+    value_head_size: Count
+    window: Count | None = None
+    """Tokens that one token sees, itself included; None: all before it."""
+    qkv_bias: bool = False
+    output_bias: bool = False
+    qk_norm: Literal["none", "head", "full", "unweighted"] = "none"
+    """Norms on queries and keys: over each head with shared weights, or over all heads."""
+    sinks: bool = False
+    """One learned sink logit for each head."""
+    query_rank: Count | None = None
+    """MLA: rank of the compressed query; None: queries are projected at once."""
+    kv_rank: Count | None = None
+    """MLA: rank of the compressed keys and values, which is what the cache holds."""
+    rope_head_size: CountOrZero = 0
+    """MLA: size of the rotary part of a query head and of the one shared rotary key."""
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads: {self.num_kv_heads} does not divide num_heads {self.num_heads}"
+            )
+        if (self.kind == "mla") != (self.kv_rank is not None):
+            raise ValueError(f"kv_rank: stated for MLA only, and always there ({self.kind} here)")
+        return self
+
+
+class FeedForwardSpec(Declaration):
+    """A dense feed-forward network."""
+
+    ffn_size: Count
+    gated: bool
+    bias: bool = False
+
+
+class ExpertSpec(Declaration):
+    """A mixture of experts: routed ones, and shared ones that every token visits."""
+
+    num_experts: Count
+    top_k: Count
+    ffn_size: Count
+    """Inner size of one routed expert."""
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    shared_ffn_size: CountOrZero = 0
+    """Inner size of all shared experts together; 0: none."""
+    shared_gate: bool = False
+    """The shared expert is weighted by a learned gate (hidden size parameters)."""
+
+    @model_validator(mode="after")
+    def _chooses_among_experts(self) -> Self:
+        if self.top_k > self.num_experts:
+            raise ValueError(f"top_k: {self.top_k} of only {self.num_experts} experts")
+        return self
+
+
+class LayerSpec(Declaration):
+    """One kind of layer: attention, then a dense network or experts."""
+
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec | None = None
+    experts: ExpertSpec | None = None
+    num_norms: Count = 2
+    """Norms over the hidden dim in this layer (Gemma 2 and 3: four)."""
+    parallel_residual: bool = False
+    """Attention and feed-forward read the same input and are added at once."""
+
+    @model_validator(mode="after")
+    def _has_one_network(self) -> Self:
+        if (self.feed_forward is None) == (self.experts is None):
+            raise ValueError("feed_forward: a layer has either a dense network or experts")
+        return self
+
+
+class ModelSpec(Declaration):
+    """A decoder-only transformer."""
+
+    name: str
+    architecture: str
+    """The Hugging Face architecture or model type that it was read from."""
+    hidden_size: Count
+    vocab_size: Count
+    layer_kinds: tuple[LayerSpec, ...]
+    layer_pattern: tuple[CountOrZero, ...]
+    """Index into ``layer_kinds`` for each layer, first to last."""
+    norm: Literal["rms", "layer", "layer_unweighted"] = "rms"
+    """``layer`` has a weight and a bias, ``rms`` a weight, ``layer_unweighted`` neither."""
+    final_norm: bool = True
+    embedding_norm: bool = False
+    learned_positions: CountOrZero = 0
+    """Rows of the learned position table; 0: rotary, ALiBi or none."""
+    tied_embeddings: bool = False
+    head_bias: bool = False
+    max_sequence_length: Count | None = None
+    num_prediction_layers: CountOrZero = 0
+    """Extra layers for multi-token prediction that the checkpoint holds."""
+    conventions: tuple[str, ...] = ()
+    """What the counts include: text only, stored head, prediction layers."""
+    source: str = ""
+
+    @model_validator(mode="after")
+    def _pattern_is_whole(self) -> Self:
+        if not self.layer_pattern:
+            raise ValueError("layer_pattern: a model needs at least one layer")
+        wrong = [kind for kind in self.layer_pattern if kind >= len(self.layer_kinds)]
+        if wrong:
+            raise ValueError(f"layer_pattern: no layer kind {wrong[0]}")
+        return self
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the model, prediction layers left out."""
+        return len(self.layer_pattern)
+
+    @property
+    def layer_counts(self) -> tuple[int, ...]:
+        """How many layers there are of each kind."""
+        counts = Counter(self.layer_pattern)
+        return tuple(counts[kind] for kind in range(len(self.layer_kinds)))

@@ -1,0 +1,103 @@
+"""Many devices on a network of levels, innermost first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from meshwright.spec.chip import ChipSpec
+from meshwright.spec.declaration import (
+    Bytes,
+    BytesPerSecond,
+    Count,
+    CountOrZero,
+    Declaration,
+    JoulesPerByte,
+    MessageBytes,
+    Seconds,
+)
+from meshwright.spec.provenance import Provenance, Source
+
+LevelKind = Literal["switch", "fully_connected", "torus", "mesh"]
+
+
+class NetworkLevel(Declaration):
+    """One level of the network: what it joins, and how fast.
+
+    A ``switch`` or ``fully_connected`` level joins ``size`` members, and a device sends into it
+    with ``links_per_device`` links at a time. A ``torus`` or ``mesh`` level is one dimension of a
+    grid: neighbours in it share a link per direction; a torus closes the ring.
+    """
+
+    name: str
+    kind: LevelKind = "switch"
+    size: Count
+    """Members of one domain: devices at level 0, domains of the level below above it."""
+    bandwidth_bytes_per_s: BytesPerSecond
+    """One direction of one link."""
+    links_per_device: float = Field(default=1.0, gt=0)
+    """Links of one device into this level; 0.5 when two devices share a NIC."""
+    latency_s: Seconds
+    message_half_bytes: MessageBytes = Field(default=0.0, alias="message_half")
+    """Message size at which half of the bandwidth is reached."""
+    rail_optimized: bool = False
+    """Devices of equal position in their hosts share a leaf switch: strided groups pay no spine."""
+    oversubscription: float = Field(default=1.0, ge=1)
+    """Bandwidth into the leaves over bandwidth into the spine."""
+    in_network_reduction: bool = False
+    """Switches add: an all-reduce sends its bytes about once."""
+    data_parallel_only: bool = False
+    """A data-centre network between slices or pods: only dp crosses it."""
+    max_link_length_m: float | None = Field(default=None, gt=0, alias="max_link_length")
+    energy_j_per_byte: JoulesPerByte | None = None
+
+
+class HostLink(Declaration):
+    """The way from a device to the memory of its host, for offload."""
+
+    capacity_bytes: Bytes
+    """Host memory for one device."""
+    bandwidth_bytes_per_s: BytesPerSecond
+    """One direction, for one device with all its neighbours busy."""
+
+
+class SystemSpec(Declaration):
+    """A cluster, a pod slice or a wafer: its devices and the levels of its network."""
+
+    name: str
+    chip: ChipSpec
+    num_devices: Count
+    levels: tuple[NetworkLevel, ...]
+    host: HostLink | None = None
+    dead_devices: tuple[CountOrZero, ...] = ()
+    dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()
+    speed_factors: Mapping[int, float] = Field(default_factory=dict)
+    """Share of the full rate by device, where it is not 1."""
+    other_chips: Mapping[int, ChipSpec] = Field(default_factory=dict)
+    """Devices of another type, by device."""
+    overhead_power_fraction: float = Field(default=0.0, ge=0)
+    """Power of fans, hosts and switches over the power of the devices."""
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _levels_hold_the_devices(self) -> Self:
+        room = 1
+        for level in self.levels:
+            room *= level.size
+        if self.num_devices > room:
+            raise ValueError(
+                f"num_devices: {self.num_devices} devices, but the levels have room for {room}"
+            )
+        beyond = [device for device in self.dead_devices if device >= self.num_devices]
+        if beyond:
+            raise ValueError(f"dead_devices: {beyond[0]} is not below {self.num_devices}")
+        return self
+
+    @property
+    def num_alive(self) -> int:
+        """Devices that work."""
+        return self.num_devices - len(set(self.dead_devices))

@@ -1,0 +1,111 @@
+"""What is to be done with the model: training, prefill or decode, and with which software."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from meshwright.spec.chip import DType
+from meshwright.spec.declaration import Count, Declaration, Seconds
+
+
+class Precision(Declaration):
+    """Types of the numbers: of the matrix products, and of what is kept and sent."""
+
+    matmul: DType = "bf16"
+    """Type of the linear layers; attention, logits and norms stay in ``activation``."""
+    activation: DType = "bf16"
+    kv_cache: DType = "bf16"
+    weight: DType = "bf16"
+    """Type of the resident weights of inference; training takes it from the optimizer preset."""
+
+
+class OptimizerPreset(Declaration):
+    """Bytes per parameter that a framework keeps, and which of them ZeRO shards.
+
+    ``weight`` is what the forward pass reads, ``gradient`` what is accumulated, ``state`` the
+    master copy and moments. ``reduced_gradient`` and ``gathered_weight`` travel.
+    """
+
+    name: str
+    weight_bytes_per_param: float = Field(gt=0)
+    gradient_bytes_per_param: float = Field(ge=0)
+    state_bytes_per_param: float = Field(ge=0)
+    gathered_weight_bytes_per_param: float = Field(default=2.0, gt=0)
+    reduced_gradient_bytes_per_param: float = Field(default=4.0, gt=0)
+    step_traffic_bytes_per_param: float = Field(default=28.0, gt=0)
+    """HBM traffic of one optimizer step for each parameter of the shard."""
+    source: str = ""
+
+
+class SoftwareStack(Declaration):
+    """The framework, as far as it changes time and memory."""
+
+    framework: Literal["megatron", "torchtitan", "deepspeed", "maxtext", "generic"] = "generic"
+    flash_attention: bool = True
+    dropout: bool = False
+    compiled: bool = False
+    """Elementwise operators are fused by a compiler."""
+    cuda_graphs: bool = False
+    """Kernel launches are recorded: no launch cost."""
+    async_tensor_parallel: bool = False
+    """Collectives of tp are decomposed and overlapped with the matrix product."""
+    fused_loss: bool = False
+    """Logits are never materialised as a whole."""
+
+
+class Training(Declaration):
+    """Training: one optimizer step on a global batch."""
+
+    kind: Literal["training"] = "training"
+    global_batch_size: Count
+    """Sequences of one step."""
+    sequence_length: Count
+    precision: Precision = Precision()
+    optimizer: OptimizerPreset
+    software: SoftwareStack = SoftwareStack()
+    expert_load_imbalance: float = Field(default=1.0, ge=1)
+    """Load of the busiest expert rank over the mean."""
+    causal: bool = True
+    total_tokens: float | None = Field(default=None, gt=0)
+    """Tokens of the whole run, for days and money."""
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step."""
+        return self.global_batch_size * self.sequence_length
+
+
+class Prefill(Declaration):
+    """Prefill: the prompts of a batch in one pass."""
+
+    kind: Literal["prefill"] = "prefill"
+    batch_size: Count
+    prompt_length: Count
+    precision: Precision = Precision()
+    software: SoftwareStack = SoftwareStack()
+    expert_load_imbalance: float = Field(default=1.0, ge=1)
+    max_time_to_first_token_s: Seconds | None = None
+
+
+class Decode(Declaration):
+    """Decode: one token for each sequence of a batch, with the KV cache of its context."""
+
+    kind: Literal["decode"] = "decode"
+    batch_size: Count
+    """Sequences in flight over the whole system."""
+    context_length: Count
+    """Tokens in the KV cache of each sequence."""
+    precision: Precision = Precision()
+    software: SoftwareStack = SoftwareStack()
+    expert_load_imbalance: float = Field(default=1.0, ge=1)
+    max_time_per_output_token_s: Seconds | None = None
+
+
+Workload = Training | Prefill | Decode
+
+BYTES_OF: dict[str, float] = {
+    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5,
+}  # fmt: skip
+"""Bytes of one number of each type."""

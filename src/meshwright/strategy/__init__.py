@@ -1,0 +1,1 @@
+"""How work may be split: axes, shardings, the legal space as columns."""

@@ -1,0 +1,1 @@
+"""Communication derived from shardings: the four-case rule on named dims."""

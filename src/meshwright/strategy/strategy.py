@@ -1,0 +1,182 @@
+"""The degrees of the parallel axes and the categorical choices: one candidate or a column of them.
+
+The plan string follows the field: ``tp4 pp4 vpp5 cp2 dp2 ep1 tatp8``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Generic
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, Num
+
+
+class ContextKind(StrEnum):
+    """How attention works on a sequence that is split over cp."""
+
+    RING = "ring"
+    ULYSSES = "ulysses"
+
+
+class Recompute(StrEnum):
+    """Which activations are computed again in the backward pass instead of kept."""
+
+    NONE = "none"
+    SELECTIVE = "selective"
+    FULL = "full"
+
+
+class ScheduleKind(StrEnum):
+    """Order of forward and backward passes in a pipeline."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED = "interleaved"
+    ZERO_BUBBLE = "zero_bubble"
+
+
+class Offload(StrEnum):
+    """What lives in host memory and travels over the host link."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    WEIGHTS = "weights"
+    ALL = "all"
+
+
+class Streamed(StrEnum):
+    """Which tensor moves in a tensor stream: the smaller one of each operator, or a fixed one."""
+
+    AUTO = "auto"
+    WEIGHTS = "weights"
+    INPUTS = "inputs"
+
+
+class StreamForm(StrEnum):
+    """Form of the tensor stream on its group."""
+
+    LINE_HOLD = "hold"
+    LINE_STREAM = "stream"
+    CYCLE = "cycle"
+    RING = "ring"
+    FOLDED_RING = "folded_ring"
+
+
+AXES = ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")
+"""Axes whose degrees multiply to the devices used; ep and etp re-use the devices of others."""
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The categorical choices of a plan.
+
+    ``axis_order`` lists the axes innermost first: the first one sits on the fastest level.
+    """
+
+    sequence_parallel: bool = True
+    context_kind: ContextKind = ContextKind.RING
+    zero_stage: int = 1
+    """0 replicated, 1 optimizer state, 2 and gradients, 3 and weights sharded over dp_shard."""
+    reshard_after_forward: bool = True
+    """ZeRO-3: weights are gathered again for the backward pass."""
+    recompute: Recompute = Recompute.NONE
+    schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
+    overlap_data_parallel: bool = True
+    """Gradient and parameter collectives run beside computation."""
+    overlap_tensor_parallel: bool = False
+    """Collectives of tp are decomposed and run beside the matrix product."""
+    offload: Offload = Offload.NONE
+    streamed: Streamed = Streamed.AUTO
+    stream_form: StreamForm = StreamForm.LINE_STREAM
+    axis_order: tuple[str, ...] = AXES
+
+
+@dataclass(frozen=True)
+class StrategyOf(Generic[Num]):
+    """Degree of each parallel axis: of one candidate, or one column for each field.
+
+    Invariant: tp * tatp * cp * dp_shard * dp_replicate * pp = devices used. ep divides
+    dp * cp * tp / etp (experts borrow the devices of the other axes), etp is the tensor degree
+    inside an expert.
+    """
+
+    dp_replicate: Num
+    dp_shard: Num
+    tp: Num
+    cp: Num
+    ep: Num
+    etp: Num
+    pp: Num
+    tatp: Num
+    num_virtual_stages: Num
+    micro_batch_size: Num
+
+    @property
+    def dp(self) -> Num:
+        """Replicas of the data: each sees its own part of the batch."""
+        return self.dp_replicate * self.dp_shard
+
+    @property
+    def num_devices(self) -> Num:
+        """Devices used."""
+        return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp * self.tatp
+
+
+Strategy = StrategyOf[float]
+StrategyColumns = StrategyOf[FloatArray]
+DEGREES = tuple(field.name for field in fields(StrategyOf))
+
+
+def make_strategy(**degrees: float) -> Strategy:
+    """Return one strategy; degrees that are not named are 1."""
+    return StrategyOf(**{name: float(degrees.get(name, 1)) for name in DEGREES})
+
+
+def stack(strategies: list[Strategy]) -> StrategyColumns:
+    """Return columns with one row for each strategy."""
+    return StrategyOf(
+        **{name: np.array([getattr(s, name) for s in strategies], dtype=float) for name in DEGREES}
+    )
+
+
+def row(columns: StrategyColumns, index: int) -> Strategy:
+    """Return one row of the columns as a strategy."""
+    return StrategyOf(**{name: float(getattr(columns, name)[index]) for name in DEGREES})
+
+
+def take(columns: StrategyColumns, rows: Any) -> StrategyColumns:
+    """Return the named rows of the columns."""
+    return StrategyOf(**{name: getattr(columns, name)[rows] for name in DEGREES})
+
+
+def plan_string(strategy: Strategy, structure: Structure) -> str:
+    """Return the plan in the field's words: ``tp8 pp4 vpp5 dp2, sp, zero1, recompute=selective``."""
+    parts = [f"tp{strategy.tp:.0f}", f"pp{strategy.pp:.0f}"]
+    if strategy.num_virtual_stages > 1:
+        parts.append(f"vpp{strategy.num_virtual_stages:.0f}")
+    parts += [f"cp{strategy.cp:.0f}", f"dp{strategy.dp:.0f}"]
+    if strategy.ep > 1 or strategy.etp > 1:
+        parts.append(f"ep{strategy.ep:.0f}")
+    if strategy.etp > 1:
+        parts.append(f"etp{strategy.etp:.0f}")
+    if strategy.tatp > 1:
+        parts.append(f"tatp{strategy.tatp:.0f}")
+    parts.append(f"mbs{strategy.micro_batch_size:.0f}")
+    words = [" ".join(parts)]
+    if structure.sequence_parallel and strategy.tp > 1:
+        words.append("sp")
+    if structure.zero_stage and strategy.dp_shard > 1:
+        replicated = strategy.dp_replicate > 1
+        words.append(f"zero{structure.zero_stage}" + (" hybrid" if replicated else ""))
+    if strategy.cp > 1:
+        words.append(f"cp={structure.context_kind}")
+    if strategy.pp > 1:
+        words.append(str(structure.schedule))
+    words.append(f"recompute={structure.recompute}")
+    if structure.offload is not Offload.NONE:
+        words.append(f"offload={structure.offload}")
+    return ", ".join(words)
