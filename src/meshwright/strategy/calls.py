@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from meshwright.graph.op import Phase, Tensor
-
-
-class CollectiveKind(StrEnum):
-    """What a group does together. Bytes are those of the full tensor on one rank.
-
-    Full means: before a reduction, after a gather, what one rank sends in total in an all-to-all
-    (its own part included), the message of a send.
-    """
-
-    ALL_REDUCE = "all_reduce"
-    ALL_GATHER = "all_gather"
-    REDUCE_SCATTER = "reduce_scatter"
-    ALL_TO_ALL = "all_to_all"
-    BROADCAST = "broadcast"
-    SEND = "send"
+from meshwright.spec.collective import CollectiveKind as CollectiveKind
 
 
 @dataclass(frozen=True)

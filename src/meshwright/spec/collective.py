@@ -1,0 +1,20 @@
+"""The kinds of collectives: what a group of devices does together."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """What a group does together. Bytes are those of the full tensor on one rank.
+
+    Full means: before a reduction, after a gather, what one rank sends in total in an all-to-all
+    (its own part included), the message of a broadcast or a send.
+    """
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    BROADCAST = "broadcast"
+    SEND = "send"
