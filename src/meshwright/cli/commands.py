@@ -1,0 +1,81 @@
+"""The table of commands: name, what it does, and the module of this folder that does it.
+
+A module offers ``add_arguments(parser)`` and ``run(args) -> int`` and imports what it needs inside
+``run``. A command is there as soon as its module is; ``--json`` is added to each one.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Protocol, cast
+
+
+class CommandModule(Protocol):
+    """What the module of a command offers."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options and arguments."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it, and return the exit status."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command and the module that holds it."""
+
+    help: str
+    module: str
+
+    def is_present(self) -> bool:
+        """Whether the module exists."""
+        return find_spec(f"meshwright.cli.{self.module}") is not None
+
+    def load(self) -> CommandModule:
+        """Import the module."""
+        return cast(CommandModule, import_module(f"meshwright.cli.{self.module}"))
+
+
+@dataclass(frozen=True)
+class Family:
+    """Commands under a common first word."""
+
+    help: str
+    members: Mapping[str, Command]
+
+    def is_present(self) -> bool:
+        """Whether any of its commands exists."""
+        return any(member.is_present() for member in self.members.values())
+
+
+CommandTable = Mapping[str, Command | Family]
+
+SHOW = Family(
+    "look at models, chips, systems and collectives",
+    {
+        "model": Command("dims, parameter counts and operators of a model", "show_model"),
+        "chip": Command("rates, memories, power and their sources", "show_chip"),
+        "system": Command("devices and network levels of a system", "show_system"),
+        "collectives": Command("collective algorithms and their closed forms", "show_collectives"),
+    },
+)
+
+COMMANDS: CommandTable = {
+    "plan": Command("search the whole space for the best plan, with the proof", "plan"),
+    "estimate": Command("price one given strategy", "estimate"),
+    "fit": Command("memory only: does it fit, and what fits", "fit"),
+    "explain": Command("why this plan, why not another, what would change it", "explain"),
+    "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
+    "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
+    "show": SHOW,
+    "study": Command("rebuild a published figure or question", "study"),
+}
+
+
+def present(table: CommandTable) -> CommandTable:
+    """Return the commands whose modules exist."""
+    return {name: entry for name, entry in table.items() if entry.is_present()}
