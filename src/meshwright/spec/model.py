@@ -28,10 +28,13 @@ class AttentionSpec(Declaration):
     value_head_size: Count
     window: Count | None = None
     """Tokens that one token sees, itself included; None: all before it."""
+    window_kind: Literal["sliding", "chunked"] = "sliding"
+    """``sliding``: the last ``window`` tokens; ``chunked``: those of its own chunk of ``window``."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "head", "full", "unweighted"] = "none"
-    """Norms on queries and keys: over each head with shared weights, or over all heads."""
+    """Norms on queries and keys: over each head with shared weights, over all heads side by side,
+    or over each head without weights."""
     sinks: bool = False
     """One learned sink logit for each head."""
     query_rank: Count | None = None
@@ -111,8 +114,9 @@ class ModelSpec(Declaration):
     layer_kinds: tuple[LayerSpec, ...]
     layer_pattern: tuple[CountOrZero, ...]
     """Index into ``layer_kinds`` for each layer, first to last."""
-    norm: Literal["rms", "layer", "layer_unweighted"] = "rms"
-    """``layer`` has a weight and a bias, ``rms`` a weight, ``layer_unweighted`` neither."""
+    norm: Literal["rms", "layer", "layer_no_bias", "layer_unweighted"] = "rms"
+    """``layer`` has a weight and a bias, ``rms`` and ``layer_no_bias`` a weight,
+    ``layer_unweighted`` neither."""
     final_norm: bool = True
     embedding_norm: bool = False
     learned_positions: CountOrZero = 0
