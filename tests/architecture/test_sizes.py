@@ -1,0 +1,72 @@
+"""Ceilings on files, functions, folders and the public face: exceeding one is a design question."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "meshwright"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+FILE_LINES = 400
+FUNCTION_LINES = 50
+FOLDER_MODULES = 12
+PUBLIC_NAMES = 20
+FREE_FOLDERS = {"cli", "studies"}
+"""They grow by one file for each command and study; so do the folders that hold a registry."""
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def may_grow(folder: Path) -> bool:
+    """Whether a folder is the package root, or has one file for each entry of something."""
+    return folder == PACKAGE or folder.name in FREE_FOLDERS or (folder / "registry.py").exists()
+
+
+def long_functions(source: str) -> list[str]:
+    """Return the functions of a source that exceed the ceiling, docstring included."""
+    return [
+        f"{node.name} at line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES
+    ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_file_is_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= FILE_LINES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=relative)
+def test_functions_are_short(path):
+    assert not long_functions(path.read_text(encoding="utf-8"))
+
+
+def test_a_long_function_is_noticed():
+    body = "    x = 0\n"
+    assert not long_functions("def f():\n" + body * (FUNCTION_LINES - 1))
+    assert long_functions("def f():\n" + body * FUNCTION_LINES) == ["f at line 1"]
+
+
+def test_folders_are_small():
+    crowded = {
+        relative(folder): len(modules)
+        for folder in {path.parent for path in SOURCES}
+        if not may_grow(folder)
+        and len(modules := [m for m in folder.glob("*.py") if m.name != "__init__.py"])
+        > FOLDER_MODULES
+    }
+    assert not crowded
+
+
+def test_the_public_face_is_small():
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    names = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert sum(len(listed) for listed in names) <= PUBLIC_NAMES
