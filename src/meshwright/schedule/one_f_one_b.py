@@ -1,0 +1,74 @@
+"""1F1B: after a warm-up each stage alternates one forward and one backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.base.arrays import Num, ceil_div, smaller
+from meshwright.schedule.registry import Task, TaskKind, schedules
+
+
+@schedules.register("1f1b")
+class OneForwardOneBackward:
+    """PipeDream-flush: the bubble of GPipe with the activations of at most p micro-batches.
+
+    Source: Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.1.
+    """
+
+    rule = "one virtual stage"
+
+    @staticmethod
+    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+        """Return whether (or for which rows) the schedule exists."""
+        return num_virtual_stages == 1
+
+    @staticmethod
+    def bubble_s(
+        forward_s: Num,
+        backward_input_s: Num,
+        backward_weight_s: Num,
+        send_s: Num,
+        num_stages: Num,
+        num_virtual_stages: Num,
+        num_micro_batches: Num,
+    ) -> Num:
+        """Idle time of one step [s]: (p - 1) (t_f + t_b + 2 t_send)."""
+        return (num_stages - 1) * (forward_s + backward_input_s + backward_weight_s + 2 * send_s)
+
+    @staticmethod
+    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+        """One activation forward and one gradient backward for each chunk."""
+        return 2 * num_virtual_stages
+
+    @staticmethod
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+        """2 floor((m - 1) (p - 1) / p): stages in step wait for each other's answers.
+
+        The round trip of p micro-batches over the pipeline holds 2 (p - 1) sends and no slack.
+
+        Source: derived; equals the replayed timeline for equal stages.
+        """
+        between = num_micro_batches - 1
+        exposed: Num = 2 * (between - ceil_div(between, num_stages))
+        return exposed
+
+    @staticmethod
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
+        """min(m, p - stage): stage s is p - s passes away from the first gradient."""
+        in_flight: Num = smaller(num_micro_batches, num_stages - stage)
+        return in_flight
+
+    @staticmethod
+    def order(
+        stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
+    ) -> list[Task]:
+        """Warm up with p - stage - 1 forward passes, then F B in turn, then the remaining B."""
+        warm_up = min(num_stages - stage - 1, num_micro_batches)
+        tasks = [Task(TaskKind.FORWARD, i, 0) for i in range(warm_up)]
+        for i in range(warm_up, num_micro_batches):
+            tasks.append(Task(TaskKind.FORWARD, i, 0))
+            tasks.append(Task(TaskKind.BACKWARD, i - warm_up, 0))
+        left = range(num_micro_batches - warm_up, num_micro_batches)
+        return tasks + [Task(TaskKind.BACKWARD, i, 0) for i in left]

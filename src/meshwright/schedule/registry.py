@@ -1,0 +1,86 @@
+"""What every pipeline schedule offers: closed forms on numbers or columns, and the order itself.
+
+A stage owns ``num_virtual_stages`` chunks of layers; chunk c of stage s holds the c * p + s-th run
+of layers of the model. The times given to a schedule are those of one micro-batch through ALL the
+layers of one stage, so one chunk takes 1 / v of them. No network and no memory sizes live here.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from meshwright.base.arrays import Num
+from meshwright.base.registry import Registry
+
+
+class TaskKind(StrEnum):
+    """What a stage does with one chunk of one micro-batch."""
+
+    FORWARD = "F"
+    BACKWARD = "B"
+    """Input gradient and weight gradient in one task."""
+    BACKWARD_INPUT = "BI"
+    BACKWARD_WEIGHT = "BW"
+
+
+class Task(NamedTuple):
+    """One entry of the order of a stage."""
+
+    kind: TaskKind
+    micro_batch: int
+    chunk: int
+
+
+class PipelineSchedule(Protocol):
+    """Closed forms and enumeration of one pipeline schedule."""
+
+    rule: str
+    """When the schedule is legal, in words for a refusal."""
+
+    @staticmethod
+    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+        """Return whether (or for which rows) the schedule exists."""
+
+    @staticmethod
+    def bubble_s(
+        forward_s: Num,
+        backward_input_s: Num,
+        backward_weight_s: Num,
+        send_s: Num,
+        num_stages: Num,
+        num_virtual_stages: Num,
+        num_micro_batches: Num,
+    ) -> Num:
+        """Return the idle time of one step on a stage, filling and draining sends included [s]."""
+
+    @staticmethod
+    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+        """Return how many sends, forward and backward, a middle stage makes per micro-batch."""
+
+    @staticmethod
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+        """Return the sends a step waits for, beyond the bubble, although they are asynchronous.
+
+        Where the stage waits for each send instead, all of them are exposed:
+        ``num_micro_batches * sends_per_micro_batch(num_virtual_stages)``.
+        """
+
+    @staticmethod
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
+        """Return the most micro-batches whose activations a stage holds at once.
+
+        In units of all the layers of the stage, so it need not be whole where a stage has chunks.
+        """
+
+    @staticmethod
+    def order(
+        stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
+    ) -> list[Task]:
+        """Return what a stage does, in its order."""
+
+
+schedules: Registry[type[PipelineSchedule]] = Registry("pipeline schedule")
+"""Keyed by the values of the strategy's schedule kind."""
