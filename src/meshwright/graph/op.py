@@ -2,18 +2,23 @@
 
 Dim names used by transformers (sizes in ``OpGraph.sizes``; token dims are bound when priced):
 
-====================  =============================================================================
-``tokens``            tokens of one micro-batch (sequences times length)
-``routed_tokens``     tokens times top_k: rows that visit routed experts
-``hidden``            width of the residual stream
-``qkv``               query, key and value heads side by side
-``heads``             attention output: value heads side by side
-``ffn`` / ``ffn_in``  inner width of a dense network; ``ffn_in`` counts gate and up together
-``experts``           routed experts;  ``expert_ffn`` / ``expert_ffn_in`` their inner width
+=====================  ============================================================================
+``tokens``             tokens of one micro-batch (sequences times length)
+``routed_tokens``      tokens times top_k: rows that visit routed experts
+``keys``               tokens that one query meets in a materialised score matrix
+``hidden``             width of the residual stream
+``query``              query heads side by side (MLA: with their rotary parts)
+``key`` / ``value``    key and value heads side by side
+``heads``              attention output: value heads side by side, one for each query head
+``query_heads``        number of query heads;  ``kv_heads`` of key and value heads
+``ffn`` / ``ffn_in``   inner width of a dense network; ``ffn_in`` counts gate and up together
+``experts``            routed experts;  ``expert_ffn`` / ``expert_ffn_in`` their inner width
+``expert_scores``      logits of the router: one for each expert, never split
 ``shared_ffn`` / ``shared_ffn_in``  inner width of the shared experts
-``query_rank``, ``kv_rank``, ``mla_q``, ``mla_kv``  the factors of latent attention
-``vocab``             rows of the embedding and columns of the logits
-====================  =============================================================================
+``query_rank``, ``kv_rank``, ``rotary``, ``key_content``  the factors of latent attention: both
+                       ranks, the shared rotary key, and the key heads without their rotary part
+``vocab``              rows of the embedding and columns of the logits
+=====================  ============================================================================
 """
 
 from __future__ import annotations
@@ -22,10 +27,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
+from typing import Any
 
 from meshwright.spec.model import AttentionSpec
 
 TOKEN_DIMS = ("tokens", "routed_tokens")
+
+UNITS_OF_DIM: Mapping[str, str] = {
+    "query": "query_heads",
+    "heads": "query_heads",
+    "key": "kv_heads",
+    "value": "kv_heads",
+    "key_content": "kv_heads",
+    "ffn_in": "ffn",
+    "expert_ffn_in": "expert_ffn",
+    "shared_ffn_in": "shared_ffn",
+}
+"""Dims that split only between whole units, and the dim that counts these: heads are never cut,
+and the columns of gate and up stay together. All other dims split between single elements."""
 
 
 class OpKind(StrEnum):
@@ -67,15 +86,18 @@ class Op:
     """One operator: what it reads, holds, writes, sums over, and keeps for the backward pass.
 
     A matrix product has one activation input, one weight and one output, and sums over
-    ``contracted``. ``saved`` are the tensors that the backward pass needs; a tensor that several
-    operators save (by name) is kept once. ``words_per_element`` is the traffic of an elementwise
-    operator in words for each element of its output: (forward, backward), unfused.
+    ``contracted``; a fused product (queries, keys and values) has ``other_outputs`` beside it.
+    For a norm, ``contracted`` are the dims that its statistics run over.
+    ``saved`` are the tensors that the backward pass needs; a tensor that several operators save
+    (by name) is kept once. ``words_per_element`` is the traffic of an elementwise operator in
+    words for each element of ``traffic``: (forward, backward), unfused.
     """
 
     name: str
     kind: OpKind
     inputs: tuple[Tensor, ...]
     output: Tensor
+    other_outputs: tuple[Tensor, ...] = ()
     weights: tuple[Tensor, ...] = ()
     contracted: tuple[str, ...] = ()
     saved: tuple[Tensor, ...] = ()
@@ -83,6 +105,23 @@ class Op:
     attention: AttentionSpec | None = None
     region: str = ""
     """Part of the layer: attention, feed_forward, experts, shared_experts, residual, edge."""
+    moved: Tensor | None = None
+    """The tensor that ``words_per_element`` counts, where it is not the outputs."""
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        """All outputs: one, or several of a fused product."""
+        return (self.output, *self.other_outputs)
+
+    @property
+    def traffic(self) -> tuple[Tensor, ...]:
+        """Tensors whose elements ``words_per_element`` counts."""
+        return self.outputs if self.moved is None else (self.moved,)
+
+    @property
+    def is_materialized_attention(self) -> bool:
+        """Whether this is an attention core that writes its score matrix to memory."""
+        return self.kind is OpKind.ATTENTION and self.moved is not None
 
     @property
     def is_recomputed_selectively(self) -> bool:
@@ -97,7 +136,25 @@ class LayerGraph:
     ops: tuple[Op, ...]
     count: int
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of the named dims inside this kind of layer."""
+    """Sizes of the named dims inside this kind of layer; ``top_k`` where tokens are routed."""
+
+    @property
+    def input(self) -> Tensor:
+        """What enters the layer: all that full recomputation keeps."""
+        return self.ops[0].inputs[0]
+
+    def bind(self, tokens: Any, keys: Any) -> dict[str, Any]:
+        """Return all sizes once the token dims are known (numbers, or columns of them).
+
+        Parameters
+        ----------
+        tokens
+            Tokens of one micro-batch of one data-parallel rank [tokens].
+        keys
+            Length of the sequences [tokens].
+        """
+        routed = tokens * self.sizes.get("top_k", 1)
+        return {**self.sizes, "tokens": tokens, "routed_tokens": routed, "keys": keys}
 
 
 @dataclass(frozen=True)
@@ -118,7 +175,23 @@ def weight_elements(op: Op, sizes: Mapping[str, int]) -> int:
     return sum(prod(sizes[dim] for dim in weight.dims) for weight in op.weights)
 
 
+def count_parameters(graph: OpGraph) -> int:
+    """Return the exact number of parameters; a weight that both edges name is held once."""
+    total = sum(
+        layer.count * weight_elements(op, layer.sizes) for layer in graph.layers for op in layer.ops
+    )
+    edges = {
+        weight.name: prod(edge.sizes[dim] for dim in weight.dims)
+        for edge in (graph.embedding, graph.head)
+        for op in edge.ops
+        for weight in op.weights
+    }
+    return total + sum(edges.values())
+
+
 def matmul_flops_per_row(op: Op, sizes: Mapping[str, int]) -> float:
     """Return the FLOPs of a matrix product for each of its rows: 2 x contracted x output [FLOP]."""
-    columns = prod(sizes[dim] for dim in op.output.dims if dim not in TOKEN_DIMS)
+    columns = sum(
+        prod(sizes[dim] for dim in output.dims if dim not in TOKEN_DIMS) for output in op.outputs
+    )
     return 2.0 * columns * prod(sizes[dim] for dim in op.contracted)

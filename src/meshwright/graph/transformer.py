@@ -1,0 +1,130 @@
+"""A decoder-only transformer as a graph of operators with named dims."""
+
+from __future__ import annotations
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.graph.attention import attention_ops, attention_sizes
+from meshwright.graph.edges import embedding_graph, head_graph
+from meshwright.graph.elementwise import hidden_activation, norm_op, residual_add_op
+from meshwright.graph.experts import expert_ops, expert_sizes, joined
+from meshwright.graph.feed_forward import feed_forward_ops, ffn_sizes
+from meshwright.graph.op import LayerGraph, Op, OpGraph, Tensor
+from meshwright.spec.model import LayerSpec, ModelSpec
+
+
+def build_graph(
+    model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True
+) -> OpGraph:
+    """Return the operators of one step: each kind of layer once, and both ends.
+
+    Parameters
+    ----------
+    dropout
+        Dropout on the branches of each layer, on attention probabilities and on the embedding.
+    flash_attention
+        The score matrix never reaches memory; otherwise it is materialised and kept.
+    """
+    layers = tuple(
+        LayerGraph(
+            _layer_ops(model, spec, dropout=dropout, flash_attention=flash_attention),
+            count,
+            _layer_sizes(model, spec),
+        )
+        for spec, count in zip(model.layer_kinds, model.layer_counts, strict=True)
+        if count
+    )
+    return OpGraph(
+        layers=layers,
+        embedding=embedding_graph(model, dropout=dropout),
+        head=head_graph(model),
+        tied=model.tied_embeddings,
+    )
+
+
+def _layer_sizes(model: ModelSpec, spec: LayerSpec) -> dict[str, int]:
+    """Return the sizes of all dims of one kind of layer."""
+    sizes = {"hidden": model.hidden_size} | attention_sizes(spec.attention)
+    if spec.feed_forward is not None:
+        network = spec.feed_forward
+        return sizes | ffn_sizes("", network.ffn_size, gated=network.gated)
+    assert spec.experts is not None
+    return sizes | expert_sizes(spec.experts)
+
+
+def _layer_ops(
+    model: ModelSpec, spec: LayerSpec, *, dropout: bool, flash_attention: bool
+) -> tuple[Op, ...]:
+    """Return the operators of a layer in order, for either form of the residual stream."""
+    _check_norms(spec)
+    stream = hidden_activation("layer_input")
+    first = norm_op("attention.norm", stream, "hidden", model.norm, "attention")
+    attention, branch = attention_ops(
+        spec.attention,
+        first.output,
+        rotary=model.learned_positions == 0,
+        dropout=dropout,
+        flash_attention=flash_attention,
+    )
+    ops = [first, *attention]
+    if spec.parallel_residual:
+        network_norm, source = _parallel_norm(model, spec, stream, first.output)
+        network, branches = _network_ops(spec, source)
+        add = residual_add_op("residual", stream, (branch, *branches), dropout=dropout)
+        return (*ops, *network_norm, *network, add)
+    ops += _second_norm(model, spec, "attention", (branch,))
+    branch = ops[-1].output
+    ops.append(residual_add_op("residual.attention", stream, (branch,), dropout=dropout))
+    stream = ops[-1].output
+    region = _network_region(spec)
+    ops.append(norm_op(f"{region}.norm", stream, "hidden", model.norm, region))
+    network, branches = _network_ops(spec, ops[-1].output)
+    after = _second_norm(model, spec, region, branches)
+    branches = (after[-1].output,) if after else branches
+    ops += [*network, *after]
+    ops.append(residual_add_op("residual.network", stream, branches, dropout=dropout))
+    return tuple(ops)
+
+
+def _network_region(spec: LayerSpec) -> str:
+    return "feed_forward" if spec.feed_forward is not None else "experts"
+
+
+def _network_ops(spec: LayerSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return the dense network or the experts, and the branches that they add."""
+    if spec.feed_forward is not None:
+        network = spec.feed_forward
+        ops, output = feed_forward_ops(source, gated=network.gated, bias=network.bias)
+        return ops, (output,)
+    assert spec.experts is not None
+    return expert_ops(spec.experts, source)
+
+
+def _parallel_norm(
+    model: ModelSpec, spec: LayerSpec, stream: Tensor, shared: Tensor
+) -> tuple[list[Op], Tensor]:
+    """Return the norm before the network of a parallel block: its own, or that of attention."""
+    if spec.num_norms == 1:
+        return [], shared
+    region = _network_region(spec)
+    own = norm_op(f"{region}.norm", stream, "hidden", model.norm, region)
+    return [own], own.output
+
+
+def _second_norm(
+    model: ModelSpec, spec: LayerSpec, region: str, branches: tuple[Tensor, ...]
+) -> list[Op]:
+    """Return the norm on a branch before it is added, in models that have four norms."""
+    if spec.num_norms != 4:
+        return []
+    ops, branch = joined(branches)
+    return [*ops, norm_op(f"{region}.post_norm", branch, "hidden", model.norm, region)]
+
+
+def _check_norms(spec: LayerSpec) -> None:
+    allowed = (1, 2) if spec.parallel_residual else (2, 4)
+    if spec.num_norms not in allowed:
+        kind = "parallel" if spec.parallel_residual else "sequential"
+        message = f"{spec.num_norms} norms in a layer with {kind} residual"
+        raise SpecError(
+            Fault("layer.num_norms", message, f"{allowed[0]} or {allowed[1]} are known")
+        )
