@@ -32,6 +32,7 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "usd_per_kwh": ({"USD/kWh": 1.0}, {"": 1.0}, "0.1 USD/kWh"),
     "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL, "15T"),
 }
+DIMENSIONS = tuple(_UNITS)
 
 
 def parse_quantity(text: str, dimension: str) -> float:

@@ -67,6 +67,8 @@ class ChipSpec(Declaration):
     area_mm2: SquareMillimetres | None = None
     price_usd: Usd | None = None
     rent_usd_per_hour: UsdPerHour | None = None
+    standard_system: str | None = None
+    """The system meant by ``64xNAME``: a name of the catalog."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)

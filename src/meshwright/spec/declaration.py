@@ -92,8 +92,11 @@ JoulesPerByte = Annotated[
     float, BeforeValidator(_quantity("j_per_byte")), AfterValidator(_above_zero)
 ]
 SquareMillimetres = Annotated[float, BeforeValidator(_quantity("mm2")), AfterValidator(_above_zero)]
+Metres = Annotated[float, BeforeValidator(_quantity("m")), AfterValidator(_above_zero)]
 Usd = Annotated[float, BeforeValidator(_quantity("usd")), AfterValidator(_above_zero)]
-UsdPerHour = Annotated[float, BeforeValidator(_quantity("usd_per_hour")), AfterValidator(_above_zero)]
+UsdPerHour = Annotated[
+    float, BeforeValidator(_quantity("usd_per_hour")), AfterValidator(_above_zero)
+]
 Hertz = Annotated[float, BeforeValidator(_quantity("hz")), AfterValidator(_above_zero)]
 MessageBytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_not_negative)]
 

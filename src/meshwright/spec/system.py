@@ -16,6 +16,7 @@ from meshwright.spec.declaration import (
     Declaration,
     JoulesPerByte,
     MessageBytes,
+    Metres,
     Seconds,
 )
 from meshwright.spec.provenance import Provenance, Source
@@ -50,7 +51,7 @@ class NetworkLevel(Declaration):
     """Switches add: an all-reduce sends its bytes about once."""
     data_parallel_only: bool = False
     """A data-centre network between slices or pods: only dp crosses it."""
-    max_link_length_m: float | None = Field(default=None, gt=0, alias="max_link_length")
+    max_link_length_m: Metres | None = None
     energy_j_per_byte: JoulesPerByte | None = None
 
 

@@ -1,0 +1,231 @@
+"""Systems: ``64xH100``, ``wafer-6x8``, ``tpu-v5e-8x8``, a name of the catalog, or a YAML file."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
+from meshwright.catalog.chips import chip_names, load_chip
+from meshwright.catalog.files import data_names, find_name, load_file, looks_like_path
+from meshwright.catalog.grids import (
+    GridRule,
+    Shape,
+    check_shape,
+    grid_levels,
+    listed_shapes,
+    longest_sides,
+    near_sizes,
+    parse_shape,
+    shape_text,
+    standard_shape,
+)
+from meshwright.catalog.sourced_values import PlainValues
+from meshwright.catalog.yaml_tree import Tree, fault_at
+from meshwright.spec.system import NetworkLevel, SystemSpec
+
+FORMS = "forms: 64xH100, a system such as wafer-6x8 or gb200-nvl72, or a path to a YAML file"
+_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
+_NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
+_NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
+
+
+class SystemFile(SystemSpec):
+    """A system as it stands in a file: its levels at their largest, and the shapes of a grid."""
+
+    grid: GridRule | None = None
+
+
+def system_names() -> tuple[str, ...]:
+    """Return the names of all systems of the catalog; grids with each of their standard shapes."""
+    names: list[str] = []
+    for name, path in data_names("systems").items():
+        grid = _catalog_file(path).grid
+        names += [f"{name}-{shape}" for shape in grid.shapes] if grid else [name]
+    return tuple(names)
+
+
+def load_system(text: str) -> SystemSpec:
+    """Return the system that a text of the user means.
+
+    Parameters
+    ----------
+    text
+        ``64xH100``: so many devices of the standard system of that chip. ``wafer-6x8``: a grid of
+        that shape. ``gb200-nvl72``: a system of the catalog at its natural size. Otherwise a path
+        to a YAML file.
+
+    Raises
+    ------
+    SpecError
+        When the text has no such form, the system has no room or no such shape, or the file has
+        faults.
+    UnknownNameError
+        When the catalog has no such chip or system.
+    """
+    text = text.strip()
+    if looks_like_path(text):
+        return _as_system(load_system_file(Path(text)))
+    if counted := _COUNT_OF_CHIP.fullmatch(text):
+        return _counted(int(counted[1]), counted[2])
+    name = find_name(text, data_names("systems"))
+    if name is not None:
+        file = _catalog_file(data_names("systems")[name])
+        return resized(file, file.num_devices)
+    shaped = _NAME_AND_SHAPE.fullmatch(text)
+    name = find_name(shaped[1], data_names("systems")) if shaped else None
+    if shaped is None or name is None:
+        raise _no_such_system(text)
+    return _shaped(_catalog_file(data_names("systems")[name]), shaped[2])
+
+
+def load_system_file(path: Path) -> SystemFile:
+    """Return what a system file states; its chip may stand in it, in the catalog or in a file."""
+    system = load_file(SystemFile, path, lambda plain, tree: _find_chip(plain, tree, path.parent))
+    if system.chip.provenance or not any(key.startswith("chip.") for key in system.provenance):
+        return system
+    origin = {
+        key.removeprefix("chip."): entry
+        for key, entry in system.provenance.items()
+        if key.startswith("chip.")
+    }
+    chip = system.chip.model_copy(update={"provenance": origin, "sources": system.sources})
+    return system.model_copy(update={"chip": chip})
+
+
+def resized(file: SystemFile, num_devices: int, *, name: str | None = None) -> SystemSpec:
+    """Return the system with so many devices: levels as large as they need to be."""
+    if num_devices < 1:
+        raise SpecError(Fault("on", f"{num_devices} devices; at least 1 is needed"))
+    if file.grid is not None:
+        return _sliced(file, file.grid, num_devices, name)
+    room = math.prod(level.size for level in file.levels)
+    if num_devices > room:
+        message = f"{num_devices} devices, but {file.name} has room for {room}"
+        raise SpecError(Fault("on", message, f"largest: {room}x{file.chip.name}"))
+    levels = _filled(file.levels, num_devices)
+    return _as_system(file, name=name or file.name, levels=levels, num_devices=num_devices)
+
+
+def _filled(levels: tuple[NetworkLevel, ...], num_devices: int) -> tuple[NetworkLevel, ...]:
+    """Return the levels filled from the innermost; a level of one member is left out."""
+    sized, members = [], num_devices
+    for level in levels:
+        sized.append(level.model_copy(update={"size": min(level.size, members)}))
+        members = math.ceil(members / level.size)
+    return tuple(level for level in sized if level.size > 1)
+
+
+def _sliced(file: SystemFile, rule: GridRule, num_devices: int, name: str | None) -> SystemSpec:
+    """Return a grid of so many devices; more than the largest shape makes several slices."""
+    longest = longest_sides(rule, file.levels)
+    shape = standard_shape(rule, longest, num_devices)
+    if shape is not None:
+        return _grid_system(file, rule, shape, 1, name)
+    largest = max(listed_shapes(rule), key=math.prod)
+    slices, left = divmod(num_devices, math.prod(largest))
+    room = math.prod(level.size for level in file.levels[rule.dims :])
+    if left == 0 and slices <= room and file.levels[rule.dims :]:
+        return _grid_system(file, rule, largest, slices, name)
+    message = f"{file.name} has no shape of {num_devices} devices"
+    near = near_sizes(rule, longest, min(num_devices, math.prod(longest) + 1))
+    raise SpecError(Fault("on", message, f"next sizes: {near}" if near else ""))
+
+
+def _grid_system(
+    file: SystemFile, rule: GridRule, shape: Shape, slices: int, name: str | None
+) -> SystemSpec:
+    """Return the system of a shape, or of several slices of it on the network between them."""
+    levels = grid_levels(rule, file.levels, shape)
+    levels += _filled(file.levels[rule.dims :], slices)
+    shape_name = f"{file.name}-{shape_text(shape)}"
+    meaning = f"{slices} slices of {shape_name}" if slices > 1 else shape_name
+    return _as_system(
+        file,
+        name=name or shape_name,
+        levels=levels,
+        num_devices=slices * math.prod(shape),
+        notes=(*file.notes, f"shape: {meaning}"),
+    )
+
+
+def _shaped(file: SystemFile, shape_part: str) -> SystemSpec:
+    """Return a grid with its shape given in the name."""
+    shape = parse_shape(shape_part)
+    if file.grid is None or shape is None:
+        natural = f"the name alone means {file.num_devices} devices"
+        raise SpecError(Fault("on", f"{file.name} has no shape {shape_part}", natural))
+    check_shape(file.grid, longest_sides(file.grid, file.levels), shape, file.name)
+    return _grid_system(file, file.grid, shape, 1, None)
+
+
+def _counted(num_devices: int, chip_text: str) -> SystemSpec:
+    """Return so many devices of the standard system of a chip."""
+    name = find_name(chip_text, chip_names())
+    if name is None:
+        if find_name(chip_text, data_names("systems")):
+            chip = _catalog_file(data_names("systems")[chip_text.lower()]).chip.name
+            fix = f"{num_devices}x{chip} means so many devices of it"
+            raise SpecError(Fault("on", f"{chip_text!r} is a system, not a chip", fix))
+        raise UnknownNameError("chip", chip_text, chip_names())
+    standard = load_chip(name).standard_system
+    if standard is None:
+        fix = "write a system file that names the chip, and give its path"
+        raise SpecError(Fault("on", f"the chip {name} has no standard system", fix))
+    file = _catalog_file(data_names("systems")[standard])
+    return resized(file, num_devices, name=f"{num_devices}x{name}")
+
+
+def _no_such_system(text: str) -> SpecError | UnknownNameError:
+    """Return the error for a text that means no system, with the nearest one that does."""
+    nearly = _NEARLY_COUNT_OF_CHIP.fullmatch(text)
+    chip = find_name(nearly[2], chip_names()) if nearly else None
+    if nearly and chip:
+        return SpecError(Fault("on", f"cannot read {text!r}", f"did you mean {nearly[1]}x{chip}?"))
+    chip = find_name(text, chip_names())
+    if chip:
+        return SpecError(Fault("on", f"{chip} is a chip; say how many", f"such as 8x{chip}"))
+    if not text or text[0].isdigit():
+        return SpecError(Fault("on", f"cannot read {text!r}", FORMS))
+    near = nearest(text, system_names())
+    return SpecError(Fault("on", f"unknown system {text!r}; {near}", FORMS))
+
+
+def _find_chip(plain: PlainValues, tree: Tree, folder: Path) -> None:
+    """Replace the name of the chip by the chip."""
+    chip = plain.value.get("chip")
+    if isinstance(chip, str):
+        plain.value["chip"] = _named_chip(chip, ("chip",), plain, tree, folder)
+    others = plain.value.get("other_chips")
+    if not isinstance(others, dict):
+        return
+    for device, other in others.items():
+        if isinstance(other, str):
+            others[device] = _named_chip(other, ("other_chips", device), plain, tree, folder)
+
+
+def _named_chip(
+    chip: str, at: tuple[str | int, ...], plain: PlainValues, tree: Tree, folder: Path
+) -> Any:
+    """Return the chip of a name or path; a fault of it is a fault of this file."""
+    try:
+        return load_chip(str(folder / chip) if looks_like_path(chip) else chip)
+    except (SpecError, UnknownNameError) as error:
+        plain.faults.append(fault_at(tree.lines, at, str(error)))
+        plain.told.append(at)
+        return chip
+
+
+def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
+    """Return the system without what only its file says."""
+    values = {name: getattr(file, name) for name in SystemSpec.model_fields}
+    return SystemSpec.model_validate(values | changes)
+
+
+@cache
+def _catalog_file(path: Path) -> SystemFile:
+    """Return a system file of the catalog, read once."""
+    return load_system_file(path)

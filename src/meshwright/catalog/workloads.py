@@ -1,0 +1,100 @@
+"""Workloads: optimizer presets of the catalog, and YAML files of training, prefill or decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.catalog.files import data_names, find_name, load_file, load_text, read_text
+from meshwright.catalog.sourced_values import PlainValues
+from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
+from meshwright.spec.declaration import Declaration
+from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.workload import Decode, OptimizerPreset, Prefill, Training, Workload
+
+_KINDS: dict[str, type[Declaration]] = {
+    "training": Training, "prefill": Prefill, "decode": Decode,
+}  # fmt: skip
+
+
+class OptimizerFile(Declaration):
+    """Optimizer presets as they stand in a file."""
+
+    presets: Mapping[str, OptimizerPreset]
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """Return the names of all optimizer presets."""
+    return tuple(optimizer_file().presets)
+
+
+def load_optimizer(name: str) -> OptimizerPreset:
+    """Return an optimizer preset by name.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such preset; lists the near ones.
+    """
+    presets = optimizer_file().presets
+    found = find_name(name, presets)
+    if found is None:
+        raise UnknownNameError("optimizer", name, presets)
+    return presets[found]
+
+
+@cache
+def optimizer_file() -> OptimizerFile:
+    """Return all optimizer presets with their sources."""
+    return load_file(OptimizerFile, data_names("workloads")["optimizers"], _name_presets)
+
+
+def _name_presets(plain: PlainValues, tree: Tree) -> None:
+    """Give each preset its key as its name, and the title of its default source."""
+    presets = plain.value.get("presets")
+    sources: Any = tree.value.get("sources")
+    for name, preset in presets.items() if isinstance(presets, dict) else ():
+        if isinstance(preset, dict):
+            source: Any = tree.value["presets"][name].get("source")
+            entry = sources.get(source) if isinstance(sources, dict) else None
+            preset["name"] = name
+            preset["source"] = entry["title"] if isinstance(entry, dict) else ""
+
+
+def load_workload(path: str | Path) -> Workload:
+    """Return the workload of a YAML file; ``kind`` says which: training, prefill or decode.
+
+    In a training file ``optimizer`` is the name of a preset or a preset written out.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    origin = str(path)
+    text = read_text(Path(path))
+    kind = read_tree(text, origin).value.get("kind", "is missing")
+    if kind not in _KINDS:
+        allowed = f"expected one of {', '.join(_KINDS)}"
+        raise SpecError(Fault("kind", f"{kind!r}", allowed), origin=origin)
+    workload: Any = load_text(_KINDS[kind], text, origin=origin, prepare=_find_optimizer)
+    return workload  # type: ignore[no-any-return]
+
+
+def _find_optimizer(plain: PlainValues, tree: Tree) -> None:
+    """Replace the name of an optimizer by its preset."""
+    name = plain.value.get("optimizer")
+    if not isinstance(name, str):
+        return
+    try:
+        plain.value["optimizer"] = load_optimizer(name)
+    except UnknownNameError as error:
+        plain.faults.append(fault_at(tree.lines, ("optimizer",), str(error)))
+        plain.told.append(("optimizer",))

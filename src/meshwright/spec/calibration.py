@@ -1,0 +1,84 @@
+"""The constants that only measurements can settle, each with the interval it may lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+from typing import Generic
+
+from meshwright.base.arrays import FloatArray, Num
+
+NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class CalibrationOf(Generic[Num]):
+    """Constants of one family of chips: one number each, or one column of draws each."""
+
+    matmul_efficiency: Num
+    """Share of the data-sheet rate that large matrix products reach; not used where the chip has
+    a measured best rate."""
+    attention_forward_efficiency: Num
+    """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
+    attention_backward_efficiency: Num
+    """The same backward."""
+    memory_efficiency: Num
+    """Share of the main memory bandwidth that streaming kernels reach."""
+    elementwise_efficiency: Num
+    """Share of the main memory bandwidth that norms, activations and casts reach."""
+    fast_network_efficiency: Num
+    """Share of link bandwidth that collectives reach inside a host, a scale-up domain, a grid."""
+    slow_network_efficiency: Num
+    """The same on the network between hosts."""
+    overlap_slowdown: Num
+    """Computation under communication takes this much longer, as a fraction."""
+    launch_s: Num
+    """Time between kernels that are launched one by one; recorded graphs have none."""
+    collective_launch_s: Num
+    """Start of a collective, paid once by each."""
+    jitter: Num
+    """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
+    memory_margin_fraction: Num
+    """Share of the memory left free for fragmentation."""
+    communication_buffer_bytes: Num
+    """Memory of the runtime and of the communication library on each device."""
+    checkpoint_s: Num
+    """Pause of one checkpoint."""
+    restart_s: Num
+    """From a failure until the run computes again, lost steps left out."""
+    mtbf_device_hours: Num
+    """Mean hours between failures that stop the run, of one device."""
+    family: str = "generic"
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=lambda: NO_INTERVALS)
+    """Lowest and highest plausible value of each constant, by field name."""
+    is_calibrated: bool = False
+    """Fitted to measurements of this family; otherwise results say so."""
+    source: str = ""
+
+
+Calibration = CalibrationOf[float]
+CalibrationColumns = CalibrationOf[FloatArray]
+
+CONSTANTS = tuple(
+    entry.name
+    for entry in fields(CalibrationOf)
+    if entry.name not in ("family", "intervals", "is_calibrated", "source")
+)
+"""Names of the constants, in order."""
+
+
+def calibration_columns(
+    calibration: Calibration, draws: Mapping[str, FloatArray]
+) -> CalibrationColumns:
+    """Return the calibration with a column in place of each named constant.
+
+    Parameters
+    ----------
+    draws
+        Columns of equal length by constant; constants that are not named keep their one number.
+    """
+    wrong = [name for name in draws if name not in CONSTANTS]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no constant of a calibration")
+    return replace(calibration, **draws)  # type: ignore[arg-type,return-value]
