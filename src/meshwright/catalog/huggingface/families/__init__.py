@@ -1,0 +1,1 @@
+"""One file per family of published models; a file that exists is registered."""
