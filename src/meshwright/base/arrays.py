@@ -30,7 +30,7 @@ def smaller(a: Any, b: Any) -> Any:
 
 def where(condition: Any, a: Any, b: Any) -> Any:
     """Return ``a`` where the condition holds and ``b`` elsewhere."""
-    return np.where(condition, a, b)
+    return np.where(condition, a, b)[()]
 
 
 def ceil_div(a: Any, b: Any) -> Any:
