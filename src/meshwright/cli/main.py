@@ -114,6 +114,10 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
 
 def version() -> str:
     """Return the version of the installed package."""
+    from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    return installed("meshwright")
+    try:
+        return installed("meshwright")
+    except PackageNotFoundError:
+        return "run from its source folder, without an install"

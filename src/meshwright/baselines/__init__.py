@@ -1,0 +1,1 @@
+"""Simpler methods of choosing a strategy, kept to be compared with."""
