@@ -89,7 +89,6 @@ def test_interrupt_is_130(command, capsys):
         (["demo", "--dpeth", "1"], "unknown option '--dpeth'; did you mean --depth?"),
         (["demo", "extra"], "unexpected argument 'extra'"),
         (["demo", "--depth", "x"], "argument --depth: invalid int value: 'x'"),
-        (["demo", "--dept", "1"], "unknown option '--dept'; did you mean --depth?"),
     ],
 )
 def test_wrong_words_get_a_suggestion(command, capsys, words, message):
@@ -98,6 +97,12 @@ def test_wrong_words_get_a_suggestion(command, capsys, words, message):
     assert capsys.readouterr().err.endswith(f"error: {message}\n")
     assert main([*words, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["message"] == message
+
+
+def test_options_are_not_abbreviated(command, capsys):
+    command(lambda args: 0)
+    assert main(["demo", "--dep", "1"]) == 2
+    assert "unknown option '--dep'; did you mean --depth" in capsys.readouterr().err
 
 
 def test_without_a_command_the_help_is_printed(command, capsys):
