@@ -1,0 +1,122 @@
+"""Seconds of single operators on one device: matrix products, attention, memory-bound work.
+
+Every formula takes numbers or columns. Rates come from an :class:`Engine`, which joins a chip with
+its calibration, so that nothing here looks anything up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import ceil_div, larger, smaller
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one device does in a second; each rate a number, or a column of perturbed numbers."""
+
+    matmul_flops_per_s: Any
+    """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
+    edge_flops_per_s: Any
+    """Reached by large matrix products in the activation type: logits [FLOP/s]."""
+    attention_forward_flops_per_s: Any
+    attention_backward_flops_per_s: Any
+    memory_bytes_per_s: Any
+    """Reached by matrix products and copies [bytes/s]."""
+    elementwise_bytes_per_s: Any
+    """Reached by norms and elementwise kernels [bytes/s]."""
+    launch_s: Any
+    """Host time to launch one kernel [s]."""
+    tile_rows: float
+    tile_columns: float
+    num_cores: float
+    activation_bytes: float
+    """Bytes of one activation word."""
+    matmul_word_bytes: float
+    """Bytes of one operand of a linear layer."""
+
+
+def matmul_s(
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, word_bytes: Any, engine: Engine
+) -> Any:
+    """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) in one kernel.
+
+    max(waves * cores * 2 tile_rows tile_columns inner / rate, traffic / bandwidth) with
+    waves = ceil(count ceil(rows/tile_rows) ceil(columns/tile_columns) / cores). Products smaller
+    than one wave leave cores idle.
+
+    Parameters
+    ----------
+    count
+        Products in the kernel: experts of a grouped product, otherwise 1 [1].
+    rows, inner, columns
+        Local sizes of each [1].
+    rate
+        Rate of large products [FLOP/s].
+    word_bytes
+        Bytes of one operand word [bytes].
+
+    Valid for: dense products; the best tile of a library may be smaller, so products of less
+    than a wave are priced high (conservative).
+    """
+    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
+    waves = ceil_div(tiles, engine.num_cores)
+    tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
+    compute_s = waves * engine.num_cores * tile_flops / rate
+    traffic = matmul_traffic_bytes(count, rows, inner, columns, word_bytes, engine)
+    return larger(compute_s, traffic / engine.memory_bytes_per_s)
+
+
+def matmul_traffic_bytes(
+    count: Any, rows: Any, inner: Any, columns: Any, word_bytes: Any, engine: Engine
+) -> Any:
+    """Return the least bytes that products move: operands read once, results written once."""
+    operands = word_bytes * (rows * inner + inner * columns)
+    return count * (operands + engine.activation_bytes * rows * columns)
+
+
+def attended_fraction(sequence_length: Any, window: float | None, causal: bool) -> Any:
+    """Return the share of the s x s score matrix that a kernel computes [1].
+
+    Full: 1. Causal: (s + 1) / 2s. Window w < s, causal: (w s - w (w - 1) / 2) / s^2.
+    """
+    if not causal:
+        return sequence_length / sequence_length
+    if window is None:
+        return (sequence_length + 1.0) / (2.0 * sequence_length)
+    seen = smaller(float(window), sequence_length)
+    return (seen * sequence_length - seen * (seen - 1.0) / 2.0) / (
+        sequence_length * sequence_length
+    )
+
+
+def attention_forward_s(flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
+    """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
+    return larger(
+        flops / engine.attention_forward_flops_per_s, traffic_bytes / engine.memory_bytes_per_s
+    )
+
+
+def attention_backward_s(forward_flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
+    """Return the seconds of the attention core, backward: 2.5 x the forward FLOPs.
+
+    Five products of the size of the two in the forward pass, one of them the recomputed scores.
+    Source: Dao 2023 (FlashAttention-2), section 4.1.
+    """
+    return larger(
+        2.5 * forward_flops / engine.attention_backward_flops_per_s,
+        traffic_bytes / engine.memory_bytes_per_s,
+    )
+
+
+def traffic_s(num_bytes: Any, engine: Engine) -> Any:
+    """Return the seconds of a memory-bound kernel that moves ``num_bytes``."""
+    return num_bytes / engine.elementwise_bytes_per_s
+
+
+def launch_bound_s(busy_s: Any, num_kernels: float, engine: Engine) -> Any:
+    """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
+    return np.maximum(num_kernels * engine.launch_s - busy_s, 0.0)

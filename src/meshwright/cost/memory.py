@@ -1,0 +1,147 @@
+"""Bytes on one device at its worst moment: the backward pass with all activations in flight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from meshwright.base.arrays import larger, where
+from meshwright.spec.workload import OptimizerPreset
+from meshwright.strategy.strategy import Offload, Structure
+
+GATHERED_LAYERS = 2.0
+"""Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What fills the memory of one device [bytes]; the parts sum to ``total_bytes``."""
+
+    weights_bytes: Any
+    gradients_bytes: Any
+    optimizer_bytes: Any
+    gathered_weights_bytes: Any
+    """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
+    activations_bytes: Any
+    """Kept for the backward pass by all micro-batches in flight."""
+    working_bytes: Any
+    """Largest transient: recomputed layer, logits, stream buffers."""
+    buffers_bytes: Any
+    """Runtime and communication library."""
+    margin_bytes: Any
+    """Left free for fragmentation."""
+
+    @property
+    def total_bytes(self) -> Any:
+        """All of it [bytes]."""
+        total = getattr(self, MEMORY_PARTS[0])
+        for name in MEMORY_PARTS[1:]:
+            total = total + getattr(self, name)
+        return total
+
+
+MEMORY_PARTS = tuple(entry.name for entry in fields(MemoryUse))
+
+
+@dataclass(frozen=True)
+class StageState:
+    """What one stage holds before anything is sharded over data-parallel axes."""
+
+    dense_params: Any
+    expert_params: Any
+    kept_bytes: Any
+    """Activations of one micro-batch [bytes]."""
+    in_flight: Any
+    """Micro-batches whose activations are alive, in units of all layers of the stage [1]."""
+    working_bytes: Any
+    num_layers: Any
+
+
+@dataclass(frozen=True)
+class ShardDegrees:
+    """Over how many devices the optimizer state of dense and of expert parameters is split."""
+
+    dense: Any
+    expert: Any
+
+
+def resident_bytes(
+    state: StageState, bytes_per_param: float, shards: ShardDegrees, *, is_sharded: bool
+) -> Any:
+    """Return the bytes of weights, gradients or optimizer state on one device [bytes]."""
+    if not is_sharded:
+        return bytes_per_param * (state.dense_params + state.expert_params)
+    sharded = state.dense_params / shards.dense + state.expert_params / shards.expert
+    return bytes_per_param * sharded
+
+
+def memory_use(
+    state: StageState,
+    shards: ShardDegrees,
+    structure: Structure,
+    optimizer: OptimizerPreset,
+    *,
+    capacity_bytes: float,
+    margin_fraction: Any,
+    buffer_bytes: Any,
+) -> MemoryUse:
+    """Return the memory of one device of a stage in training.
+
+    ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
+    section 5). What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind.
+    """
+    stage = structure.zero_stage
+    weights = resident_bytes(state, optimizer.weight_bytes_per_param, shards, is_sharded=stage >= 3)
+    gradients = resident_bytes(
+        state, optimizer.gradient_bytes_per_param, shards, is_sharded=stage >= 2
+    )
+    states = resident_bytes(state, optimizer.state_bytes_per_param, shards, is_sharded=stage >= 1)
+    part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
+    all_params = state.dense_params + state.expert_params
+    whole_layers = all_params * part_at_work * optimizer.gathered_weight_bytes_per_param
+    activations = state.kept_bytes * state.in_flight
+    gathered = whole_layers if stage >= 3 else weights * 0.0
+    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+        states = states * 0.0
+    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+        weights, gathered = weights * 0.0, whole_layers
+    if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
+        activations = state.kept_bytes * part_at_work
+    return MemoryUse(
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=states,
+        gathered_weights_bytes=gathered,
+        activations_bytes=activations,
+        working_bytes=state.working_bytes + weights * 0.0,
+        buffers_bytes=buffer_bytes + weights * 0.0,
+        margin_bytes=margin_fraction * capacity_bytes + weights * 0.0,
+    )
+
+
+def host_bytes(
+    state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset
+) -> Any:
+    """Return the bytes that one device keeps in the memory of its host [bytes]."""
+    total = state.dense_params * 0.0
+    if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
+        total = total + resident_bytes(
+            state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
+        )
+    if structure.offload in (Offload.WEIGHTS, Offload.ALL):
+        total = total + resident_bytes(
+            state, optimizer.weight_bytes_per_param, shards, is_sharded=structure.zero_stage >= 3
+        )
+    if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
+        total = total + state.kept_bytes * state.in_flight
+    return total
+
+
+def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Any]:
+    """Return the memory of the fullest stage, and the index of that stage in ``uses``."""
+    best, index = uses[0], uses[0].total_bytes * 0.0
+    for number, use in enumerate(uses[1:], start=1):
+        wins = use.total_bytes > best.total_bytes
+        parts = {n: where(wins, getattr(use, n), getattr(best, n)) for n in MEMORY_PARTS}
+        best, index = MemoryUse(**parts), where(wins, float(number), index)
+    return best, index

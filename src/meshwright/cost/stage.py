@@ -1,0 +1,149 @@
+"""From layers to pipeline stages: which stage decides the time, which one the memory.
+
+Layers are dealt to the chunks of the pipeline in equal runs; where they do not divide, the last
+chunk, then the first, then the others from the end hold one layer less, because the edge stages
+also carry the logits and the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, larger, where
+from meshwright.cost.layer import LayerCost, weighted_sum
+
+POSITIONS = ("first", "middle", "last")
+
+
+@dataclass(frozen=True)
+class StageLayout:
+    """Layers of each kind in the first, the fullest middle and the last stage, and in all.
+
+    Each is one number, or one column, for each kind of layer. ``is_last`` is 1.0 at the position
+    that carries the head: the first one where there is a single stage.
+    """
+
+    first: tuple[Any, ...]
+    middle: tuple[Any, ...]
+    last: tuple[Any, ...]
+    total: tuple[Any, ...]
+    num_stages: Any
+
+    def layers_of(self, position: str) -> tuple[Any, ...]:
+        """Return the layers of each kind at a position."""
+        return {"first": self.first, "middle": self.middle, "last": self.last}[position]
+
+    def edges_of(self, position: str) -> tuple[Any, Any]:
+        """Return whether a position carries the embedding and the head, as 1.0 or 0.0."""
+        alone = (self.num_stages == 1) * 1.0
+        if position == "first":
+            return alone * 0.0 + 1.0, alone
+        return alone * 0.0, (1.0 - alone) * float(position == "last")
+
+
+def deal_layers(pattern: Sequence[int], num_kinds: int, num_stages: int, num_chunks: int) -> FloatArray:
+    """Return the number of layers of each kind in each stage, shape (stages, kinds).
+
+    ``num_chunks`` is the number of runs of layers of one device; chunk c of the model belongs to
+    stage c mod ``num_stages``.
+    """
+    runs = num_stages * num_chunks
+    longest = -(-len(pattern) // runs)
+    lengths = np.full(runs, longest)
+    missing = runs * longest - len(pattern)
+    order = [runs - 1, 0, *range(runs - 2, 0, -1)]
+    lengths[order[:missing]] -= 1
+    run_of_layer = np.repeat(np.arange(runs), lengths)
+    counts = np.zeros((num_stages, num_kinds))
+    np.add.at(counts, (run_of_layer % num_stages, np.asarray(pattern)), 1.0)
+    return counts
+
+
+def stage_layout(
+    pattern: Sequence[int], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray
+) -> StageLayout:
+    """Return the layout of each pair of stages and chunks, as columns.
+
+    The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
+    exact for models of one kind, at most one layer too many for alternating kinds.
+    """
+    pairs, inverse = np.unique(
+        np.stack([num_stages, num_chunks]).astype(np.int64), axis=1, return_inverse=True
+    )
+    table = np.zeros((3, num_kinds, pairs.shape[1]))
+    for column, (stages, chunks) in enumerate(pairs.T.tolist()):
+        counts = deal_layers(pattern, num_kinds, stages, chunks)
+        table[0, :, column] = counts[0]
+        if stages > 1:
+            table[2, :, column] = counts[-1]
+        if stages > 2:
+            table[1, :, column] = counts[1:-1].max(axis=0)
+    columns = table[:, :, inverse.reshape(-1)]
+    total = tuple(float(sum(1 for kind in pattern if kind == k)) for k in range(num_kinds))
+    first, middle, last = (tuple(columns[p, k] for k in range(num_kinds)) for p in range(3))
+    return StageLayout(first, middle, last, total, num_stages)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One micro-batch through the stage that decides the time, and through all the others."""
+
+    bottleneck: LayerCost
+    """The slowest stage: its layers and edges added up."""
+    layers_of_bottleneck: Any
+    others_forward_s: Any
+    """Mean over the other stages, forward [s]."""
+    others_backward_input_s: Any
+    others_backward_weight_s: Any
+
+
+def at_position(
+    kinds: Sequence[LayerCost], embedding: LayerCost, head: LayerCost, layout: StageLayout, position: str
+) -> LayerCost:
+    """Return the price of one micro-batch through the stage at a position."""
+    counts = (*layout.layers_of(position), *layout.edges_of(position))
+    return weighted_sum((*kinds, embedding, head), counts)
+
+
+def stage_cost(
+    kinds: Sequence[LayerCost], embedding: LayerCost, head: LayerCost, layout: StageLayout
+) -> StageCost:
+    """Return the slowest stage and the mean of the others.
+
+    The step of a pipeline takes m times the slowest stage, plus one micro-batch through each of
+    the other stages (filling and draining).
+    """
+    all_costs = (*kinds, embedding, head)
+    times = []
+    for position in POSITIONS:
+        counts = (*layout.layers_of(position), *layout.edges_of(position))
+        terms = [cost.total_s * count for cost, count in zip(all_costs, counts, strict=True)]
+        times.append(sum(terms[1:], terms[0]))
+    middle_wins = (times[1] > times[0]) & (times[1] >= times[2])
+    last_wins = (times[2] > times[0]) & ~middle_wins
+
+    def pick(first: Any, middle: Any, last: Any) -> Any:
+        return where(last_wins, last, where(middle_wins, middle, first))
+
+    by_position = [(*layout.layers_of(p), *layout.edges_of(p)) for p in POSITIONS]
+    chosen = [pick(*counts) for counts in zip(*by_position, strict=True)]
+    slowest = weighted_sum(all_costs, chosen)
+    everything = weighted_sum(all_costs, (*layout.total, 1.0, 1.0))
+    others = larger(layout.num_stages - 1.0, 1.0)
+    layers = sum(chosen[1 : len(kinds)], chosen[0])
+    return StageCost(
+        bottleneck=slowest,
+        layers_of_bottleneck=layers,
+        others_forward_s=(everything.forward_share - slowest.forward_share) / others,
+        others_backward_input_s=(_backward_input_s(everything) - _backward_input_s(slowest)) / others,
+        others_backward_weight_s=(everything.weight_gradient_s - slowest.weight_gradient_s) / others,
+    )
+
+
+def _backward_input_s(cost: LayerCost) -> Any:
+    """Return the seconds of a micro-batch that are neither forward nor weight gradient."""
+    return cost.total_s - cost.forward_share - cost.weight_gradient_s

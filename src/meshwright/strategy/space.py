@@ -1,0 +1,114 @@
+"""The degrees that are worth asking about, as columns: every way to split a number of devices.
+
+Nothing is judged here: legality belongs to the axes, memory and time to ``cost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+
+import numpy as np
+
+from meshwright.base.arrays import IntArray
+from meshwright.strategy.strategy import AXES
+
+MICRO_BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Sequences of one micro-batch that are tried."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the user fixed: the allowed values of a degree or of a structural choice, by name."""
+
+    allowed: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+
+    def keeps(self, name: str, value: object) -> bool:
+        """Return whether a value of a choice is allowed."""
+        return name not in self.allowed or value in self.allowed[name]
+
+    def of(self, name: str, values: Sequence[int]) -> tuple[int, ...]:
+        """Return the values of a degree that are allowed."""
+        return tuple(value for value in values if self.keeps(name, value))
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a whole number, ascending."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def factorizations(number: int, num_factors: int) -> IntArray:
+    """Return every ordered way to write a number as a product, one row each.
+
+    The count is the product over prime exponents a of C(a + k - 1, k - 1): 84 for 64 in 4 factors.
+    """
+    if num_factors == 1:
+        return np.array([[number]], dtype=np.int64)
+    parts = []
+    for first in divisors(number):
+        rest = factorizations(number // first, num_factors - 1)
+        parts.append(np.hstack([np.full((len(rest), 1), first, dtype=np.int64), rest]))
+    return np.vstack(parts)
+
+
+def device_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
+    """Return the numbers of devices to use: all of them, and smoother numbers just below.
+
+    Using fewer devices than given is legal and reported. Below the full number the candidates
+    are the multiples of the host size (and of 1 for a small system) above 7/8 of it that have
+    the most divisors, at most four, so that 60, 66 or a wafer with a dead die find good plans.
+    """
+    step = host_size if num_devices >= 4 * host_size else 1
+    lowest = num_devices - num_devices // 8
+    below = range(num_devices - num_devices % step, lowest - 1, -step)
+    ranked = sorted(
+        (n for n in below if n < num_devices), key=lambda n: (-len(divisors(n)), -n)
+    )
+    own = len(divisors(num_devices))
+    better = [n for n in ranked if len(divisors(n)) > own]
+    return (num_devices, *better[:4])
+
+
+def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the orders of the axes on the levels, innermost first.
+
+    tp (and tatp) stay inside, because they speak in every layer; cp, data and pipeline axes are
+    tried in every order. The first one is the default order of Megatron.
+    """
+    inner = [("tp", "tatp"), ("tatp", "tp")] if tatp else [("tp", "tatp")]
+    outer = [
+        tuple(name for group in order for name in group)
+        for order in permutations((("cp",), ("dp_shard", "dp_replicate"), ("pp",)))
+    ]
+    return tuple(first + rest for first in inner for rest in outer)
+
+
+def order_key(order: tuple[str, ...], degrees: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the order without the axes of degree one: orders of equal key are the same plan."""
+    return tuple(name for name in order if degrees[name] > 1)
+
+
+def first_orders(orders: Sequence[tuple[str, ...]]) -> IntArray:
+    """Return, for each order and each set of axes in use, whether it is the first of its key.
+
+    Shape (orders, 64): the set of axes is a bit mask over ``AXES``; 1 keeps the row.
+    """
+    keep = np.zeros((len(orders), 1 << len(AXES)), dtype=np.int64)
+    for mask in range(1 << len(AXES)):
+        degrees = {name: 2 if mask >> bit & 1 else 1 for bit, name in enumerate(AXES)}
+        seen: set[tuple[str, ...]] = set()
+        for index, order in enumerate(orders):
+            key = order_key(order, degrees)
+            keep[index, mask] = key not in seen
+            seen.add(key)
+    return keep
+
+
+def virtual_stage_counts(num_layers: int, num_stages: int) -> Iterator[int]:
+    """Yield the numbers of model chunks per device that cut its layers into equal runs."""
+    layers_per_stage = -(-num_layers // num_stages)
+    for count in divisors(layers_per_stage):
+        if count == 1 or num_stages > 1:
+            yield count
