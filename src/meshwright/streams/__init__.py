@@ -1,0 +1,1 @@
+"""Tensor streams: who computes what in which round, who sends what."""

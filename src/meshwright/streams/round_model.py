@@ -1,0 +1,222 @@
+"""What a stream of sub-tensors costs one operator: rounds of compute, link and memory.
+
+N members run N rounds; a sub-tensor of each round comes from a neighbour while the round before
+computes. All functions take numbers or columns. No collectives and no pipeline live here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
+
+
+@dataclass(frozen=True)
+class StreamTime(Generic[Num]):
+    """Time of one operator under a stream [s], in parts that sum to the total."""
+
+    compute_s: Num
+    """Time of the matrix products alone."""
+    exposed_hbm_s: Num
+    """What the device memory adds to them."""
+    exposed_stream_s: Num
+    """What the links add to both."""
+
+    @property
+    def total_s(self) -> Num:
+        """Time of the operator [s]: the sum of the parts."""
+        return self.compute_s + self.exposed_hbm_s + self.exposed_stream_s
+
+
+def round_link_s(
+    sub_tensor_bytes: Num,
+    bandwidth_bytes_per_s: Num,
+    latency_s: Num,
+    message_half_bytes: Num,
+    *,
+    num_hops: Any = 1,
+    num_parts: Any = 1,
+    num_chunks: Any = 1,
+    store_and_forward: bool = True,
+) -> Num:
+    """Time in which the slowest link of a round passes its sub-tensor on [s].
+
+    t_m = (m + m_half) / B + alpha for each message of m bytes. ``num_chunks`` messages follow one
+    another; ``num_parts`` pieces of a sub-tensor take different directions at once.
+
+    Parameters
+    ----------
+    sub_tensor_bytes
+        What one member contributes to the stream: 1 / N of the streamed tensor [bytes].
+    bandwidth_bytes_per_s
+        Of one link in one direction [bytes/s].
+    latency_s
+        Of one hop [s].
+    message_half_bytes
+        Message size that reaches half of the bandwidth [bytes].
+    num_hops
+        Links between neighbours of the stream: 1 on a line, N - 1 at the wrap of a ring in a line.
+    num_parts, num_chunks
+        Pieces of a sub-tensor: sent at once in several directions, or one after the other.
+    store_and_forward
+        A device between two neighbours receives a message whole before it passes it on; otherwise
+        (cut-through) only the latency counts once for each hop.
+
+    Source: alpha-beta model with the half-performance message length of Hockney 1994 (Parallel
+    Computing 20(3)); chunks and hops derived.
+    """
+    occupied_s = (sub_tensor_bytes / (num_parts * num_chunks) + message_half_bytes) / (
+        bandwidth_bytes_per_s
+    )
+    if store_and_forward:
+        stored_s: Num = num_chunks * num_hops * (occupied_s + latency_s)
+        return stored_s
+    passed_s: Num = num_chunks * (occupied_s + num_hops * latency_s)
+    return passed_s
+
+
+def forward_s(
+    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
+) -> StreamTime[Num]:
+    """Forward pass of one operator: (N - 1) max(t_c, t_m, t_h) + max(t_c, t_h) [s].
+
+    The last round computes only: nothing needs to arrive after it.
+
+    Parameters
+    ----------
+    num_members
+        Members of the stream, N; one member streams nothing.
+    round_compute_s
+        Matrix product of one member in one round: 1 / N of its share of the operator [s].
+    round_link_s
+        From :func:`round_link_s` [s].
+    round_hbm_s
+        Device-memory traffic of one member in one round [s].
+
+    Source: derived from the schedule, one sub-tensor per directed link and round; the round
+    model of TATP in TEMP (arXiv 2512.14256) with the memory bound added.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    exposed_s = (num_members - 1) * positive_part(round_link_s - local_s)
+    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+
+
+def forward_prefetched_s(
+    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
+) -> StreamTime[Num]:
+    """Forward pass whose first sub-tensors left early: max(N max(t_c, t_h), (N - 1) t_m) [s].
+
+    A tensor that exists beforehand (weights, not activations) may start in the last round of the
+    operator before, and links then run beside all N rounds. Parameters as :func:`forward_s`.
+
+    Source: derived; the fully pipelined bound of the same schedule.
+    Assumes: two streamed operators in a row, or an unstreamed one of at least one round before.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    exposed_s = positive_part((num_members - 1) * round_link_s - num_members * local_s)
+    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+
+
+def backward_s(
+    num_members: Num,
+    round_compute_s: Num,
+    round_link_s: Num,
+    round_accumulator_s: Num,
+    round_hbm_s: Num,
+) -> StreamTime[Num]:
+    """Backward pass of one operator: input and weight gradient in one stream [s].
+
+    max(t_c, t_m) + (N - 2) max(t_c, t_m + t_g) + max(t_c, t_g), each also bounded by t_h: the
+    tensor streams again in rounds 0 .. N - 2, gradient accumulators in rounds 1 .. N - 1.
+
+    Parameters
+    ----------
+    num_members
+        Members of the stream, N; one member streams nothing.
+    round_compute_s
+        Both matrix products of one member in one round: twice that of a forward round [s].
+    round_link_s
+        Time of the streamed sub-tensor on its link [s].
+    round_accumulator_s
+        Time of the gradient accumulator on the same link [s].
+    round_hbm_s
+        Device-memory traffic of one member in one backward round [s].
+
+    Source: derived: the gradient stream is the forward schedule run backwards in time.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    outer = smaller(num_members - 1, 1.0)
+    both = positive_part(num_members - 2)
+    exposed_s = (
+        outer * positive_part(round_link_s - local_s)
+        + both * positive_part(round_link_s + round_accumulator_s - local_s)
+        + outer * positive_part(round_accumulator_s - local_s)
+    )
+    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+
+
+def _stream_time(
+    num_members: Num, round_compute_s: Num, local_s: Num, exposed_s: Num
+) -> StreamTime[Num]:
+    """Return the parts: N rounds of compute, what memory adds to them, what the links add."""
+    return StreamTime(
+        compute_s=num_members * round_compute_s,
+        exposed_hbm_s=num_members * (local_s - round_compute_s),
+        exposed_stream_s=exposed_s,
+    )
+
+
+def stream_buffer_bytes(
+    sub_tensor_bytes: Num,
+    num_buffers: Num,
+    accumulator_ratio: Any = 0.0,
+    num_chunks: Any = 1,
+) -> Num:
+    """On-chip bytes of the sub-tensors in flight: (4 + h) m (1 + e_g / e) / c [bytes].
+
+    Parameters
+    ----------
+    sub_tensor_bytes
+        1 / N of the streamed tensor [bytes].
+    num_buffers
+        Sub-tensors held and arriving, from the stream's ``buffers(N).with_incoming``: 4 + h.
+    accumulator_ratio
+        Bytes of an accumulator over those of the streamed word: 0 forward, e_g / e backward.
+    num_chunks
+        Chunks a sub-tensor is cut into; one chunk of each is on chip at a time.
+
+    Source: derived; counted by the replay of the schedule.
+    """
+    buffers: Num = num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
+    return buffers
+
+
+def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -> Num:
+    """Fewest chunks with which the buffers of a stream fit on chip; inf where none does.
+
+    ceil(buffers / (SRAM - resident)), at least one.
+
+    Parameters
+    ----------
+    buffer_bytes
+        From :func:`stream_buffer_bytes` with one chunk [bytes].
+    sram_bytes
+        On-chip memory of a device [bytes].
+    resident_bytes
+        What stays there beside the stream: input rows and output tile [bytes].
+    """
+    free_bytes = sram_bytes - resident_bytes
+    chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
+    fitting: Num = where(free_bytes > 0, chunks, np.inf)
+    return fitting
+
+
+def bandwidth_fraction(message_bytes: Num, message_half_bytes: Num) -> Num:
+    """Share of the bandwidth that a message reaches: m / (m + m_half).
+
+    Source: Hockney 1994 (Parallel Computing 20(3)), half-performance length.
+    """
+    return message_bytes / (message_bytes + message_half_bytes)
