@@ -1,0 +1,114 @@
+"""Transfers of gathers over several spans, and of reductions as gathers in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from meshwright.collectives.group import Group
+from meshwright.collectives.registry import Transfer
+from meshwright.collectives.stages import Move, gather_moves, shape_of
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An equal part of the data that visits the spans in an order of its own."""
+
+    order: tuple[int, ...]
+    """Indices of the spans, first visited first."""
+    first_phase: int = 0
+
+
+def num_gather_chunks(group: Group[float], num_streams: int) -> int:
+    """Return the chunks of a gather: two halves of each stream of each member's shard."""
+    return prod(shape_of(group)) * num_streams * 2
+
+
+def all_gather_transfers(
+    num_bytes: float, group: Group[float], streams: Sequence[Stream]
+) -> Iterator[Transfer]:
+    """Yield the messages of an all-gather of ``num_bytes``; each stream carries an equal part."""
+    shape = shape_of(group)
+    chunk_bytes = num_bytes / num_gather_chunks(group, len(streams))
+    moves = [list(gather_moves(span)) for span in group.spans]
+    phase_steps = max((move.step for listed in moves for move in listed), default=0) + 1
+    for index, stream in enumerate(streams):
+        for phase, level in enumerate(stream.order):
+            first_step = (stream.first_phase + phase) * phase_steps
+            held = set(stream.order[:phase])
+            for move in moves[level]:
+                for fixed in _elsewhere(shape, level):
+                    owners = _block(shape, level, fixed, move.origin, held)
+                    chunks = _chunks(owners, index, len(streams), move.half)
+                    yield Transfer(
+                        first_step + move.step,
+                        *_ends(shape, level, fixed, move),
+                        len(chunks) * chunk_bytes,
+                        chunks,
+                        level,
+                        move.lane,
+                    )
+
+
+def reversed_transfers(transfers: Iterator[Transfer]) -> Iterator[Transfer]:
+    """Yield a reduction: a gather in reverse, where each message is added to what is there."""
+    listed = list(transfers)
+    last = max((transfer.step for transfer in listed), default=0)
+    for transfer in listed:
+        yield replace(
+            transfer,
+            step=last - transfer.step,
+            source=transfer.destination,
+            destination=transfer.source,
+            reduces=True,
+        )
+
+
+def reduce_then_gather(transfers: Iterator[Transfer]) -> Iterator[Transfer]:
+    """Yield an all-reduce: the gather in reverse, then the gather."""
+    gather = list(transfers)
+    after = max((transfer.step for transfer in gather), default=0) + 1
+    yield from reversed_transfers(iter(gather))
+    for transfer in gather:
+        yield replace(transfer, step=transfer.step + after)
+
+
+def _elsewhere(shape: tuple[int, ...], level: int) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates of one line of members along a level, that level's own at 0."""
+    return product(*[range(1 if k == level else size) for k, size in enumerate(shape)])
+
+
+def rank_of(shape: tuple[int, ...], coordinates: Sequence[int]) -> int:
+    """Return the number of a member: the innermost span runs fastest."""
+    rank, stride = 0, 1
+    for size, coordinate in zip(shape, coordinates, strict=True):
+        rank, stride = rank + coordinate * stride, stride * size
+    return rank
+
+
+def _ends(
+    shape: tuple[int, ...], level: int, fixed: tuple[int, ...], move: Move
+) -> tuple[int, int]:
+    """Return the source and the destination of a move along one level."""
+    before, after = fixed[:level], fixed[level + 1 :]
+    return (
+        rank_of(shape, (*before, move.source, *after)),
+        rank_of(shape, (*before, move.destination, *after)),
+    )
+
+
+def _block(
+    shape: tuple[int, ...], level: int, fixed: tuple[int, ...], origin: int, held: set[int]
+) -> list[int]:
+    """Return whose shards a member at ``origin`` holds when it has gathered the ``held`` levels."""
+    ranges = [range(size) if k in held else (fixed[k],) for k, size in enumerate(shape)]
+    ranges[level] = (origin,)
+    return [rank_of(shape, coordinates) for coordinates in product(*ranges)]
+
+
+def _chunks(owners: list[int], stream: int, num_streams: int, half: int | None) -> tuple[int, ...]:
+    """Return the chunks of one stream of the owners' shards: both halves, or one."""
+    halves = (0, 1) if half is None else (half,)
+    return tuple((owner * num_streams + stream) * 2 + part for owner in owners for part in halves)

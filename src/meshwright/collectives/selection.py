@@ -1,0 +1,68 @@
+"""The best algorithm for a group and a size, over all that are registered."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num, smaller
+from meshwright.collectives.group import Group
+from meshwright.collectives.registry import Algorithm, collective_algorithms
+from meshwright.spec.collective import CollectiveKind
+
+Candidate = tuple[str, Any, Any]
+"""Name, fixed_s and seconds_per_byte of an algorithm: numbers or columns."""
+
+
+def algorithms_of(kind: CollectiveKind) -> list[tuple[str, Algorithm]]:
+    """Return the algorithms of one kind by name, in the order of registration."""
+    entries = [(name, collective_algorithms[name]) for name in collective_algorithms]
+    return [(name, algorithm) for name, algorithm in entries if algorithm.kind is kind]
+
+
+def affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+    """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
+    forms: list[Candidate] = []
+    for name, algorithm in algorithms_of(kind):
+        fixed_s, seconds_per_byte = algorithm.affine(group)
+        forms.append((name, fixed_s, seconds_per_byte))
+    return [form for form in forms if np.any(np.isfinite(form[1]))]
+
+
+def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+    """Return the algorithms that are best for some row at some size.
+
+    Those that another one beats or equals in every row at every size are left out; the minimum
+    over the rest is the minimum over all.
+    """
+    kept: list[Candidate] = []
+    candidates = affine_candidates(kind, group)
+    for index, candidate in enumerate(candidates):
+        rivals = kept + candidates[index + 1 :]
+        if not any(_never_slower(rival, candidate) for rival in rivals):
+            kept.append(candidate)
+    return kept
+
+
+def _never_slower(rival: Candidate, candidate: Candidate) -> bool:
+    """Return whether the rival is at most as slow in every row, whatever the bytes."""
+    (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
+    beats = (rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))
+    return bool(np.all(beats))
+
+
+def best_time_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
+    """Return the time of the fastest algorithm [s]; a column chooses in each row."""
+    candidates = best_affine_candidates(kind, group)
+    times = [fixed_s + num_bytes * slope for _, fixed_s, slope in candidates]
+    fastest_s: Num = reduce(smaller, times)
+    return fastest_s
+
+
+def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:
+    """Return the name of the fastest algorithm for one size and one group."""
+    candidates = affine_candidates(kind, group)
+    times = [float(fixed_s + num_bytes * slope) for _, fixed_s, slope in candidates]
+    return min(zip(times, candidates, strict=True), key=lambda timed: timed[0])[1][0]

@@ -1,0 +1,130 @@
+"""From the levels of a network to what one group of devices sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num, larger, where
+from meshwright.collectives.group import Group, Span
+from meshwright.spec.system import NetworkLevel
+
+_GRIDS = ("torus", "mesh")
+
+
+def group_size(group: Group[Num]) -> Num:
+    """Return the number of members of a group: the product of its span sizes."""
+    size: Any = 1.0
+    for span in group.spans:
+        size = size * span.size
+    return size  # type: ignore[no-any-return]
+
+
+def make_group(
+    levels: Sequence[NetworkLevel],
+    stride: Num,
+    degree: Num,
+    efficiency: Sequence[float] | None = None,
+) -> Group[Num]:
+    """Return what the groups of one parallel axis see of each network level.
+
+    Device numbers are mixed-radix: the coordinate at level 0 is n mod s0, at level 1
+    (n div s0) mod s1, and so on. The members of a group are ``stride`` apart, and every group
+    starts at a multiple of ``stride * degree`` plus less than ``stride``.
+
+    Where the numbers divide, span k is the part of the range [stride, stride * degree) that falls
+    between the sizes of the domains inside and outside level k. Where they do not, only as many
+    members count inside a domain as provably share it (a block of them divides the domain); the
+    others are counted at the next level out. On a grid such misaligned neighbours are charged the
+    worst that dimension-order routing of a shift can load on one link: as many messages as the
+    dimension is long. So a group is never cheaper than it is.
+
+    Parameters
+    ----------
+    levels
+        The levels of the network, innermost first; the product of their sizes holds the group.
+    stride
+        Product of the degrees of the axes inside this one [devices].
+    degree
+        Members of the group [devices].
+    efficiency
+        Calibrated share of the stated bandwidth that is reached, for each level [1].
+    """
+    factors = [1.0] * len(levels) if efficiency is None else list(efficiency)
+    room = prod(level.size for level in levels)
+    spans: list[Span[Num]] = []
+    inside: Any = 1.0
+    domain = 1
+    for index, level in enumerate(levels):
+        outer = domain * level.size
+        reached = degree if outer == room else _members_inside(outer, stride, degree)
+        is_aligned = (np.mod(stride, domain) == 0) | (inside * stride == domain)
+        worst = _misaligned(levels[: index + 1], factors)
+        spans.append(_span(level, factors[index], reached / inside, stride, domain, is_aligned,
+                           worst, levels[0].size))  # fmt: skip
+        inside, domain = reached, outer
+    return Group(tuple(spans))
+
+
+def _members_inside(domain: int, stride: Any, degree: Any) -> Any:
+    """Return how many members provably share one domain: the largest d with d * stride | domain."""
+    whole_stride = np.asarray(stride).astype(np.int64)
+    fits = np.mod(domain, whole_stride) == 0
+    blocks = np.where(fits, domain // whole_stride, 1)
+    return np.gcd(np.asarray(degree).astype(np.int64), blocks) * 1.0
+
+
+def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tuple[float, float]:
+    """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
+
+    Every device sends one message at once; in dimension order each line of a grid dimension holds
+    as many messages as devices, and a message passes at most all of its links.
+    """
+    bandwidths, latency_s = [], 0.0
+    for level, factor in zip(levels, factors, strict=False):
+        length = level.size if level.kind in _GRIDS else 1
+        bandwidths.append(_shared_bandwidth(level, factor) / level.oversubscription / length)
+        latency_s += level.latency_s * length
+    return min(bandwidths), latency_s
+
+
+def _shared_bandwidth(level: NetworkLevel, factor: float) -> float:
+    """Return what one device sends into a level in one direction when all devices do [bytes/s]."""
+    return level.bandwidth_bytes_per_s * level.links_per_device * factor
+
+
+def _span(
+    level: NetworkLevel,
+    factor: float,
+    size: Any,
+    stride: Any,
+    domain: int,
+    is_aligned: Any,
+    worst: tuple[float, float],
+    host_size: int,
+) -> Span[Any]:
+    """Return one span; ``domain`` is the number of devices in one member of the level."""
+    is_grid = level.kind in _GRIDS
+    bandwidth = _shared_bandwidth(level, factor)
+    if is_grid:
+        apart = larger(stride / domain, 1.0)
+        own_bandwidth, own_latency_s = bandwidth / apart, level.latency_s * apart
+    else:
+        rides_rail = (np.mod(stride, host_size) == 0) & level.rail_optimized
+        own_bandwidth = bandwidth / where(rides_rail, 1.0, level.oversubscription)
+        own_latency_s = level.latency_s
+    closes = where(
+        is_aligned & (size == level.size) & (level.kind == "torus") | (not is_grid), 1.0, 0.0
+    )
+    return Span(
+        size=size,
+        bandwidth_bytes_per_s=where(is_aligned, own_bandwidth, worst[0]) + 0.0 * size,
+        latency_s=where(is_aligned, own_latency_s, worst[1]) + 0.0 * size,
+        message_half_bytes=level.message_half_bytes + 0.0 * size,
+        closes=closes + 0.0 * size,
+        is_grid=is_grid,
+        in_network_reduction=level.in_network_reduction,
+    )

@@ -1,0 +1,104 @@
+"""One stage of a collective: a gather along a single span, as closed form and as moves.
+
+Around a ring or a switch every member passes on what came last; a torus dimension sends both ways;
+on a line each member passes on what comes from either side. A reduction is a gather in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num, where
+from meshwright.collectives.group import Group, Span
+
+
+@dataclass(frozen=True)
+class Move:
+    """One message inside a span: the block of ``origin``, or one half of it, goes one step."""
+
+    step: int
+    source: int
+    destination: int
+    origin: int
+    half: int | None = None
+    lane: int = 0
+
+
+def message_s(span: Span[Num]) -> Num:
+    """Return what each message costs beside its bytes: latency and m_half / bandwidth [s]."""
+    return span.latency_s + span.message_half_bytes / span.bandwidth_bytes_per_s
+
+
+def gather_steps(span: Span[Num]) -> Num:
+    """Return the messages that follow one another: d - 1, or floor(d / 2) when both ways close."""
+    if not span.is_grid:
+        return span.size - 1.0
+    return where(span.closes == 1.0, np.floor(span.size / 2.0), span.size - 1.0)  # type: ignore[no-any-return]
+
+
+def gather_volume(span: Span[Num]) -> Num:
+    """Return the share of the gathered bytes that the busiest link of a span carries.
+
+    (d - 1)/d, and half of it where a torus dimension sends both ways.
+    """
+    volume = (span.size - 1.0) / span.size
+    if not span.is_grid:
+        return volume
+    return volume / where(span.closes == 1.0, 2.0, 1.0)  # type: ignore[no-any-return]
+
+
+def gather_affine(span: Span[Num]) -> tuple[Num, Num]:
+    """Return (fixed_s, seconds_per_byte) of gathering a tensor whose shards lie along one span."""
+    return gather_steps(span) * message_s(span), gather_volume(span) / span.bandwidth_bytes_per_s
+
+
+def members_inside(group: Group[Num]) -> list[Num]:
+    """Return for each span the number of members that one of its positions holds."""
+    inside: list[Any] = [1.0]
+    for span in group.spans[:-1]:
+        inside.append(inside[-1] * span.size)
+    return inside
+
+
+def shape_of(group: Group[float]) -> tuple[int, ...]:
+    """Return the span sizes of one group, innermost first."""
+    return tuple(round(float(span.size)) for span in group.spans)
+
+
+def gather_moves(span: Span[float]) -> Iterator[Move]:
+    """Yield the moves that bring the block of every member of a span to all of them."""
+    size = round(float(span.size))
+    if not span.is_grid:
+        return ring_moves(size)
+    return two_way_ring_moves(size) if span.closes else line_moves(size)
+
+
+def ring_moves(size: int) -> Iterator[Move]:
+    """Yield the moves of a ring in one direction."""
+    for step in range(size - 1):
+        for rank in range(size):
+            yield Move(step, rank, (rank + 1) % size, (rank - step) % size)
+
+
+def two_way_ring_moves(size: int) -> Iterator[Move]:
+    """Yield the moves of a ring in both directions; the farthest block comes in halves."""
+    for step in range(size // 2):
+        halves = size % 2 == 0 and step == size // 2 - 1
+        for rank in range(size):
+            right, left = (rank + 1) % size, (rank - 1) % size
+            yield Move(step, rank, right, (rank - step) % size, 0 if halves else None, 0)
+            yield Move(step, rank, left, (rank + step) % size, 1 if halves else None, 1)
+
+
+def line_moves(size: int) -> Iterator[Move]:
+    """Yield the moves of a line: what comes from one side goes on to the other."""
+    for step in range(size - 1):
+        for rank in range(size):
+            if rank + 1 < size and rank - step >= 0:
+                yield Move(step, rank, rank + 1, rank - step, None, 0)
+            if rank - 1 >= 0 and rank + step < size:
+                yield Move(step, rank, rank - 1, rank + step, None, 1)
