@@ -1,0 +1,269 @@
+"""Exact parameter counts and key-value cache of a model, in closed form from its dims.
+
+Counted is what the language model computes with: the text part only, a tied head once, and
+prediction layers apart from the total. Scales of quantised weights are no parameters here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+from meshwright.base.arrays import Num, smaller
+from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
+
+COUNT_CONVENTIONS: Final = (
+    "num_active_params: embedding, head and all layers, with top_k of the routed experts",
+    "scales of quantised weights are not counted",
+)
+"""What holds for the counts of each model; ``ModelSpec.conventions`` adds what holds for one."""
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """Parameters of one layer by part; the parts sum to ``num_params``."""
+
+    attention: int
+    """Projections with their biases, and sinks."""
+    feed_forward: int
+    experts: int
+    """All routed experts."""
+    shared_experts: int
+    """Shared experts and their gate."""
+    router: int
+    norms: int
+    """Norms over the hidden dim, and those on queries, keys and compressed factors."""
+    num_inactive_params: int
+    """Parameters of the routed experts that one token does not visit."""
+
+    @property
+    def num_params(self) -> int:
+        """All parameters of the layer."""
+        whole = self.attention + self.feed_forward + self.norms
+        return whole + self.experts + self.shared_experts + self.router
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that one token uses."""
+        return self.num_params - self.num_inactive_params
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Parameters of a model by part; the parts sum to ``num_params``."""
+
+    embedding: int
+    """Token embedding and learned positions."""
+    attention: int
+    feed_forward: int
+    experts: int
+    shared_experts: int
+    router: int
+    norms: int
+    head: int
+    """Zero where it is tied to the embedding and has no bias."""
+    num_inactive_params: int
+    prediction: int
+    """Layers for multi-token prediction: in no total; embedding and head are shared."""
+    layer_kinds: tuple[LayerParameters, ...]
+    """Of one layer of each kind, in the order of ``ModelSpec.layer_kinds``."""
+    layer_counts: tuple[int, ...]
+    """How many layers there are of each kind."""
+
+    def parts(self) -> dict[str, int]:
+        """Return the parts that sum to ``num_params``."""
+        left_out = ("num_inactive_params", "prediction", "layer_kinds", "layer_counts")
+        return {
+            part.name: getattr(self, part.name)
+            for part in fields(self)
+            if part.name not in left_out
+        }
+
+    @property
+    def num_params(self) -> int:
+        """All parameters, prediction layers left out."""
+        return sum(self.parts().values())
+
+    @property
+    def num_active_params(self) -> int:
+        """Parameters that one token uses: ``top_k`` of the routed experts of each layer."""
+        return self.num_params - self.num_inactive_params
+
+
+def count_parameters(model: ModelSpec) -> ParameterCounts:
+    """Return the exact parameter counts of a model.
+
+    Source: shapes of the modules in Hugging Face transformers; see each family for its own.
+    """
+    hidden = model.hidden_size
+    kinds = tuple(layer_parameters(kind, model) for kind in model.layer_kinds)
+    counts = model.layer_counts
+
+    def total(part: str) -> int:
+        return sum(n * int(getattr(kind, part)) for n, kind in zip(counts, kinds, strict=True))
+
+    outer_norms = int(model.final_norm) + int(model.embedding_norm)
+    head = 0 if model.tied_embeddings else model.vocab_size * hidden
+    return ParameterCounts(
+        embedding=(model.vocab_size + model.learned_positions) * hidden,
+        attention=total("attention"),
+        feed_forward=total("feed_forward"),
+        experts=total("experts"),
+        shared_experts=total("shared_experts"),
+        router=total("router"),
+        norms=total("norms") + outer_norms * norm_parameters(model, hidden),
+        head=head + (model.vocab_size if model.head_bias else 0),
+        num_inactive_params=total("num_inactive_params"),
+        prediction=model.num_prediction_layers * _prediction_parameters(model, kinds),
+        layer_kinds=kinds,
+        layer_counts=counts,
+    )
+
+
+def layer_parameters(layer: LayerSpec, model: ModelSpec) -> LayerParameters:
+    """Return the parameters of one layer of a kind."""
+    hidden, experts = model.hidden_size, layer.experts
+    feed_forward = layer.feed_forward
+    attention_norms = _attention_norm_parameters(layer.attention, model)
+    return LayerParameters(
+        attention=attention_parameters(layer.attention, hidden),
+        feed_forward=feed_forward_parameters(feed_forward, hidden) if feed_forward else 0,
+        experts=experts.num_experts * _expert_parameters(experts, hidden) if experts else 0,
+        shared_experts=_shared_parameters(experts, hidden) if experts else 0,
+        router=experts.num_experts * (hidden + int(experts.router_bias)) if experts else 0,
+        norms=layer.num_norms * norm_parameters(model, hidden) + attention_norms,
+        num_inactive_params=(
+            (experts.num_experts - experts.top_k) * _expert_parameters(experts, hidden)
+            if experts
+            else 0
+        ),
+    )
+
+
+def norm_parameters(model: ModelSpec, size: int) -> int:
+    """Return the parameters of one norm over a dim of ``size``."""
+    return {"rms": 1, "layer_no_bias": 1, "layer": 2, "layer_unweighted": 0}[model.norm] * size
+
+
+def attention_parameters(attention: AttentionSpec, hidden: int) -> int:
+    """Return the parameters of the projections of one attention, and of its sinks."""
+    sinks = attention.num_heads if attention.sinks else 0
+    value_width = attention.num_heads * attention.value_head_size
+    output = value_width * hidden + (hidden if attention.output_bias else 0)
+    if attention.kind == "mla":
+        return _latent_parameters(attention, hidden) + output + sinks
+    query_width = attention.num_heads * attention.head_size
+    kv_width = attention.num_kv_heads * (attention.head_size + attention.value_head_size)
+    rows = hidden + (1 if attention.qkv_bias else 0)
+    return (query_width + kv_width) * rows + output + sinks
+
+
+def _latent_parameters(attention: AttentionSpec, hidden: int) -> int:
+    """Return the parameters of the query, key and value factors of latent attention.
+
+    hidden (r_q + r_kv + d_rope) + n (r_q (d + d_rope) + r_kv (d + d_v)); without a query rank the
+    queries take hidden n (d + d_rope). A bias stands on the two factors that read the hidden dim.
+
+    Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1; ``DeepseekV3Attention``.
+    """
+    kv_rank, query_rank = attention.kv_rank or 0, attention.query_rank
+    query_width = attention.num_heads * (attention.head_size + attention.rope_head_size)
+    key_value_width = attention.num_heads * (attention.head_size + attention.value_head_size)
+    rows = hidden + (1 if attention.qkv_bias else 0)
+    queries = hidden * query_width
+    if query_rank is not None:
+        queries = rows * query_rank + query_rank * query_width
+    return queries + rows * (kv_rank + attention.rope_head_size) + kv_rank * key_value_width
+
+
+def _attention_norm_parameters(attention: AttentionSpec, model: ModelSpec) -> int:
+    """Return the parameters of norms on queries, keys and the factors of latent attention."""
+    size = (attention.query_rank or 0) + (attention.kv_rank or 0)
+    if attention.qk_norm == "head":
+        size += 2 * attention.head_size
+    elif attention.qk_norm == "full":
+        size += (attention.num_heads + attention.num_kv_heads) * attention.head_size
+    return norm_parameters(model, size)
+
+
+def feed_forward_parameters(feed_forward: FeedForwardSpec, hidden: int) -> int:
+    """Return the parameters of a dense network: up (and gate) and down, with biases."""
+    return _network(hidden, feed_forward.ffn_size, feed_forward.gated, feed_forward.bias)
+
+
+def _network(hidden: int, ffn_size: int, gated: bool, bias: bool) -> int:
+    columns = (2 if gated else 1) * ffn_size
+    return hidden * (columns + ffn_size) + (columns + hidden if bias else 0)
+
+
+def _expert_parameters(experts: ExpertSpec, hidden: int) -> int:
+    """Return the parameters of one routed expert."""
+    return _network(hidden, experts.ffn_size, experts.gated, experts.bias)
+
+
+def _shared_parameters(experts: ExpertSpec, hidden: int) -> int:
+    """Return the parameters of the shared experts together, and of their gate."""
+    if not experts.shared_ffn_size:
+        return 0
+    gate = hidden if experts.shared_gate else 0
+    return _network(hidden, experts.shared_ffn_size, experts.gated, experts.bias) + gate
+
+
+def _prediction_parameters(model: ModelSpec, kinds: tuple[LayerParameters, ...]) -> int:
+    """Return the parameters of one prediction layer that it shares with nothing.
+
+    One layer of the last kind, a projection from two hidden vectors to one, and three norms.
+
+    Source: DeepSeek-V3 technical report (arXiv 2412.19437), section 2.2.
+    """
+    hidden = model.hidden_size
+    extra = 2 * hidden * hidden + 3 * norm_parameters(model, hidden)
+    return kinds[model.layer_pattern[-1]].num_params + extra
+
+
+def kv_words_per_token(attention: AttentionSpec) -> int:
+    """Return the words that one layer keeps for one token: keys and values, or their latent."""
+    if attention.kind == "mla":
+        return (attention.kv_rank or 0) + attention.rope_head_size
+    return attention.num_kv_heads * (attention.head_size + attention.value_head_size)
+
+
+def kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
+    """Return what one further token adds to the cache while no window is full yet [bytes].
+
+    Parameters
+    ----------
+    word_bytes
+        Bytes of one cached word [bytes].
+    """
+    return word_bytes * sum(
+        count * kv_words_per_token(kind.attention)
+        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
+    )
+
+
+def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> float:
+    """Return the part of ``kv_cache_bytes_per_token`` that layers with a window hold [bytes]."""
+    return word_bytes * sum(
+        count * kv_words_per_token(kind.attention)
+        for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True)
+        if kind.attention.window is not None
+    )
+
+
+def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: Num) -> Num:
+    """Return the cache of one sequence; a layer with a window keeps no more than it [bytes].
+
+    Parameters
+    ----------
+    word_bytes
+        Bytes of one cached word [bytes].
+    num_tokens
+        Length of the sequence so far [tokens].
+    """
+    total = 0.0 * num_tokens
+    for kind, count in zip(model.layer_kinds, model.layer_counts, strict=True):
+        window = kind.attention.window
+        kept = num_tokens if window is None else smaller(num_tokens, float(window))
+        total = total + word_bytes * count * kv_words_per_token(kind.attention) * kept
+    return total
