@@ -1,0 +1,140 @@
+"""The bootstrap script: what is stamped, what an interrupted install leaves, what is run."""
+
+import importlib.util
+import shutil
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "mw"
+
+
+@pytest.fixture
+def mw(tmp_path):
+    """Return the script as a module, in a project of its own where no command really runs."""
+    shutil.copy(SCRIPT, tmp_path / "mw")
+    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    spec = importlib.util.spec_from_loader("mw", SourceFileLoader("mw", str(tmp_path / "mw")))
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode, kept = True, sys.dont_write_bytecode
+    spec.loader.exec_module(module)
+    sys.dont_write_bytecode = kept
+    module.commands = []
+
+    def succeed(command, quiet=False):
+        module.commands.append(command)
+        if "venv" in command:
+            python = Path(module.PYTHON)
+            shutil.rmtree(module.VENV, ignore_errors=True)
+            python.parent.mkdir(parents=True)
+            python.touch(mode=0o755)
+        return True
+
+    module.succeeds = succeed
+    return module
+
+
+def installs(mw):
+    return [command[-1] for command in mw.commands if "--editable" in command]
+
+
+def test_first_run_installs_and_later_runs_do_not(mw):
+    mw.prepare("run")
+    mw.prepare("run")
+    assert installs(mw) == ["."]
+    assert not Path(mw.INCOMPLETE).exists()
+
+
+def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):
+    mw.prepare("test")
+    mw.prepare("run")
+    assert installs(mw) == [".[test]"]
+
+
+def test_a_changed_project_file_installs_again_into_the_same_environment(mw):
+    mw.prepare("test")
+    Path(mw.ROOT, "pyproject.toml").write_text("[project]\nname = 'changed'\n")
+    mw.prepare("run")
+    assert installs(mw) == [".[test]", "."]
+    assert sum("venv" in command for command in mw.commands) == 1
+    assert not mw.is_stamped("test")
+
+
+def test_a_failed_install_leaves_no_stamp_and_the_next_run_starts_afresh(mw):
+    succeed = mw.succeeds
+    mw.succeeds = lambda command, quiet=False: (
+        "--editable" not in command and succeed(command, quiet)
+    )
+    with pytest.raises(SystemExit, match="install failed"):
+        mw.prepare("run")
+    assert not mw.is_stamped("run")
+    mw.succeeds = succeed
+    mw.prepare("run")
+    assert mw.is_stamped("run")
+    assert sum("venv" in command for command in mw.commands) == 2
+
+
+def test_an_interrupted_install_leaves_no_stamp(mw):
+    succeed = mw.succeeds
+
+    def interrupt(command, quiet=False):
+        if "--editable" in command:
+            raise KeyboardInterrupt
+        return succeed(command, quiet)
+
+    mw.prepare("run")
+    mw.succeeds = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        mw.prepare("test")
+    assert not mw.is_stamped("test")
+    assert not mw.is_stamped("run")
+    assert Path(mw.INCOMPLETE).exists()
+
+
+def test_without_pip_and_uv_the_message_says_what_to_install(mw, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    mw.succeeds = lambda command, quiet=False: False
+    with pytest.raises(SystemExit, match="has no pip, and there is no uv"):
+        mw.prepare("run")
+
+
+def test_an_older_python_is_refused(mw, monkeypatch):
+    monkeypatch.setattr(mw.sys, "version_info", (3, 10, 4))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer; .* is 3\.10\.4"):
+        mw.main(["plan"])
+
+
+def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
+    called = []
+    monkeypatch.setattr(mw.os, "execv", lambda path, words: called.append(words))
+    mw.main(["plan", "llama3-70b"])
+    assert called == [[mw.PYTHON, "-P", "-m", "meshwright", "plan", "llama3-70b"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "tools", "pytest_words"),
+    [
+        ([], ["ruff", "ruff", "mypy"], []),
+        (["--quick"], ["ruff", "ruff"], ["-m", "not slow"]),
+        (["tests/unit", "-k", "bubble"], [], ["tests/unit", "-k", "bubble"]),
+    ],
+)
+def test_tests_run_the_checks_then_pytest(mw, monkeypatch, words, tools, pytest_words):
+    import subprocess
+
+    called = []
+    monkeypatch.setattr(subprocess, "call", lambda words: called.append(words) or 0)
+    monkeypatch.setattr(mw.os, "chdir", lambda path: None)
+    assert mw.run_tests(words) == 0
+    assert [Path(command[0]).name for command in called[:-1]] == tools
+    assert called[-1] == [mw.PYTHON, "-m", "pytest", *pytest_words]
+
+
+def test_a_failed_check_fails_the_run_though_the_tests_pass(mw, monkeypatch):
+    import subprocess
+
+    monkeypatch.setattr(subprocess, "call", lambda words: int(words[0].endswith("ruff")))
+    monkeypatch.setattr(mw.os, "chdir", lambda path: None)
+    assert mw.run_tests([]) == 1
