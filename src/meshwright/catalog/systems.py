@@ -25,12 +25,14 @@ from meshwright.catalog.grids import (
 )
 from meshwright.catalog.sourced_values import PlainValues
 from meshwright.catalog.yaml_tree import Tree, fault_at
+from meshwright.spec.provenance import Provenance
 from meshwright.spec.system import NetworkLevel, SystemSpec
 
 FORMS = "forms: 64xH100, a system such as wafer-6x8 or gb200-nvl72, or a path to a YAML file"
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
+_IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
 
 
 class SystemFile(SystemSpec):
@@ -111,10 +113,12 @@ def resized(file: SystemFile, num_devices: int, *, name: str | None = None) -> S
 
 
 def _filled(levels: tuple[NetworkLevel, ...], num_devices: int) -> tuple[NetworkLevel, ...]:
-    """Return the levels filled from the innermost; a level of one member is left out."""
+    """Return the levels filled from the innermost; a part of a torus dimension is open."""
     sized, members = [], num_devices
     for level in levels:
-        sized.append(level.model_copy(update={"size": min(level.size, members)}))
+        size = min(level.size, members)
+        kind = "mesh" if level.kind == "torus" and size < level.size else level.kind
+        sized.append(level.model_copy(update={"size": size, "kind": kind}))
         members = math.ceil(members / level.size)
     return tuple(level for level in sized if level.size > 1)
 
@@ -166,8 +170,9 @@ def _counted(num_devices: int, chip_text: str) -> SystemSpec:
     """Return so many devices of the standard system of a chip."""
     name = find_name(chip_text, chip_names())
     if name is None:
-        if find_name(chip_text, data_names("systems")):
-            chip = _catalog_file(data_names("systems")[chip_text.lower()]).chip.name
+        system = find_name(chip_text, data_names("systems"))
+        if system:
+            chip = _catalog_file(data_names("systems")[system]).chip.name
             fix = f"{num_devices}x{chip} means so many devices of it"
             raise SpecError(Fault("on", f"{chip_text!r} is a system, not a chip", fix))
         raise UnknownNameError("chip", chip_text, chip_names())
@@ -221,8 +226,22 @@ def _named_chip(
 
 def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
     """Return the system without what only its file says."""
-    values = {name: getattr(file, name) for name in SystemSpec.model_fields}
-    return SystemSpec.model_validate(values | changes)
+    values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
+    values["provenance"] = _kept_origins(file, values["levels"])
+    return SystemSpec.model_validate(values)
+
+
+def _kept_origins(file: SystemFile, levels: tuple[NetworkLevel, ...]) -> dict[str, Provenance]:
+    """Return the origin of each value that the system still has, by its path there."""
+    places = {level.name: index for index, level in enumerate(levels)}
+    kept = {}
+    for path, origin in file.provenance.items():
+        level = _IN_LEVEL.fullmatch(path)
+        if level is None:
+            kept[path] = origin
+        elif (name := file.levels[int(level[1])].name) in places:
+            kept[f"levels[{places[name]}]{level[2]}"] = origin
+    return kept
 
 
 @cache
