@@ -6,7 +6,7 @@ prediction layers apart from the total. Scales of quantised weights are no param
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from meshwright.base.arrays import Num, smaller
@@ -17,6 +17,12 @@ COUNT_CONVENTIONS: Final = (
     "scales of quantised weights are not counted",
 )
 """What holds for the counts of each model; ``ModelSpec.conventions`` adds what holds for one."""
+
+
+_PARTS: Final = (
+    "embedding", "attention", "feed_forward", "experts", "shared_experts", "router", "norms",
+    "head",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class ParameterCounts:
     num_inactive_params: int
     prediction: int
     """Layers for multi-token prediction: in no total; embedding and head are shared."""
+    repeated_head: int
+    """What a checkpoint holds more if it stores a tied head too: in no total."""
     layer_kinds: tuple[LayerParameters, ...]
     """Of one layer of each kind, in the order of ``ModelSpec.layer_kinds``."""
     layer_counts: tuple[int, ...]
@@ -72,12 +80,7 @@ class ParameterCounts:
 
     def parts(self) -> dict[str, int]:
         """Return the parts that sum to ``num_params``."""
-        left_out = ("num_inactive_params", "prediction", "layer_kinds", "layer_counts")
-        return {
-            part.name: getattr(self, part.name)
-            for part in fields(self)
-            if part.name not in left_out
-        }
+        return {part: getattr(self, part) for part in _PARTS}
 
     @property
     def num_params(self) -> int:
@@ -114,6 +117,7 @@ def count_parameters(model: ModelSpec) -> ParameterCounts:
         norms=total("norms") + outer_norms * norm_parameters(model, hidden),
         head=head + (model.vocab_size if model.head_bias else 0),
         num_inactive_params=total("num_inactive_params"),
+        repeated_head=model.vocab_size * hidden if model.tied_embeddings else 0,
         prediction=model.num_prediction_layers * _prediction_parameters(model, kinds),
         layer_kinds=kinds,
         layer_counts=counts,

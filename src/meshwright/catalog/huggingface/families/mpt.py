@@ -50,8 +50,11 @@ def read_mpt(fields: Fields) -> ModelSpec:
     """Return the model; ``no_bias`` removes the biases of matrices and of norms."""
     kv_heads = _read_kv_heads(fields)
     head_size = read_head_size(fields, hidden="d_model", heads="n_heads", stated="")
+    bias, qk_norm = not fields.flag("no_bias"), fields.flag("attn_config.qk_ln")
+    fields.require(
+        not (bias and qk_norm), "attn_config.qk_ln", "true with biases, which is not modelled"
+    )
     fields.finish()
-    bias = not fields.flag("no_bias")
     attention = AttentionSpec(
         num_heads=fields.count("n_heads"),
         num_kv_heads=kv_heads,
@@ -59,7 +62,7 @@ def read_mpt(fields: Fields) -> ModelSpec:
         value_head_size=head_size,
         qkv_bias=bias,
         output_bias=bias,
-        qk_norm="full" if fields.flag("attn_config.qk_ln") else "none",
+        qk_norm="full" if qk_norm else "none",
     )
     ffn_size = fields.count("expansion_ratio") * fields.count("d_model")
     layer = LayerSpec(

@@ -1,0 +1,1 @@
+"""Tells results: text for people, records for programs."""

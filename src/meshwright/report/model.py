@@ -1,0 +1,211 @@
+"""A model as a record for programs and as text for people: counts, dims, layers, operators."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from meshwright.graph.op import LayerGraph, Op, OpGraph, weight_elements
+from meshwright.graph.parameters import (
+    COUNT_CONVENTIONS,
+    ParameterCounts,
+    count_parameters,
+    kv_cache_bytes_per_token,
+    windowed_kv_cache_bytes_per_token,
+)
+from meshwright.graph.token_flops import token_flops, token_key_flops
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+
+KV_WORD_BYTES: Final = 2.0
+"""The cache is stated for 16-bit words."""
+_COLUMNS: Final = 100
+
+
+def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
+    """Return everything that ``show model`` prints, under documented names with units."""
+    counts = count_parameters(model)
+    return {
+        "name": model.name,
+        "architecture": model.architecture,
+        "source": model.source,
+        "num_params": counts.num_params,
+        "num_active_params": counts.num_active_params,
+        "num_prediction_params": counts.prediction,
+        "num_repeated_head_params": counts.repeated_head,
+        "kv_cache_bytes_per_token": kv_cache_bytes_per_token(model, KV_WORD_BYTES),
+        "windowed_kv_cache_bytes_per_token": windowed_kv_cache_bytes_per_token(
+            model, KV_WORD_BYTES
+        ),
+        "kv_word_bytes": KV_WORD_BYTES,
+        "params_by_part": counts.parts(),
+        "dims": _dims(model),
+        "layers": [
+            _layer_record(kind, number, params.num_params, params.num_active_params)
+            for kind, number, params in zip(
+                model.layer_kinds, counts.layer_counts, counts.layer_kinds, strict=True
+            )
+        ],
+        "layer_pattern": list(model.layer_pattern),
+        "conventions": [*model.conventions, *COUNT_CONVENTIONS, *_count_notes(counts)],
+        "operators": list(_operator_records(graph)),
+    }
+
+
+def _count_notes(counts: ParameterCounts) -> Iterator[str]:
+    """Yield what a checkpoint may hold beside the count."""
+    if counts.repeated_head:
+        yield f"a checkpoint that stores the tied head too holds {counts.repeated_head:,} more"
+    if counts.prediction:
+        yield f"prediction layers hold {counts.prediction:,} more, in no total"
+
+
+def _dims(model: ModelSpec) -> dict[str, Any]:
+    left_out = {"name", "architecture", "layer_kinds", "layer_pattern", "conventions", "source"}
+    return {"num_layers": model.num_layers} | model.model_dump(exclude=left_out)
+
+
+def _layer_record(kind: LayerSpec, number: int, params: int, active: int) -> dict[str, Any]:
+    counts = {"num_layers": number, "num_params": params, "num_active_params": active}
+    return counts | kind.model_dump(exclude_none=True)
+
+
+def _operator_records(graph: OpGraph) -> Iterator[dict[str, Any]]:
+    """Yield the operators in the order of a step, with the place and number of their layer."""
+    yield from _records("embedding", graph.embedding, graph)
+    for place, layer in enumerate(graph.layers):
+        yield from _records(f"layer kind {place}", layer, graph)
+    yield from _records("head", graph.head, graph)
+
+
+def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str, Any]]:
+    for op in layer.ops:
+        per_key = token_key_flops(op.attention) if op.attention is not None else 0.0
+        yield {
+            "place": place,
+            "num_layers": layer.count,
+            "name": op.name,
+            "kind": str(op.kind),
+            "dims": _op_dims(op, layer),
+            "num_params": _own_params(op, layer, graph),
+            "forward_flops_per_token": token_flops(op, layer),
+            "forward_flops_per_token_and_key": per_key,
+        }
+
+
+def _own_params(op: Op, layer: LayerGraph, graph: OpGraph) -> int:
+    """Return the parameters of an operator, without a table that the embedding holds already."""
+    if op in graph.embedding.ops:
+        return weight_elements(op, layer.sizes)
+    held = {weight.name for first in graph.embedding.ops for weight in first.weights}
+    own = tuple(weight for weight in op.weights if weight.name not in held)
+    return weight_elements(replace(op, weights=own), layer.sizes)
+
+
+def _op_dims(op: Op, layer: LayerGraph) -> dict[str, list[str]]:
+    """Return the named dims of inputs and outputs; sizes stand behind the names that have one."""
+
+    def written(dims: tuple[str, ...]) -> str:
+        return " x ".join(
+            f"{dim}={layer.sizes[dim]}" if dim in layer.sizes else dim for dim in dims
+        )
+
+    return {
+        "inputs": [written(tensor.dims) for tensor in op.inputs],
+        "outputs": [written(tensor.dims) for tensor in op.outputs],
+    }
+
+
+def model_lines(model: ModelSpec, record: dict[str, Any]) -> Iterator[str]:
+    """Yield the text of a record, at most 100 columns wide where names allow it."""
+    yield f"{record['name']}  ({record['architecture']})"
+    yield from _labelled("parameters", _billions(record["num_params"]))
+    if record["num_active_params"] != record["num_params"]:
+        yield from _labelled("active", _billions(record["num_active_params"]))
+    yield from _labelled("kv cache", _cache_text(record))
+    dims = record["dims"]
+    shown = ("num_layers", "hidden_size", "vocab_size", "max_sequence_length")
+    yield from _labelled("dims", _listed({name: dims[name] for name in shown}))
+    yield from _labelled("parts", _listed(record["params_by_part"]))
+    for place, (kind, row) in enumerate(zip(model.layer_kinds, record["layers"], strict=True)):
+        text = f"{row['num_layers']} x {row['num_params']:,}: {_described(kind)}"
+        yield from _labelled(f"layer kind {place}", text)
+    yield from _operator_lines(record["operators"])
+    yield "conventions"
+    for line in record["conventions"]:
+        yield from textwrap.wrap(
+            line, _COLUMNS, initial_indent="  - ", subsequent_indent="    ", break_on_hyphens=False
+        )
+    yield from textwrap.wrap(f"source: {record['source']}", _COLUMNS, subsequent_indent="    ")
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    """Return a label and its text, broken to the width of the screen."""
+    return textwrap.wrap(
+        text,
+        _COLUMNS,
+        initial_indent=f"  {label:<14}  ",
+        subsequent_indent=" " * 18,
+        break_on_hyphens=False,
+    )
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in values.items() if value)
+
+
+def _cache_text(record: dict[str, Any]) -> str:
+    """Return the cache of one token, and how much of it layers with a window hold."""
+    cache = f"{record['kv_cache_bytes_per_token']:,.0f}"
+    windowed = record["windowed_kv_cache_bytes_per_token"]
+    text = f"{cache} bytes per token, words of {KV_WORD_BYTES:.0f} bytes"
+    if windowed:
+        text += f"; {windowed:,.0f} of them in layers that keep no more than a window"
+    return text
+
+
+def _billions(count: int) -> str:
+    return f"{count:,}  ({count / 1e9:.4g} billion)"
+
+
+def _described(kind: LayerSpec) -> str:
+    """Return one kind of layer in words."""
+    network = kind.feed_forward
+    if network is not None:
+        text = f"{'gated ' if network.gated else ''}feed-forward {network.ffn_size}"
+    else:
+        experts = kind.experts
+        assert experts is not None
+        text = f"{experts.top_k} of {experts.num_experts} experts of {experts.ffn_size}"
+        text += f", shared {experts.shared_ffn_size}" if experts.shared_ffn_size else ""
+    return f"{_attention_described(kind.attention)}; {text}; {kind.num_norms} norms"
+
+
+def _attention_described(attention: AttentionSpec) -> str:
+    if attention.kind == "mla":
+        text = f"latent attention, {attention.num_heads} heads, cached rank {attention.kv_rank}"
+    else:
+        heads = f"{attention.num_heads} heads of {attention.head_size}"
+        text = f"{heads} on {attention.num_kv_heads} key-value heads"
+    if attention.window is not None:
+        text += f", {attention.window_kind} window {attention.window}"
+    return text
+
+
+def _operator_lines(operators: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the operator table; FLOPs are of the forward pass for one token."""
+    yield "operators (forward FLOP for each token; attention: for each key it sees)"
+    yield f"  {'name':<28}{'kind':<13}{'layers':>6}  {'parameters':>15}  {'FLOP/token':>15}  output"
+    place = ""
+    for row in operators:
+        if row["place"] != place:
+            place = row["place"]
+            yield f"  {place}"
+        per_key = row["forward_flops_per_token_and_key"]
+        flops = f"{per_key:,.0f} /key" if per_key else f"{row['forward_flops_per_token']:,.0f}"
+        output = " + ".join(row["dims"]["outputs"])
+        yield (
+            f"    {row['name']:<26}{row['kind']:<13}{row['num_layers']:>6}"
+            f"  {row['num_params']:>15,}  {flops:>15}  {output}"
+        )
