@@ -1,0 +1,61 @@
+"""What every form of a tensor stream offers: closed forms on numbers or columns, and the rounds.
+
+N members stand on a path (or a cycle) of neighbouring devices; member i owns sub-tensor i of the
+streamed tensor and needs each of the N once, one a round. A form may cut every sub-tensor into
+parts; the things that travel are items, and item k is a part of sub-tensor k // parts.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, NamedTuple, Protocol
+
+from meshwright.base.arrays import Num
+from meshwright.base.registry import Registry
+
+
+class Send(NamedTuple):
+    """One item that one member hands to another during a round; usable there one round later."""
+
+    round: int
+    source: int
+    destination: int
+    item: int
+
+
+class Buffers(NamedTuple, Generic[Num]):
+    """Most sub-tensors of others that a member holds at once, in whole sub-tensors."""
+
+    resident: Num
+    """While it computes."""
+    with_incoming: Num
+    """The same and what arrives during the round."""
+
+
+class TensorStream(Protocol):
+    """Closed forms and enumeration of one form."""
+
+    @property
+    def needs_cycle(self) -> bool:
+        """Whether the last member must be a neighbour of the first one."""
+
+    def num_parts(self, num_members: Num) -> Num:
+        """Return into how many pieces a sub-tensor is cut, each taking its own direction."""
+
+    def num_hops(self, num_members: Num) -> Num:
+        """Return the links that the longest send of a round crosses."""
+
+    def buffers(self, num_members: Num) -> Buffers[Num]:
+        """Return what a member holds of the others' sub-tensors."""
+
+    def transfers(self, num_members: Num) -> Num:
+        """Return how many sub-tensors cross a link in one pass, each link of a send counted."""
+
+    def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
+        """Return ``uses[round][member]``: the items the member multiplies in that round."""
+
+    def sends(self, num_members: int) -> list[Send]:
+        """Return every send of one pass."""
+
+
+streams: Registry[TensorStream] = Registry("tensor stream")
+"""Keyed by the values of the strategy's stream form."""
