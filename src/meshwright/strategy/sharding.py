@@ -1,1 +1,203 @@
-"""Communication derived from shardings: the four-case rule on named dims."""
+"""Communication derived from shardings: the four-case rule on named dims.
+
+A matrix product of two sharded operands needs, axis by axis,
+
+1. nothing, where the axis splits a free dim of one operand, or a batch dim of both;
+2. a gather of the operand whose contracted dim it splits alone;
+3. a reduction of the output, where it splits the contracted dim of both;
+4. a gather of one operand, where free dims of both claim the axis. Which one is a structural
+   choice: the activations (Megatron sequence parallelism, TATP input streaming) or the weights
+   (fully sharded data parallelism, TATP weight streaming).
+
+Everything else about communication follows from this rule and from where tensors live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from meshwright.spec.collective import CollectiveKind
+
+Split = Mapping[str, tuple[str, ...]]
+"""The axes that split each dim; dims that are whole are absent."""
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How a tensor lies on the mesh: axes that split its dims, and axes over which it is a sum.
+
+    An axis splits one dim at most. A tensor that is ``partial`` over an axis equals the sum of
+    what the members of that axis hold.
+    """
+
+    split: Split = field(default_factory=dict)
+    partial: tuple[str, ...] = ()
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """All axes that split a dim."""
+        return tuple(axis for axes in self.split.values() for axis in axes)
+
+    def dim_of(self, axis: str) -> str | None:
+        """Return the dim that an axis splits, if any."""
+        return next((dim for dim, axes in self.split.items() if axis in axes), None)
+
+    def without(self, axis: str) -> Sharding:
+        """Return the sharding with an axis neither splitting nor left to be summed."""
+        split = {dim: tuple(a for a in axes if a != axis) for dim, axes in self.split.items()}
+        kept = {dim: axes for dim, axes in split.items() if axes}
+        return Sharding(kept, tuple(a for a in self.partial if a != axis))
+
+    def along(self, axis: str, dim: str) -> Sharding:
+        """Return the sharding with an axis splitting one dim and nothing else."""
+        base = self.without(axis)
+        return Sharding({**base.split, dim: (*base.split.get(dim, ()), axis)}, base.partial)
+
+    @property
+    def summed(self) -> Sharding:
+        """The same split, with nothing left to be summed."""
+        return Sharding(self.split)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One change of a tensor's layout over one axis; ``kind`` is None for a local slice."""
+
+    kind: CollectiveKind | None
+    axis: str
+    source: str | None = None
+    """Dim that the axis split before."""
+    target: str | None = None
+    """Dim that the axis splits afterwards."""
+
+    def apply(self, layout: Sharding) -> Sharding:
+        """Return the layout after this move."""
+        if self.target is None:
+            return layout.without(self.axis)
+        return layout.along(self.axis, self.target)
+
+
+def reshard(have: Sharding, want: Sharding) -> list[Move]:
+    """Return the moves from one layout to another: slices first, gathers last.
+
+    That order keeps each message small. ``want`` may leave sums open only where ``have`` does.
+    """
+    moves = [
+        Move(None, axis, None, want.dim_of(axis))
+        for axis in want.axes
+        if axis not in have.axes and axis not in have.partial
+    ]
+    open_sums = [axis for axis in have.partial if axis not in want.partial]
+    scattered = [axis for axis in open_sums if want.dim_of(axis) is not None]
+    moves += [
+        Move(CollectiveKind.REDUCE_SCATTER, axis, None, want.dim_of(axis)) for axis in scattered
+    ]
+    for axis in have.axes:
+        source, target = have.dim_of(axis), want.dim_of(axis)
+        if target is not None and target != source:
+            moves.append(Move(CollectiveKind.ALL_TO_ALL, axis, source, target))
+    moves += [Move(CollectiveKind.ALL_REDUCE, axis) for axis in open_sums if axis not in scattered]
+    gathered = [axis for axis in have.axes if want.dim_of(axis) is None]
+    moves += [Move(CollectiveKind.ALL_GATHER, axis, have.dim_of(axis)) for axis in gathered]
+    return moves
+
+
+def payload(before: Sharding, move: Move) -> Sharding:
+    """Return the layout of the full tensor that a move handles, as byte counts mean "full".
+
+    Before a reduction, after a gather; for an all-to-all the side on which the axis splits no
+    tokens, which is the larger one where heads are replicated.
+    """
+    if move.kind is CollectiveKind.ALL_TO_ALL:
+        to_tokens = move.target is not None and move.target.endswith("tokens")
+        return (before if to_tokens else move.apply(before)).summed
+    return before.without(move.axis).summed
+
+
+def walk(layout: Sharding, moves: list[Move]) -> Iterator[tuple[Sharding, Move]]:
+    """Yield each move with the layout that it finds."""
+    for move in moves:
+        yield layout, move
+        layout = move.apply(layout)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One side of a matrix product: its dims in order, and how it lies on the mesh."""
+
+    dims: tuple[str, ...]
+    layout: Sharding
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a matrix product needs: moves of each operand, and the output that then arises."""
+
+    left_moves: list[Move]
+    right_moves: list[Move]
+    local: Sharding
+    """Layout of the output as computed, sums still open."""
+    output_moves: list[Move]
+    output: Sharding
+
+
+Side = Literal["left", "right"]
+Arbiter = Callable[[str, str, str], Side]
+"""Which operand to gather, given the axis and the free dims of left and right that claim it."""
+
+
+def gather_left(axis: str, left_dim: str, right_dim: str) -> Side:
+    """Return the left operand always: activations are gathered, weights stay."""
+    return "left"
+
+
+def matmul(
+    left: Operand,
+    right: Operand,
+    output_dims: tuple[str, ...],
+    want: Sharding | None = None,
+    arbiter: Arbiter = gather_left,
+) -> Product:
+    """Apply the four-case rule to ``output = left @ right``, summed over the other shared dims.
+
+    Parameters
+    ----------
+    want
+        Wanted layout of the output; None leaves sums open and moves nothing.
+    arbiter
+        The structural choice of case 4.
+    """
+    gathered: dict[Side, list[Move]] = {"left": [], "right": []}
+    local = Sharding()
+    for axis in dict.fromkeys((*left.layout.axes, *right.layout.axes)):
+        l_dim, r_dim = left.layout.dim_of(axis), right.layout.dim_of(axis)
+        side = _to_gather(axis, l_dim, r_dim, output_dims, arbiter)
+        if side is not None:
+            source = l_dim if side == "left" else r_dim
+            gathered[side].append(Move(CollectiveKind.ALL_GATHER, axis, source))
+        remaining = r_dim if side == "left" else l_dim or r_dim
+        if remaining in output_dims:
+            local = local.along(axis, remaining)
+        elif remaining is not None:
+            local = Sharding(local.split, (*local.partial, axis))
+    moves = [] if want is None else reshard(local, want)
+    return Product(
+        gathered["left"], gathered["right"], local, moves, local if want is None else want
+    )
+
+
+def _to_gather(
+    axis: str, left: str | None, right: str | None, output_dims: tuple[str, ...], arbiter: Arbiter
+) -> Side | None:
+    """Return which operand has to be gathered over an axis, given the dims that it splits."""
+    if left == right:
+        return None
+    if left is not None and left not in output_dims:
+        return "left"
+    if right is not None and right not in output_dims:
+        return "right"
+    if left is None or right is None:
+        return None
+    return arbiter(axis, left, right)
