@@ -24,6 +24,15 @@ SHARED_MODULES = {
 }
 
 
+def shared_rounds(rounds):
+    """Return the rounds in which an item and an accumulator use one link in one direction."""
+    items, accumulators = (
+        {(send.round, *link) for send in each.sends for link in links_of(each, send)}
+        for each in (rounds, reverse(rounds))
+    )
+    return {turn for turn, *_ in items & accumulators}
+
+
 @pytest.mark.parametrize("name", streams)
 def test_rounds_are_legal_and_held_as_stated(name):
     """Conditions 1 to 5 of the replay, and the count of transfers."""
@@ -51,6 +60,13 @@ def test_reversed_links_carry_one_accumulator_a_round_after_the_first(name):
 
 
 @pytest.mark.parametrize("name", streams)
+def test_items_and_accumulators_meet_in_as_many_rounds_as_stated(name):
+    for n in MEMBERS[1:20]:
+        rounds = enumerate_rounds(streams[name], n)
+        assert len(shared_rounds(rounds)) == streams[name].num_shared_rounds(n)
+
+
+@pytest.mark.parametrize("name", streams)
 @pytest.mark.parametrize("n", range(1, 13))
 def test_streamed_layer_equals_the_dense_one(name, n):
     """Condition 6: Y, dX, dW, and the accumulators take the room of the copies they mirror."""
@@ -67,7 +83,8 @@ def test_streamed_layer_equals_the_dense_one(name, n):
 @pytest.mark.parametrize("name", streams)
 def test_scalar_equals_column(name):
     entry, members = streams[name], np.arange(1, 65.0)
-    for form in (entry.num_parts, entry.num_hops, entry.transfers):
+    forms = (entry.num_parts, entry.num_hops, entry.transfers, entry.num_shared_rounds)
+    for form in forms:
         assert np.broadcast_to(form(members), members.shape).tolist() == [
             form(float(n)) for n in members
         ]

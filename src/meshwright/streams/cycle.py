@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, smaller, where
+from meshwright.base.arrays import Num, positive_part, smaller, where
 from meshwright.streams.registry import Buffers, Send, streams
 
 
@@ -34,6 +34,11 @@ class Cycle:
     def transfers(self, num_members: Num) -> Num:
         """N (N - 1): every sub-tensor crosses N - 1 links, half of it each way."""
         return num_members * (num_members - 1)
+
+    def num_shared_rounds(self, num_members: Num) -> Num:
+        """All but the first and the last: every link is in use in every round."""
+        rounds: Num = positive_part(num_members - 2)
+        return rounds
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """First half of sub-tensor (i + t) mod N with the second half of (i - t) mod N."""

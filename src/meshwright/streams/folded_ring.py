@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, smaller
+from meshwright.base.arrays import Num, positive_part, smaller
 from meshwright.streams.registry import Buffers, Send, streams
 
 
@@ -32,6 +32,11 @@ class FoldedRing:
     def transfers(self, num_members: Num) -> Num:
         """2 (N - 1)^2: in each of N - 1 rounds N - 2 sends of two hops and two of one."""
         return 2 * (num_members - 1) * (num_members - 1)
+
+    def num_shared_rounds(self, num_members: Num) -> Num:
+        """All but the first and the last: every link is in use in every round."""
+        rounds: Num = positive_part(num_members - 2)
+        return rounds
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """In round t a member uses what the t-th member up the ring owns."""

@@ -68,6 +68,18 @@ class Line:
         )
         return count
 
+    def num_shared_rounds(self, num_members: Num) -> Num:
+        """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only what is sent again meets anything.
+
+        The express waves and their reversals never use one link in the same direction and round:
+        in round t items go right beyond member t, accumulators before it.
+
+        Source: derived from the waves; equal to the counted ones for every knob.
+        """
+        again = positive_part(ceil_div(num_members, 2) - 1 - self.num_held)
+        rounds: Num = positive_part(smaller(num_members - 2, 4 * again - 2))
+        return rounds
+
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """Member i uses (i + t) mod N in round t, on the right half (i - t) mod N."""
         left = (num_members + 1) // 2

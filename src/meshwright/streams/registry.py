@@ -50,6 +50,12 @@ class TensorStream(Protocol):
     def transfers(self, num_members: Num) -> Num:
         """Return how many sub-tensors cross a link in one pass, each link of a send counted."""
 
+    def num_shared_rounds(self, num_members: Num) -> Num:
+        """Return in how many rounds of a backward pass an item and an accumulator meet on a link.
+
+        Never in the first and the last round, so at most N - 2.
+        """
+
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """Return ``uses[round][member]``: the items the member multiplies in that round."""
 

@@ -126,11 +126,13 @@ def backward_s(
     round_link_s: Num,
     round_accumulator_s: Num,
     round_hbm_s: Num,
+    num_shared_rounds: Any = np.inf,
 ) -> StreamTime[Num]:
     """Backward pass of one operator: input and weight gradient in one stream [s].
 
     max(t_c, t_m) + (N - 2) max(t_c, t_m + t_g) + max(t_c, t_g), each also bounded by t_h: the
-    tensor streams again in rounds 0 .. N - 2, gradient accumulators in rounds 1 .. N - 1.
+    tensor streams again in rounds 0 .. N - 2, gradient accumulators in rounds 1 .. N - 1. Rounds in
+    which they use different links cost max(t_c, t_m, t_g) instead of t_m + t_g.
 
     Parameters
     ----------
@@ -144,15 +146,21 @@ def backward_s(
         Time of the gradient accumulator on the same link [s].
     round_hbm_s
         Device-memory traffic of one member in one backward round [s].
+    num_shared_rounds
+        Rounds in which both meet on a link, from the stream's ``num_shared_rounds(N)``; all but
+        the first and the last when not given.
 
     Source: derived: the gradient stream is the forward schedule run backwards in time.
     """
     local_s = larger(round_compute_s, round_hbm_s)
     outer = smaller(num_members - 1, 1.0)
-    both = positive_part(num_members - 2)
+    inner = positive_part(num_members - 2)
+    shared = smaller(inner, num_shared_rounds)
+    longer_s = larger(round_link_s, round_accumulator_s)
     exposed_s = (
         outer * positive_part(round_link_s - local_s)
-        + both * positive_part(round_link_s + round_accumulator_s - local_s)
+        + shared * positive_part(round_link_s + round_accumulator_s - local_s)
+        + (inner - shared) * positive_part(longer_s - local_s)
         + outer * positive_part(round_accumulator_s - local_s)
     )
     return _stream_time(num_members, round_compute_s, local_s, exposed_s)

@@ -61,6 +61,14 @@ def test_knob_trades_transfers_for_room():
     assert [line.buffers(32).resident for line in lines] == [2, 6, 10, 16]
 
 
+def test_hold_never_shares_a_link_in_the_backward_pass():
+    # N = 16, n = 8: each sub-tensor sent again on a side adds four rounds, the first one two
+    lines = [Line(float(held)) for held in (0, 3, 4, 5, 6, 7)]
+    assert [line.num_shared_rounds(16) for line in lines] == [14, 14, 10, 6, 2, 0]
+    assert streams["hold"].num_shared_rounds(16) == 0
+    assert streams["cycle"].num_shared_rounds(16) == 14
+
+
 def test_ring_in_a_line_moves_almost_twice_the_line():
     # N - 1 rounds of N - 1 single hops and a wrap of N - 1: 2 * 49 against 8 * 7
     assert streams["ring"].transfers(8) == 98

@@ -99,6 +99,12 @@ def test_backward_rounds_by_hand():
     assert backward_s(2.0, 2.0, 3.0, 4.0, 1.0).total_s == 7
 
 
+def test_backward_rounds_that_share_no_link_by_hand():
+    # max(2, 3) + 2 max(2, 3, 4) + max(2, 4) = 3 + 8 + 4, and with one shared round 3 + 7 + 4 + 4
+    assert backward_s(4.0, 2.0, 3.0, 4.0, 1.0, num_shared_rounds=0.0).total_s == 15
+    assert backward_s(4.0, 2.0, 3.0, 4.0, 1.0, num_shared_rounds=1.0).total_s == 18
+
+
 @pytest.mark.parametrize("hbm_s", [0.5, 2.0])
 def test_one_member_streams_nothing(hbm_s):
     expected = max(1.0, hbm_s)
