@@ -99,6 +99,7 @@ UsdPerHour = Annotated[
 ]
 Hertz = Annotated[float, BeforeValidator(_quantity("hz")), AfterValidator(_above_zero)]
 MessageBytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_not_negative)]
+Flops = Annotated[float, BeforeValidator(_quantity("flops")), AfterValidator(_not_negative)]
 
 Count = Annotated[int, BeforeValidator(_whole), AfterValidator(_above_zero)]
 """A whole number of at least one."""

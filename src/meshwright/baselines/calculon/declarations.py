@@ -135,7 +135,7 @@ class PeerCatalog(Declaration):
     """Applications and systems that the peer ships, by its names."""
 
     name: str
-    source: Source
+    sources: Mapping[str, Source]
     applications: Mapping[str, Application]
     systems: Mapping[str, System]
 
