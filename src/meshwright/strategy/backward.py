@@ -74,6 +74,8 @@ def _product(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     structure = ledger.structure
     left = source_operand(op, structure)
     found: list[tuple[str, Sharding]] = []
+    if op.kind is OpKind.EMBEDDING:
+        ledger.mark_looked_up(gradient_of(op.output))
     for weight, output in matrices(op):
         gradient, rest = gradient_of(output), home(output, structure)
         incoming = as_operand(output, rest)
@@ -116,7 +118,10 @@ def _elementwise(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the input gradients of an elementwise operator, each with its open sums.
 
     Where an axis splits the output but not an input, every rank adds to that input's gradient.
+    Branches that are added to the residual stream together have one gradient.
     """
+    branches = [gradient_of(t) for t in op.inputs[1:] if t.dims == op.output.dims]
+    ledger.mark_equal(branches)
     if op.kind is OpKind.NORM:
         reduce_statistics(op, ledger, ("statistics_gradient",))
     out = home(op.output, ledger.structure)

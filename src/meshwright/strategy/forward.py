@@ -23,6 +23,17 @@ class Ledger:
         self.structure, self.phase = structure, phase
         self.calls: list[CollectiveCall] = []
         self._seen: set[tuple[str, Move]] = set()
+        self._equal_to: dict[str, str] = {}
+        self._looked_up: set[str] = set()
+
+    def mark_equal(self, tensors: list[Tensor]) -> None:
+        """State that tensors hold the same numbers, so that one move serves all of them."""
+        for tensor in tensors[1:]:
+            self._equal_to[tensor.name] = tensors[0].name
+
+    def mark_looked_up(self, tensor: Tensor) -> None:
+        """State that no product makes or uses a tensor beside which its pieces could travel."""
+        self._looked_up.add(tensor.name)
 
     def move(
         self,
@@ -37,11 +48,13 @@ class Ledger:
     ) -> Sharding:
         """Record the moves of a tensor, and return where it then lies."""
         layout = have
+        name = self._equal_to.get(tensor.name, tensor.name)
         for before, step in walk(have, moves):
             layout = step.apply(before)
-            if step.kind is None or (tensor.name, step) in self._seen:
+            if step.kind is None or (name, step) in self._seen:
                 continue
-            self._seen.add((tensor.name, step))
+            self._seen.add((name, step))
+            streams = axes[step.axis].is_streamed(step.kind, self.structure)
             self.calls.append(
                 CollectiveCall(
                     kind=step.kind,
@@ -51,7 +64,7 @@ class Ledger:
                     site=site,
                     split=payload(before, step).split,
                     is_regather=is_regather,
-                    streamed=axes[step.axis].is_streamed(step.kind, self.structure),
+                    streamed=streams and tensor.name not in self._looked_up,
                     of_weight=of_weight,
                 )
             )
@@ -93,7 +106,9 @@ def _settle_output(layer: LayerGraph, layouts: Layouts, ledger: Ledger) -> None:
 def _product(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     """Apply the rule to each weight; a fused product gathers its input once."""
     source = op.inputs[0]
-    if op.kind is not OpKind.EMBEDDING:
+    if op.kind is OpKind.EMBEDDING:
+        ledger.mark_looked_up(op.output)
+    else:
         _at_home(source, layouts, ledger, f"{op.name}: input")
     made: Layouts = {}
     for weight, output, product in forward_products(op, ledger.structure):

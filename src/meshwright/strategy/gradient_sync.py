@@ -10,6 +10,8 @@ and biases under sequence parallelism).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.axes import axes
@@ -22,6 +24,7 @@ from meshwright.strategy.backward import (
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.forward import Ledger
 from meshwright.strategy.layout import vectors, weight_home
+from meshwright.strategy.local_sizes import FLAT
 from meshwright.strategy.sharding import Sharding, Split, reshard
 from meshwright.strategy.strategy import Structure
 
@@ -59,11 +62,7 @@ def _inner_sums(
     ledger = Ledger(structure, Phase.WEIGHT_GRADIENT)
     moves = reshard(made, want)
     ledger.move(gradient_of(weight), made, moves, f"{op.name}: weight gradient", of_weight=True)
-    return [call if call.streamed else _once_per_step(call) for call in ledger.calls]
-
-
-def _once_per_step(call: CollectiveCall) -> CollectiveCall:
-    return CollectiveCall(**{**vars(call), "per_step": True})
+    return [call if call.streamed else replace(call, per_step=True) for call in ledger.calls]
 
 
 def _data_sums(
@@ -90,7 +89,7 @@ def _data_sums(
     scatter = _data_call(
         CollectiveKind.REDUCE_SCATTER, shard, gradient, op, split, per_step=per_step
     )
-    shards = {**split, weight.dims[-1]: (*split.get(weight.dims[-1], ()), *shard.split("*"))}
+    shards = {**split, FLAT: tuple(shard.split("*"))}
     replicas = _data_call(
         CollectiveKind.ALL_REDUCE, "dp_replicate", gradient, op, shards, per_step=True
     )

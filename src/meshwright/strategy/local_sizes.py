@@ -15,6 +15,9 @@ from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, Tensor
 from meshwright.strategy.sharding import Split
 from meshwright.strategy.strategy import StrategyOf
 
+FLAT = "elements"
+"""Key of a split that cuts a tensor as a flat row of elements, as ZeRO does, not along a dim."""
+
 
 def degree_of(axis: str, strategy: StrategyOf[Any], sizes: Mapping[str, Any] | None = None) -> Any:
     """Return the number of ranks along an axis or in a group of axes.
@@ -71,4 +74,4 @@ def local_elements(
         axes = split.get(dim, ())
         axes = (*axes, *grouped) if dim == "routed_tokens" else axes
         elements = elements * local_size(dim, axes, sizes, strategy)
-    return elements
+    return elements / degree_of("*".join(split[FLAT]), strategy) if FLAT in split else elements

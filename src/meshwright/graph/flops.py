@@ -1,0 +1,169 @@
+"""FLOPs of a step, and the definitions of model FLOPs on which MFU is quoted.
+
+A matrix product costs 2 FLOPs for each of its multiply-adds, forward, and as much again for each
+of its two gradients; everything between the products is left out, as in the literature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from meshwright.base.arrays import smaller, where
+from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, matmul_flops_per_row
+from meshwright.spec.model import AttentionSpec
+
+
+class ScoreCount(StrEnum):
+    """Which entries of the score matrix are counted."""
+
+    FULL = "full"
+    """All s x s of them, also those that a causal mask removes."""
+    CAUSAL = "causal"
+    """Half of them; a window and its causal edge where there is one."""
+
+
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs by phase, over all devices [FLOP]; numbers or columns."""
+
+    forward: Any
+    input_gradient: Any
+    weight_gradient: Any
+    recompute: Any
+
+    @property
+    def model(self) -> Any:
+        """What the model needs: recomputation left out."""
+        return self.forward + self.input_gradient + self.weight_gradient
+
+    @property
+    def hardware(self) -> Any:
+        """What is executed."""
+        return self.model + self.recompute
+
+
+def visible_keys(spec: AttentionSpec, sequence_length: Any, count: ScoreCount) -> Any:
+    """Return the mean number of keys for each query that is counted [tokens].
+
+    Full: s. Causal: s/2; with a window w < s: w (1 - w / 2s), or w/2 inside chunks.
+    """
+    if count is ScoreCount.FULL:
+        return sequence_length * 1.0
+    if spec.window is None:
+        return sequence_length / 2.0
+    width = smaller(float(spec.window), sequence_length)
+    sliding = width * (1.0 - width / (2.0 * sequence_length))
+    is_cut = sequence_length > spec.window
+    chunked = where(is_cut, width / 2.0, sliding)
+    return chunked if spec.window_kind == "chunked" else sliding
+
+
+def attention_flops_per_token(spec: AttentionSpec, keys: Any) -> Any:
+    """Return the forward FLOPs of the attention core for one token: 2 a (d_qk + d_v) keys [FLOP].
+
+    Source: Narayanan et al. 2021, appendix (4 b s^2 h for d_qk = d_v = h / a).
+    """
+    score_size = spec.head_size + spec.rope_head_size
+    return 2.0 * spec.num_heads * (score_size + spec.value_head_size) * keys
+
+
+def op_flops_per_token(op: Op, layer: LayerGraph, sequence_length: Any, count: ScoreCount) -> Any:
+    """Return the forward FLOPs of one operator for one token of the stream [FLOP]."""
+    if op.kind is OpKind.ATTENTION:
+        assert op.attention is not None
+        keys = visible_keys(op.attention, sequence_length, count)
+        return attention_flops_per_token(op.attention, keys)
+    if op.kind is not OpKind.MATMUL:
+        return 0.0
+    rows = layer.sizes["top_k"] if op.output.dims[0] == "routed_tokens" else 1
+    return matmul_flops_per_row(op, layer.sizes) * rows
+
+
+def layer_flops_per_token(
+    layer: LayerGraph, sequence_length: Any, count: ScoreCount, kind: OpKind | None = None
+) -> Any:
+    """Return the forward FLOPs of one layer for one token, of all operators or one kind [FLOP]."""
+    total: Any = 0.0
+    for op in layer.ops:
+        if kind is None or op.kind is kind:
+            total = total + op_flops_per_token(op, layer, sequence_length, count)
+    return total
+
+
+def step_flops(
+    graph: OpGraph,
+    *,
+    num_tokens: Any,
+    sequence_length: Any,
+    count: ScoreCount = ScoreCount.CAUSAL,
+    recompute: str = "none",
+) -> StepFlops:
+    """Return the FLOPs of one training step.
+
+    Parameters
+    ----------
+    num_tokens
+        Tokens of the whole step [tokens].
+    sequence_length
+        Tokens of one sequence [tokens].
+    recompute
+        ``full`` runs all layers forward again (not the logits), ``selective`` the attention core.
+        Flash attention recomputes its scores inside the backward kernel in any case.
+
+    Source: Narayanan et al. 2021, equation 3, which this equals for a GPT with 4h inner width:
+    96 B s l h^2 (1 + s/6h + V/16lh) under full recomputation and full scores.
+    """
+    products: Any = layer_flops_per_token(graph.head, sequence_length, count)
+    scores: Any = 0.0
+    again: Any = 0.0
+    for layer in graph.layers:
+        of_core = layer_flops_per_token(layer, sequence_length, count, OpKind.ATTENTION)
+        of_products = layer_flops_per_token(layer, sequence_length, count, OpKind.MATMUL)
+        products = products + layer.count * of_products
+        scores = scores + layer.count * of_core
+        repeated = {"none": 0.0, "selective": of_core, "full": of_core + of_products}[recompute]
+        again = again + layer.count * (repeated + _inside_kernel(layer) * of_core)
+    return StepFlops(
+        forward=num_tokens * (products + scores),
+        input_gradient=num_tokens * (products + 2.0 * scores),
+        weight_gradient=num_tokens * products,
+        recompute=num_tokens * again,
+    )
+
+
+def _inside_kernel(layer: LayerGraph) -> float:
+    """Return the share of the forward core that a flash kernel repeats: one product of two."""
+    cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
+    return 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
+
+
+def model_flops_causal(graph: OpGraph, *, num_tokens: Any, sequence_length: Any) -> Any:
+    """Return model FLOPs with half of the score matrix: what the model needs [FLOP]."""
+    return step_flops(graph, num_tokens=num_tokens, sequence_length=sequence_length).model
+
+
+def model_flops_full(graph: OpGraph, *, num_tokens: Any, sequence_length: Any) -> Any:
+    """Return model FLOPs with the whole score matrix, the older convention [FLOP].
+
+    6 P T + 12 L h s T. Source: Chowdhery et al. 2022 (PaLM), appendix B.
+    """
+    count = ScoreCount.FULL
+    return step_flops(
+        graph, num_tokens=num_tokens, sequence_length=sequence_length, count=count
+    ).model
+
+
+def hardware_flops(
+    graph: OpGraph, *, num_tokens: Any, sequence_length: Any, recompute: str = "none"
+) -> Any:
+    """Return the FLOPs executed, recomputation included, with causal skipping [FLOP]."""
+    return step_flops(
+        graph, num_tokens=num_tokens, sequence_length=sequence_length, recompute=recompute
+    ).hardware
+
+
+def utilization(flops: Any, step_s: Any, num_devices: Any, peak_flops_per_s: Any) -> Any:
+    """Return FLOPs per second over the dense peak of all devices: MFU or HFU by what is counted."""
+    return flops / (step_s * num_devices * peak_flops_per_s)
