@@ -3,9 +3,11 @@
 import argparse
 from pathlib import Path
 
+from meshwright import cli
 from meshwright.cli.commands import COMMANDS, Command, present
 from meshwright.cli.main import Parser, add_options
 
+FOLDER = Path(cli.__file__).parent
 GOLDEN = Path(__file__).with_name("command_line.txt")
 
 
@@ -42,5 +44,14 @@ def test_command_line_is_as_agreed():
     )
 
 
-def test_there_is_something_to_freeze():
-    assert dict(leaves())
+def test_every_command_takes_json():
+    lines = command_line().splitlines()
+    assert {name for name, _ in leaves()} == {
+        line.partition(":")[0] for line in lines if line.endswith(": --json [0]")
+    }
+
+
+def test_every_module_of_the_folder_is_a_command_or_serves_them():
+    modules = {path.stem for path in FOLDER.glob("*.py")}
+    shared = {"__init__", "main", "commands", "failures", "output"}
+    assert modules - shared == {command.module for _, command in leaves()}

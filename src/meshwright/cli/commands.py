@@ -55,11 +55,13 @@ class Family:
 CommandTable = Mapping[str, Command | Family]
 
 SHOW = Family(
-    "look at models, chips, systems and collectives",
+    "look at models, chips, systems, optimizers and collectives",
     {
         "model": Command("dims, parameter counts and operators of a model", "show_model"),
         "chip": Command("rates, memories, power and their sources", "show_chip"),
         "system": Command("devices and network levels of a system", "show_system"),
+        "optimizer": Command("bytes per parameter of an optimizer preset", "show_optimizer"),
+        "optimizer": Command("bytes per parameter that a framework keeps", "show_optimizer"),
         "collectives": Command("collective algorithms and their closed forms", "show_collectives"),
     },
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.cli.output import show
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which study."""
@@ -21,13 +23,3 @@ def run(args: argparse.Namespace) -> int:
     result = studies[args.name].run()
     show(result.lines, result.data, args.json)
     return 0
-
-
-def show(lines: tuple[str, ...], data: object, as_json: bool) -> None:
-    """Print lines for a reader, or data for a program."""
-    if as_json:
-        import json
-
-        print(json.dumps(data, indent=2))
-    else:
-        print("\n".join(lines))

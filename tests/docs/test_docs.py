@@ -1,0 +1,56 @@
+"""The files shown in the docs load, and the commands shown there run."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#:]+)\)")
+IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog)/[\w./-]+)`")
+
+
+def console_lines(text):
+    """Return the shown command lines as words, without the prompt."""
+    shown = "".join(CONSOLE.findall(text)).replace("\\\n", " ")
+    lines = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.fixture
+def shown_files(request, tmp_path, monkeypatch):
+    """Write the files that a page shows into an empty folder, and go there."""
+    for name, text in SHOWN_FILE.findall(request.getfixturevalue("page").read_text("utf-8")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.usefixtures("shown_files")
+def test_commands_run(page, capsys):
+    for program, *words in console_lines(page.read_text(encoding="utf-8")):
+        assert program == "./mw"
+        assert main(words) == 0, capsys.readouterr().err
+        assert capsys.readouterr().out.strip()
+
+
+def test_there_are_commands_to_run():
+    assert sum(len(console_lines(page.read_text(encoding="utf-8"))) for page in PAGES) >= 4
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_links_and_paths_exist(page):
+    text = page.read_text(encoding="utf-8")
+    assert [link for link in LINK.findall(text) if not (page.parent / link).exists()] == []
+    places = [ROOT, ROOT / "src" / "meshwright"]
+    assert [
+        path
+        for path in IN_REPOSITORY.findall(text)
+        if "NAME" not in path and not any((place / path).exists() for place in places)
+    ] == []
