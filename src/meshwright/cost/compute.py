@@ -9,9 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from meshwright.base.arrays import ceil_div, larger, smaller
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,8 @@ class Engine:
     """Reached by norms and elementwise kernels [bytes/s]."""
     launch_s: Any
     """Host time to launch one kernel [s]."""
+    stream_sram_bytes: float
+    """On-chip memory that buffers of tensor streams may fill [bytes]."""
     tile_rows: float
     tile_columns: float
     num_cores: float
@@ -39,25 +39,23 @@ class Engine:
     """Bytes of one operand of a linear layer."""
 
 
-def matmul_s(
-    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, word_bytes: Any, engine: Engine
+def matmul_compute_s(
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, engine: Engine
 ) -> Any:
-    """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) in one kernel.
+    """Return the arithmetic seconds of ``count`` products (rows x inner) @ (inner x columns).
 
-    max(waves * cores * 2 tile_rows tile_columns inner / rate, traffic / bandwidth) with
+    waves * cores * 2 tile_rows tile_columns inner / rate with
     waves = ceil(count ceil(rows/tile_rows) ceil(columns/tile_columns) / cores). Products smaller
     than one wave leave cores idle.
 
     Parameters
     ----------
     count
-        Products in the kernel: experts of a grouped product, otherwise 1 [1].
+        Products in one kernel: experts of a grouped product, otherwise 1 [1].
     rows, inner, columns
         Local sizes of each [1].
     rate
         Rate of large products [FLOP/s].
-    word_bytes
-        Bytes of one operand word [bytes].
 
     Valid for: dense products; the best tile of a library may be smaller, so products of less
     than a wave are priced high (conservative).
@@ -65,9 +63,7 @@ def matmul_s(
     tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
     waves = ceil_div(tiles, engine.num_cores)
     tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
-    compute_s = waves * engine.num_cores * tile_flops / rate
-    traffic = matmul_traffic_bytes(count, rows, inner, columns, word_bytes, engine)
-    return larger(compute_s, traffic / engine.memory_bytes_per_s)
+    return waves * engine.num_cores * tile_flops / rate
 
 
 def matmul_traffic_bytes(
@@ -117,6 +113,6 @@ def traffic_s(num_bytes: Any, engine: Engine) -> Any:
     return num_bytes / engine.elementwise_bytes_per_s
 
 
-def launch_bound_s(busy_s: Any, num_kernels: float, engine: Engine) -> Any:
+def launch_bound_s(busy_s: Any, num_kernels: Any, engine: Engine) -> Any:
     """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
-    return np.maximum(num_kernels * engine.launch_s - busy_s, 0.0)
+    return positive_part(num_kernels * engine.launch_s - busy_s)

@@ -7,6 +7,7 @@ parameters have nothing left to hide behind, so something always stays exposed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import larger, positive_part, smaller
@@ -14,14 +15,17 @@ from meshwright.base.arrays import larger, positive_part, smaller
 
 @dataclass(frozen=True)
 class Transfer:
-    """A collective as an affine function of bytes: fixed seconds, and seconds for each byte."""
+    """A collective as the fastest of some affine functions of its bytes."""
 
-    fixed_s: Any
-    s_per_byte: Any
+    forms: tuple[tuple[Any, Any], ...]
+    """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
 
     def time_s(self, num_bytes: Any, num_messages: Any) -> Any:
-        """Return the seconds of ``num_bytes`` sent as ``num_messages`` collectives."""
-        return num_messages * self.fixed_s + num_bytes * self.s_per_byte
+        """Return the seconds of ``num_bytes`` sent as ``num_messages`` equal collectives."""
+        times = [
+            num_messages * fixed_s + num_bytes * s_per_byte for fixed_s, s_per_byte in self.forms
+        ]
+        return reduce(smaller, times)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class LayerCost:
     """Tensor streams over tatp: rounds that wait for a link or for HBM [s]."""
     forward_share: Any
     """Seconds of the forward pass, communication and launches included [s]."""
+    per_step_s: Any
+    """Communication over tp once for each optimizer step [s]."""
     kept_bytes: Any
     """Activations kept for the backward pass [bytes]."""
     working_bytes: Any

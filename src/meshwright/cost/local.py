@@ -6,39 +6,15 @@ Where a degree does not divide a dim, the largest shard is priced.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger
-from meshwright.graph.op import Op, OpKind, Tensor
+from meshwright.graph.op import TOKEN_DIMS, Op, OpKind, Tensor
+from meshwright.strategy.axis import EXPERT_INNER_DIMS, INNER_DIMS
+from meshwright.strategy.strategy import StrategyOf
 
-_ON_TP = frozenset(
-    {"query", "query_heads", "heads", "key_content", "ffn", "ffn_in", "shared_ffn",
-     "shared_ffn_in", "vocab"}
-)  # fmt: skip
-_ON_TP_BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})
-_ON_ETP = frozenset({"expert_ffn", "expert_ffn_in"})
-
-
-@dataclass(frozen=True)
-class LocalRows:
-    """One way to split a layer for each row: the degrees that a layer sees, and its micro-batch.
-
-    ``cp_stride`` and the other strides are the devices between neighbours on an axis.
-    """
-
-    tp: Any
-    tatp: Any
-    cp: Any
-    ep: Any
-    etp: Any
-    micro_batch_size: Any
-    tp_stride: Any
-    tatp_stride: Any
-    cp_stride: Any
-
-
-LOCAL_FIELDS = tuple(entry.name for entry in fields(LocalRows))
+_BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})
 
 
 @dataclass(frozen=True)
@@ -46,59 +22,64 @@ class LocalLayer:
     """A layer on one device: fixed sizes, degrees, and how its tokens are split."""
 
     sizes: Mapping[str, int]
-    rows: LocalRows
+    degrees: StrategyOf[Any]
     sequence_length: float
     sequence_parallel: bool
     expert_load_imbalance: float
 
     def size(self, dim: str) -> Any:
-        """Return the local size of a dim that is no token dim."""
-        rows, size = self.rows, self.sizes[dim]
-        if dim in _ON_TP:
-            return ceil_div(size, rows.tp)
-        if dim in _ON_TP_BY_KV_HEAD:
-            return larger(ceil_div(size, rows.tp), size / self.sizes["kv_heads"])
-        if dim in _ON_ETP:
-            return ceil_div(size, rows.etp)
-        return ceil_div(size, rows.ep) if dim == "experts" else float(size)
+        """Return the local size of a dim that is no token dim; tatp leaves widths whole."""
+        s, size = self.degrees, self.sizes[dim]
+        if dim == "vocab":
+            return ceil_div(size, s.tp * s.tatp)
+        if dim in _BY_KV_HEAD:
+            return larger(ceil_div(size, s.tp), size / self.sizes["kv_heads"])
+        if dim in INNER_DIMS:
+            return ceil_div(size, s.tp)
+        if dim in EXPERT_INNER_DIMS:
+            return ceil_div(size, s.etp)
+        return ceil_div(size, s.ep) if dim == "experts" else float(size)
 
     def width(self, tensor: Tensor) -> Any:
         """Return the local elements of a tensor for each of its tokens."""
         width: Any = 1.0
         for dim in tensor.dims:
-            if dim not in ("tokens", "routed_tokens", "keys"):
+            if dim not in (*TOKEN_DIMS, "keys"):
                 width = width * self.size(dim)
         return width
 
     @property
     def tokens(self) -> Any:
         """Tokens of one micro-batch on this device where a layer is split over tp by its width."""
-        rows = self.rows
-        return ceil_div(self.sequence_length, rows.cp * rows.tatp) * rows.micro_batch_size
+        s = self.degrees
+        return ceil_div(self.sequence_length, s.cp * s.tatp) * s.micro_batch_size
 
     @property
     def token_shard(self) -> Any:
         """Tokens where they are split over tp too, with sequence parallelism."""
-        return ceil_div(self.tokens, self.rows.tp) if self.sequence_parallel else self.tokens
+        return ceil_div(self.tokens, self.degrees.tp) if self.sequence_parallel else self.tokens
 
     @property
     def routed_rows(self) -> Any:
         """Rows that visit the routed experts of this device; the busiest rank is priced."""
-        rows = self.rows
-        mean = self.tokens / rows.tp * rows.etp * self.sizes.get("top_k", 1)
+        s = self.degrees
+        mean = self.tokens / s.tp * s.etp * self.sizes.get("top_k", 1)
         return mean * self.expert_load_imbalance
 
     def rows_of(self, op: Op) -> Any:
-        """Return the rows that an operator works on, on this device."""
+        """Return the rows that an operator works on, on this device.
+
+        The vocabulary is split over tatp instead of the tokens.
+        """
         if any("routed_tokens" in tensor.dims for tensor in (*op.inputs, *op.outputs)):
             return self.routed_rows
+        if "vocab" in op.output.dims or op.kind is OpKind.LOSS:
+            return self.tokens * self.degrees.tatp
         return self.tokens if splits_width(op) else self.token_shard
 
 
 def splits_width(op: Op) -> bool:
     """Return whether tp splits the width of an operator; otherwise it can split its tokens."""
-    if op.kind in (OpKind.ATTENTION, OpKind.LOSS, OpKind.EMBEDDING):
-        return True
     tensors = (*op.weights, *op.inputs, *op.outputs)
     dims = {dim for tensor in tensors for dim in tensor.dims}
-    return bool(dims & (_ON_TP | _ON_TP_BY_KV_HEAD))
+    return op.kind is OpKind.EMBEDDING or bool(dims & (INNER_DIMS | _BY_KV_HEAD))

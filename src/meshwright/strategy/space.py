@@ -12,7 +12,7 @@ from itertools import permutations
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.strategy.strategy import AXES
+from meshwright.strategy.strategy import AXES, StrategyColumns, StrategyOf
 
 MICRO_BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Sequences of one micro-batch that are tried."""
@@ -53,22 +53,30 @@ def factorizations(number: int, num_factors: int) -> IntArray:
     return np.vstack(parts)
 
 
+def num_prime_factors(number: int) -> int:
+    """Return the number of prime factors, repeated ones counted: 6 for 64, 3 for 66."""
+    count, factor = 0, 2
+    while number > 1:
+        if number % factor == 0:
+            count, number = count + 1, number // factor
+        else:
+            factor = factor + 1 if factor * factor <= number else number
+    return count
+
+
 def device_counts(num_devices: int, host_size: int) -> tuple[int, ...]:
     """Return the numbers of devices to use: all of them, and smoother numbers just below.
 
-    Using fewer devices than given is legal and reported. Below the full number the candidates
-    are the multiples of the host size (and of 1 for a small system) above 7/8 of it that have
-    the most divisors, at most four, so that 60, 66 or a wafer with a dead die find good plans.
+    Using fewer devices than given is legal and reported. Above 7/8 of the full number the whole
+    hosts (single devices of a small system) with more prime factors are tried, at most three, so
+    that 62, 66 or a wafer with a dead die find good plans.
     """
     step = host_size if num_devices >= 4 * host_size else 1
     lowest = num_devices - num_devices // 8
-    below = range(num_devices - num_devices % step, lowest - 1, -step)
-    ranked = sorted(
-        (n for n in below if n < num_devices), key=lambda n: (-len(divisors(n)), -n)
-    )
-    own = len(divisors(num_devices))
-    better = [n for n in ranked if len(divisors(n)) > own]
-    return (num_devices, *better[:4])
+    below = range(num_devices - 1, lowest - 1, -1)
+    own = num_prime_factors(num_devices)
+    better = [n for n in below if n % step == 0 and num_prime_factors(n) > own]
+    return (num_devices, *sorted(better, key=lambda n: (-num_prime_factors(n), -n))[:3])
 
 
 def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
@@ -104,6 +112,69 @@ def first_orders(orders: Sequence[tuple[str, ...]]) -> IntArray:
             keep[index, mask] = key not in seen
             seen.add(key)
     return keep
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What the space of degrees is made of, for one number of devices."""
+
+    num_devices: int
+    num_layers: int
+    global_batch_size: int
+    uses_tatp: bool
+    num_experts: int
+    choices: Choices
+
+
+def degree_columns(grid: Grid) -> StrategyColumns:
+    """Return every combination of degrees for one number of devices, legal or not.
+
+    One row for each ordered factorization into (tp, tatp, cp, dp, pp), expert degrees, number of
+    virtual stages and micro-batch size. Data replicas are not divided into shards here:
+    ``dp_shard`` holds all of dp.
+    """
+    blocks = []
+    choices = grid.choices
+    for tp, cp, dp, pp, tatp in _grids(grid):
+        experts = _expert_degrees(grid, tp, cp, dp)
+        stages = choices.of("num_virtual_stages", tuple(virtual_stage_counts(grid.num_layers, pp)))
+        largest = -(-grid.global_batch_size // dp)
+        sizes = choices.of(
+            "micro_batch_size", [b for b in MICRO_BATCH_SIZES if b == 1 or b <= largest]
+        )
+        rest = [(*e, v, b) for e in experts for v in stages for b in sizes]
+        if rest:
+            fixed = np.tile(np.array([tp, cp, dp, pp, tatp], dtype=float), (len(rest), 1))
+            blocks.append(np.hstack([fixed, np.array(rest, dtype=float)]))
+    table = np.vstack(blocks) if blocks else np.zeros((0, 9))
+    names = ("tp", "cp", "dp_shard", "pp", "tatp", "ep", "etp", "num_virtual_stages",
+             "micro_batch_size")  # fmt: skip
+    columns = {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
+    return StrategyOf(dp_replicate=np.ones(len(table)), **columns)
+
+
+def _grids(grid: Grid) -> Iterator[tuple[int, int, int, int, int]]:
+    """Yield (tp, cp, dp, pp, tatp) of every factorization that the choices allow."""
+    keeps = grid.choices.keeps
+    for row in factorizations(grid.num_devices, 5 if grid.uses_tatp else 4).tolist():
+        tp, cp, dp, pp, tatp = (*row, 1)[:5]
+        asked = (("tp", tp), ("cp", cp), ("dp", dp), ("pp", pp), ("tatp", tatp))
+        if pp <= grid.num_layers and all(keeps(name, value) for name, value in asked):
+            yield tp, cp, dp, pp, tatp
+
+
+def _expert_degrees(grid: Grid, tp: int, cp: int, dp: int) -> list[tuple[int, int]]:
+    """Return the (ep, etp) to try: experts borrow the devices of tp, cp and dp."""
+    if grid.num_experts == 0:
+        return [(1, 1)]
+    pairs = [
+        (ep, etp)
+        for etp in {1, tp}
+        for ep in divisors(grid.num_experts)
+        if (dp * cp * tp) % (ep * etp) == 0
+    ]
+    keeps = grid.choices.keeps
+    return sorted(pair for pair in pairs if keeps("ep", pair[0]) and keeps("etp", pair[1]))
 
 
 def virtual_stage_counts(num_layers: int, num_stages: int) -> Iterator[int]:

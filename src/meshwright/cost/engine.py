@@ -1,0 +1,67 @@
+"""From a chip, its calibration and the software stack to what a device does in a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.compute import Engine
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.chip import ChipSpec, DType
+from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
+
+_SAME_RATE: dict[DType, DType] = {"fp16": "bf16", "bf16": "fp16"}
+"""Types of equal rate on every chip of the catalog, where only one of them is stated."""
+
+
+def stated_rate(chip: ChipSpec, dtype: DType) -> float:
+    """Return the dense peak of a chip for a type [FLOP/s].
+
+    Raises
+    ------
+    SpecError
+        When the chip has no rate for the type; names the types that it has.
+    """
+    for name in (dtype, _SAME_RATE.get(dtype)):
+        if name in chip.matmul_flops_per_s:
+            return chip.matmul_flops_per_s[name]
+    known = ", ".join(sorted(chip.matmul_flops_per_s))
+    raise SpecError(Fault("precision.matmul", f"{chip.name} has no rate for {dtype}", f"has {known}"))
+
+
+def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) -> Any:
+    """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak."""
+    for name in (dtype, _SAME_RATE.get(dtype)):
+        if name in chip.best_matmul_flops_per_s:
+            return chip.best_matmul_flops_per_s[name]
+    return stated_rate(chip, dtype) * calibration.matmul_efficiency
+
+
+def make_engine(
+    chip: ChipSpec, precision: Precision, software: SoftwareStack, calibration: CalibrationOf[Any]
+) -> Engine:
+    """Return the engine of one device.
+
+    Low-precision linear layers leave attention, logits and elementwise work in the activation
+    type, so they have their own rate.
+    """
+    bandwidth = chip.main_memory.bandwidth_bytes_per_s
+    if bandwidth is None:
+        message = "unknown, but every price needs it"
+        raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
+    activation_peak = stated_rate(chip, precision.activation)
+    return Engine(
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration),
+        edge_flops_per_s=reached_rate(chip, precision.activation, calibration),
+        attention_forward_flops_per_s=activation_peak * calibration.attention_forward_efficiency,
+        attention_backward_flops_per_s=activation_peak * calibration.attention_backward_efficiency,
+        memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
+        elementwise_bytes_per_s=bandwidth * calibration.elementwise_efficiency,
+        launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
+        stream_sram_bytes=chip.memories[0].capacity_bytes if len(chip.memories) > 1 else 0.0,
+        tile_rows=float(chip.tile_rows),
+        tile_columns=float(chip.tile_columns),
+        num_cores=float(chip.num_cores or 1),
+        activation_bytes=BYTES_OF[precision.activation],
+        matmul_word_bytes=BYTES_OF[precision.matmul],
+    )

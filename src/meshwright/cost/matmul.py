@@ -1,0 +1,167 @@
+"""A linear layer on one device, its three products, alone or under a tensor stream over tatp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.cost.compute import Engine, matmul_compute_s, matmul_traffic_bytes
+from meshwright.cost.local import LocalLayer
+from meshwright.graph.op import Op
+from meshwright.streams.round_model import (
+    backward_s,
+    forward_s,
+    num_chunks_to_fit,
+    round_link_s,
+    stream_buffer_bytes,
+)
+
+GRADIENT_ACCUMULATION_BYTES = 8.0
+"""Reading and writing an FP32 gradient for each parameter and micro-batch."""
+STREAM_BUFFERS = 4.0
+"""Sub-tensors held and arriving in the stream form on a line."""
+
+
+@dataclass(frozen=True)
+class StreamLinks:
+    """The links between neighbours of a tensor stream; columns."""
+
+    num_members: Any
+    bandwidth_bytes_per_s: Any
+    latency_s: Any
+    message_half_bytes: Any
+    num_parts: float
+    """Directions in which pieces of a sub-tensor travel at once: 2 on a cycle."""
+    accumulator_bytes: float
+    """Bytes of a travelling gradient word."""
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
+
+    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
+    """
+
+    forward_s: Any = 0.0
+    input_gradient_s: Any = 0.0
+    weight_gradient_s: Any = 0.0
+    stream_forward_s: Any = 0.0
+    stream_backward_s: Any = 0.0
+    forward_flops: Any = 0.0
+    backward_flops: Any = 0.0
+    forward_traffic_bytes: Any = 0.0
+    backward_traffic_bytes: Any = 0.0
+    link_bytes: Any = 0.0
+    stream_buffer_bytes: Any = 0.0
+    forward_kernels: Any = 0.0
+    backward_kernels: Any = 0.0
+
+
+@dataclass(frozen=True)
+class _Product:
+    """Seconds of arithmetic, seconds of memory, and bytes of one matrix product."""
+
+    compute_s: Any
+    memory_s: Any
+    traffic_bytes: Any
+
+    @property
+    def time_s(self) -> Any:
+        return larger(self.compute_s, self.memory_s)
+
+
+def matmul_shape(op: Op, layer: LocalLayer) -> tuple[Any, Any, Any, Any]:
+    """Return (number of products, rows of each, inner, columns) on this device, tatp left whole."""
+    inner: Any = 1.0
+    for dim in op.contracted:
+        inner = inner * layer.size(dim)
+    columns: Any = 0.0
+    for tensor in op.outputs:
+        columns = columns + layer.width(tensor)
+    rows = layer.rows_of(op)
+    if "experts" in op.weights[0].dims:
+        experts = layer.size("experts")
+        return experts, ceil_div(rows, experts), inner, columns
+    return 1.0, rows, inner, columns
+
+
+def is_streamed(op: Op) -> bool:
+    """Return whether the weight of a linear layer travels over tatp: all but the vocabulary."""
+    return "vocab" not in op.output.dims
+
+
+def matmul_cost(op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | None) -> OpCost:
+    """Return the products of a linear layer: Y = X W, dX = dY W^T, dW = X^T dY."""
+    count, rows, inner, columns = matmul_shape(op, layer)
+    streams = links is not None and is_streamed(op)
+    rounds: Any = layer.degrees.tatp if streams else 1.0
+    columns = ceil_div(columns, rounds)
+    is_logits = "vocab" in op.output.dims
+    word = engine.activation_bytes if is_logits else engine.matmul_word_bytes
+    rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+
+    def product(m: Any, k: Any, n: Any, extra_bytes: Any) -> _Product:
+        traffic = matmul_traffic_bytes(count, m, k, n, word, engine) + extra_bytes
+        compute_s = matmul_compute_s(count, m, k, n, rate, engine)
+        return _Product(compute_s, traffic / engine.memory_bytes_per_s, traffic)
+
+    forward = product(rows, inner, columns, 0.0)
+    to_input = product(rows, columns, inner, 0.0)
+    params = count * inner * columns
+    to_weight = product(inner, rows, columns, GRADIENT_ACCUMULATION_BYTES * params)
+    flops = 2.0 * rows * params * rounds
+    alone = OpCost(
+        forward_s=rounds * forward.time_s,
+        input_gradient_s=rounds * to_input.time_s,
+        weight_gradient_s=rounds * to_weight.time_s,
+        forward_flops=flops,
+        backward_flops=2.0 * flops,
+        forward_traffic_bytes=rounds * forward.traffic_bytes,
+        backward_traffic_bytes=rounds * (to_input.traffic_bytes + to_weight.traffic_bytes),
+        forward_kernels=rounds,
+        backward_kernels=2.0 * rounds,
+    )
+    if not streams or links is None:
+        return alone
+    return _streamed(alone, forward, to_input, to_weight, params * word, word, links, engine)
+
+
+def _streamed(
+    alone: OpCost, forward: _Product, to_input: _Product, to_weight: _Product,
+    sub_tensor_bytes: Any, word_bytes: float, links: StreamLinks, engine: Engine,
+) -> OpCost:  # fmt: skip
+    """Return the linear layer with what its stream adds: rounds are as slow as their link.
+
+    Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
+    that, through the main memory.
+    """
+    ratio = links.accumulator_bytes / word_bytes
+    buffers = stream_buffer_bytes(sub_tensor_bytes, STREAM_BUFFERS, ratio)
+    chunks = num_chunks_to_fit(buffers, engine.stream_sram_bytes, 0.0 * buffers)
+    relays = chunks > 64.0
+    chunks = where(relays, 1.0, chunks)
+    relay_s = where(relays, 2.0 * sub_tensor_bytes / engine.memory_bytes_per_s, 0.0)
+
+    def link_s(num_bytes: Any) -> Any:
+        return round_link_s(
+            num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
+            num_parts=links.num_parts, num_chunks=chunks,
+        )  # fmt: skip
+
+    item_s, accumulator_s = link_s(sub_tensor_bytes), link_s(sub_tensor_bytes * ratio)
+    members = links.num_members
+    ahead = forward_s(members, forward.compute_s, item_s, forward.memory_s + relay_s)
+    back = backward_s(
+        members, to_input.compute_s + to_weight.compute_s, item_s, accumulator_s,
+        to_input.memory_s + to_weight.memory_s + relay_s * (1.0 + ratio),
+    )  # fmt: skip
+    backward_alone_s = alone.input_gradient_s + alone.weight_gradient_s
+    return replace(
+        alone,
+        stream_forward_s=larger(ahead.total_s - alone.forward_s, 0.0),
+        stream_backward_s=larger(back.total_s - backward_alone_s, 0.0),
+        link_bytes=(members - 1.0) * sub_tensor_bytes * (2.0 + ratio),
+        stream_buffer_bytes=buffers / chunks,
+    )

@@ -1,0 +1,85 @@
+"""Which levels of the network each axis crosses, given the order of the axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from meshwright.base.arrays import smaller
+from meshwright.collectives.group import Group
+from meshwright.collectives.spans import make_group
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.system import NetworkLevel, SystemSpec
+from meshwright.strategy.local_sizes import degree_of
+from meshwright.strategy.strategy import StrategyOf
+
+EXPERT_AXES = ("ep", "edp", "edp_shard")
+
+
+def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> tuple[Any, ...]:
+    """Return the share of link bandwidth that is reached on each level [1].
+
+    Grids and the innermost switch are fast networks; switches between hosts are slow ones.
+    """
+    fast, slow = calibration.fast_network_efficiency, calibration.slow_network_efficiency
+    return tuple(
+        fast if index == 0 or level.kind in ("torus", "mesh") else slow
+        for index, level in enumerate(system.levels)
+    )
+
+
+@dataclass(frozen=True)
+class AxisNetwork:
+    """The groups of each axis for columns of strategies: order and degrees decide the strides."""
+
+    levels: Sequence[NetworkLevel]
+    efficiency: tuple[Any, ...]
+    axis_order: tuple[str, ...]
+    strategy: StrategyOf[Any]
+
+    @cached_property
+    def strides(self) -> dict[str, Any]:
+        """Devices between neighbours on each axis [devices]."""
+        strides: dict[str, Any] = {}
+        stride: Any = self.strategy.tp * 0.0 + 1.0
+        for axis in self.axis_order:
+            strides[axis] = stride
+            stride = stride * getattr(self.strategy, axis)
+        inner = stride * 0.0 + 1.0
+        strides["ep"] = inner * self.strategy.etp
+        strides["edp"] = strides["edp_shard"] = inner * self.strategy.etp * self.strategy.ep
+        strides["etp"] = inner
+        return strides
+
+    def group(self, axis: str) -> Group[Any]:
+        """Return the group of an axis, or of several written as their product (``a*b``)."""
+        names, _, shared = axis.partition("/")
+        members = [self._one(name) for name in names.split("*")]
+        if shared:
+            return members[0]
+        joined = members[0]
+        for member in members[1:]:
+            joined = _joined(joined, member)
+        return joined
+
+    def _one(self, axis: str) -> Group[Any]:
+        degree = degree_of(axis, self.strategy) + 0.0 * self.strategy.tp
+        return make_group(self.levels, self.strides[axis], degree, self.efficiency)
+
+
+def _joined(first: Group[Any], second: Group[Any]) -> Group[Any]:
+    """Return the group over two axes: members multiply at each level, the slower links count."""
+    spans = []
+    for a, b in zip(first.spans, second.spans, strict=True):
+        spans.append(
+            replace(
+                a,
+                size=a.size * b.size,
+                bandwidth_bytes_per_s=smaller(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s),
+                latency_s=a.latency_s + (b.latency_s - a.latency_s) * (b.size > a.size),
+                closes=a.closes * b.closes,
+            )
+        )
+    return Group(tuple(spans))

@@ -1,0 +1,100 @@
+"""What is to be priced: model, system, workload and calibration, with what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from meshwright.cost.compute import Engine
+from meshwright.cost.engine import make_engine
+from meshwright.graph.op import LayerGraph, OpGraph
+from meshwright.graph.transformer import build_graph
+from meshwright.pricing.network import level_efficiencies
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.strategy.calls import CollectiveCall
+from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
+from meshwright.strategy.strategy import ContextKind, Recompute, Streamed, Structure
+
+LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A training step to be priced. The calibration may hold columns of perturbed constants."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    calibration: CalibrationOf[Any]
+
+    @cached_property
+    def graph(self) -> OpGraph:
+        """The operators of the model, under the software of the workload."""
+        software = self.workload.software
+        return build_graph(
+            self.model, dropout=software.dropout, flash_attention=software.flash_attention
+        )
+
+    @cached_property
+    def pieces(self) -> tuple[LayerGraph, ...]:
+        """The kinds of layers, then the embedding, then the head."""
+        return (*self.graph.layers, self.graph.embedding, self.graph.head)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What one device does in a second."""
+        work = self.workload
+        return make_engine(self.system.chip, work.precision, work.software, self.calibration)
+
+    @cached_property
+    def efficiencies(self) -> tuple[Any, ...]:
+        """Share of link bandwidth reached on each level."""
+        return level_efficiencies(self.system, self.calibration)
+
+    @cached_property
+    def _layouts(self) -> dict[LayoutKey, tuple[Any, ...]]:
+        return {}
+
+    def layouts(
+        self, structure: Structure
+    ) -> tuple[tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]], ...]:
+        """Return, for each piece, its collectives and what it keeps, under a structure.
+
+        Derived once for each combination of the choices on which they depend.
+        """
+        key = (
+            structure.sequence_parallel,
+            structure.context_kind,
+            structure.recompute,
+            structure.streamed,
+        )
+        if key not in self._layouts:
+            plain = Structure(
+                sequence_parallel=key[0], context_kind=key[1], recompute=key[2], streamed=key[3],
+                zero_stage=0,
+            )  # fmt: skip
+            self._layouts[key] = tuple(
+                (derive_calls(piece, plain), saved_elements(piece, plain)) for piece in self.pieces
+            )
+        return self._layouts[key]
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether neighbours share links, so that tensor streams have somewhere to run."""
+        return any(level.kind in ("torus", "mesh") for level in self.system.levels)
+
+    @property
+    def num_experts(self) -> int:
+        """Routed experts of the model; 0 for a dense one."""
+        kinds = self.model.layer_kinds
+        return max((kind.experts.num_experts for kind in kinds if kind.experts), default=0)
+
+    def bound_sizes(self, piece: LayerGraph, micro_batch_size: Any) -> Mapping[str, Any]:
+        """Return the sizes of a piece with its token dims bound to a micro-batch."""
+        length = float(self.workload.sequence_length)
+        return piece.bind(length * micro_batch_size, length)
