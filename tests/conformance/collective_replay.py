@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import defaultdict
 
 from meshwright.spec.collective import CollectiveKind
@@ -76,67 +75,23 @@ def replay_s(group, transfers):
     """Return when the last message arrives: each lane of a sender is a private link.
 
     A message occupies its link for (bytes + message_half) / (bandwidth x share) and arrives a
-    latency later. A link serves what is ready in the order of the steps.
+    latency later. A link serves its messages in the order of their steps and waits for the next.
     """
     ordered = sorted(enumerate(transfers), key=lambda entry: (entry[1].step, entry[0]))
-    listed = [transfer for _, transfer in ordered]
-    waiting, followers = _dependencies(listed)
-    ready, idle_since, end_s = defaultdict(list), defaultdict(float), 0.0
-    events = [(0.0, index) for index, count in enumerate(waiting) if count[0] == 0]
-    heapq.heapify(events)
-    while events:
-        now = events[0][0]
-        links = set()
-        while events and events[0][0] == now:
-            _, index = heapq.heappop(events)
-            if index >= 0:
-                link = _link(listed[index])
-                heapq.heappush(ready[link], index)
-                links.add(link)
-            else:
-                links.add(_link(listed[-1 - index]))
-        for link in links:
-            if idle_since[link] > now or not ready[link]:
-                continue
-            index = heapq.heappop(ready[link])
-            free_s, arrival_s = _serve(group, listed[index], now)
-            idle_since[link] = free_s
-            heapq.heappush(events, (free_s, -1 - index))
-            end_s = max(end_s, arrival_s)
-            for follower in followers[index]:
-                waiting[follower][0] -= 1
-                waiting[follower][1] = max(waiting[follower][1], arrival_s)
-                if waiting[follower][0] == 0:
-                    heapq.heappush(events, (waiting[follower][1], follower))
-    return end_s
-
-
-def _link(transfer):
-    return transfer.source, transfer.level, transfer.lane
-
-
-def _serve(group, transfer, now):
-    span = group.spans[transfer.level]
-    rate = span.bandwidth_bytes_per_s * transfer.share
-    free_s = now + (transfer.num_bytes + span.message_half_bytes) / rate
-    return free_s, free_s + span.latency_s
-
-
-def _dependencies(listed):
-    """Return what each transfer still waits for, and who waits for each."""
-    arrivals = defaultdict(list)
-    for index, transfer in enumerate(listed):
+    free_s, arrived_s, end_s = defaultdict(float), defaultdict(list), 0.0
+    for _, transfer in ordered:
+        span = group.spans[transfer.level]
+        rate = span.bandwidth_bytes_per_s * transfer.share
+        link = transfer.source, transfer.level, transfer.lane
+        held = [(transfer.source, chunk) for chunk in transfer.chunks]
+        ready_s = max(
+            (at for place in held for step, at in arrived_s[place] if step < transfer.step),
+            default=0.0,
+        )
+        start_s = max(ready_s, free_s[link])
+        free_s[link] = start_s + (transfer.num_bytes + span.message_half_bytes) / rate
+        arrival_s = free_s[link] + span.latency_s
         for chunk in transfer.chunks:
-            arrivals[transfer.destination, chunk].append(index)
-    waiting, followers = [], defaultdict(list)
-    for index, transfer in enumerate(listed):
-        needs = {
-            earlier
-            for chunk in transfer.chunks
-            for earlier in arrivals[transfer.source, chunk]
-            if listed[earlier].step < transfer.step
-        }
-        waiting.append([len(needs), 0.0])
-        for earlier in needs:
-            followers[earlier].append(index)
-    return waiting, followers
+            arrived_s[transfer.destination, chunk].append((transfer.step, arrival_s))
+        end_s = max(end_s, arrival_s)
+    return end_s

@@ -18,7 +18,8 @@ class Stream:
 
     order: tuple[int, ...]
     """Indices of the spans, first visited first."""
-    first_phase: int = 0
+    first_step: int = 0
+    """Steps by which it follows the streams that begin at once."""
 
 
 def num_gather_chunks(group: Group[float], num_streams: int) -> int:
@@ -34,9 +35,9 @@ def all_gather_transfers(
     chunk_bytes = num_bytes / num_gather_chunks(group, len(streams))
     moves = [list(gather_moves(span)) for span in group.spans]
     phase_steps = max((move.step for listed in moves for move in listed), default=0) + 1
-    for index, stream in enumerate(streams):
+    for index, stream in reversed(list(enumerate(streams))):
         for phase, level in enumerate(stream.order):
-            first_step = (stream.first_phase + phase) * phase_steps
+            first_step = stream.first_step + phase * phase_steps
             held = set(stream.order[:phase])
             for move in moves[level]:
                 for fixed in _elsewhere(shape, level):
@@ -56,7 +57,7 @@ def reversed_transfers(transfers: Iterator[Transfer]) -> Iterator[Transfer]:
     """Yield a reduction: a gather in reverse, where each message is added to what is there."""
     listed = list(transfers)
     last = max((transfer.step for transfer in listed), default=0)
-    for transfer in listed:
+    for transfer in reversed(listed):
         yield replace(
             transfer,
             step=last - transfer.step,
@@ -86,6 +87,22 @@ def rank_of(shape: tuple[int, ...], coordinates: Sequence[int]) -> int:
     for size, coordinate in zip(shape, coordinates, strict=True):
         rank, stride = rank + coordinate * stride, stride * size
     return rank
+
+
+def coordinates_of(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates of every member, innermost first, in the order of their numbers."""
+    for outer_first in product(*[range(size) for size in reversed(shape)]):
+        yield tuple(reversed(outer_first))
+
+
+def crossed_level(shape: tuple[int, ...], source: int, destination: int) -> int:
+    """Return the outermost level at which two members differ."""
+    crossed, inside = 0, 1
+    for level, size in enumerate(shape):
+        if (source // inside) % size != (destination // inside) % size:
+            crossed = level
+        inside *= size
+    return crossed
 
 
 def _ends(

@@ -25,9 +25,9 @@ class Transfer:
     """One message from one member of a group to another.
 
     It may start when the sender holds all of its chunks, that is when every transfer of an earlier
-    step that brings one of them to the sender has arrived. A sender serves its lane of a level in
-    the order of the steps. Members are numbered with the innermost span running fastest; a number
-    of ``group_size`` is the switch.
+    step that brings one of them to the sender has arrived. A sender serves each of its lanes in the
+    order of the steps, and within a step in the order listed. Members are numbered with the
+    innermost span running fastest; a number of ``group_size`` is the switch.
     """
 
     step: int
@@ -56,9 +56,9 @@ class Algorithm(ABC):
 
     kind: CollectiveKind
     replay_slack: float = 0.0
-    """How far the closed form may lie above the replay of the transfers [1].
+    """How far the closed form may lie above the replay of the transfers, relative to it [1].
 
-    0 for lock-step algorithms; more where a pipeline hides part of what the form charges.
+    0 for lock-step algorithms; more where messages overlap that the form charges one by one.
     """
 
     @abstractmethod
@@ -76,7 +76,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield every message, in any order; only for a group where the algorithm applies."""
+        """Yield every message; only for a group where the algorithm applies."""
 
     def time_s(self, num_bytes: Num, group: Group[Num]) -> Num:
         """Return the time of the collective [s]; infinity where it does not apply."""

@@ -1,0 +1,153 @@
+"""One stage of an all-to-all along a single span, and the transfers of such stages in a row.
+
+In a stage every member sends, to each other position of the span, all that it holds for the
+members at that position. On a grid the parcels travel from neighbour to neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num, where
+from meshwright.collectives.gathers import coordinates_of, rank_of
+from meshwright.collectives.group import Group, Span
+from meshwright.collectives.registry import Transfer
+from meshwright.collectives.stages import message_s, shape_of
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One message of a stage; each parcel is (origin, target, half or None for both)."""
+
+    step: int
+    source: int
+    destination: int
+    parcels: tuple[tuple[int, int, int | None], ...]
+    lane: int = 0
+
+
+def exchange_affine(span: Span[Num]) -> tuple[Num, Num]:
+    """Return (fixed_s, seconds_per_byte) of an all-to-all of S bytes per member along one span.
+
+    On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
+    hops of all parcels load each link with S floor(d^2/4) / (2 d), in floor(d/2) messages; on a
+    line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops.
+    """
+    size, rate = span.size, span.bandwidth_bytes_per_s
+    half_s = span.message_half_bytes / rate
+    if not span.is_grid:
+        alone = size == 1.0
+        messages_s = span.latency_s + (size - 1.0) * half_s
+        return where(alone, 0.0, messages_s), (size - 1.0) / size / rate
+    cut: Any = np.floor(size * size / 4.0)
+    ring_s = np.floor(size / 2.0) * message_s(span)
+    line_s = (size - 1.0) * span.latency_s + cut * half_s
+    closes = span.closes == 1.0
+    return where(closes, ring_s, line_s), cut / size / rate / where(closes, 2.0, 1.0)
+
+
+def exchange_shifts(span: Span[float]) -> Iterator[Shift]:
+    """Yield the messages of a stage."""
+    size = round(float(span.size))
+    if not span.is_grid:
+        return _switch_shifts(size)
+    return _ring_shifts(size) if span.closes else _line_shifts(size)
+
+
+def _switch_shifts(size: int) -> Iterator[Shift]:
+    """Yield one message from each member to each other, in steps that load all ports alike."""
+    for step in range(1, size):
+        for rank in range(size):
+            target = (rank + step) % size
+            yield Shift(step - 1, rank, target, ((rank, target, None),))
+
+
+def _ring_shifts(size: int) -> Iterator[Shift]:
+    """Yield the steps of a two-way ring: what has farther to go moves on together."""
+    for step, rank, (lane, way) in product(range(size // 2), range(size), enumerate((1, -1))):
+        origin = (rank - way * step) % size
+        parcels: list[tuple[int, int, int | None]] = [
+            (origin, (origin + way * distance) % size, None)
+            for distance in range(step + 1, (size - 1) // 2 + 1)
+        ]
+        if size % 2 == 0:
+            parcels.append((origin, (origin + size // 2) % size, lane))
+        yield Shift(step, rank, (rank + way) % size, tuple(parcels), lane)
+
+
+def _line_shifts(size: int) -> Iterator[Shift]:
+    """Yield every hop of every parcel, those with the longest way first."""
+    for origin, target in product(range(size), range(size)):
+        way = 1 if target > origin else -1
+        for hop in range(abs(target - origin)):
+            rank = origin + way * hop
+            step = hop * size + size - abs(target - rank)
+            yield Shift(step, rank, rank + way, ((origin, target, None),), 0 if way > 0 else 1)
+
+
+def all_to_all_transfers(
+    num_bytes: float, group: Group[float], orders: Sequence[tuple[int, ...]]
+) -> Iterator[Transfer]:
+    """Yield the messages of an all-to-all whose equal parts visit the spans in these orders."""
+    shape = shape_of(group)
+    per_member = num_exchange_chunks(group, len(orders))
+    stages = [list(exchange_shifts(span)) for span in group.spans]
+    phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
+    for part, order in enumerate(orders):
+        for phase, level in enumerate(order):
+            done = frozenset(order[:phase])
+            for shift in stages[level]:
+                for place in coordinates_of(shape):
+                    if place[level] != shift.source:
+                        continue
+                    chunks = _parcel_chunks(shape, place, level, done, shift, part, len(orders))
+                    there = (*place[:level], shift.destination, *place[level + 1 :])
+                    yield Transfer(
+                        phase * phase_steps + shift.step,
+                        rank_of(shape, place),
+                        rank_of(shape, there),
+                        num_bytes / per_member * len(chunks),
+                        chunks,
+                        level,
+                        shift.lane,
+                    )
+
+
+def num_exchange_chunks(group: Group[float], num_parts: int) -> int:
+    """Return the chunks that one member sends: two halves of each part for each member."""
+    return prod(shape_of(group)) * num_parts * 2
+
+
+def _parcel_chunks(
+    shape: tuple[int, ...],
+    place: tuple[int, ...],
+    level: int,
+    done: frozenset[int],
+    shift: Shift,
+    part: int,
+    num_parts: int,
+) -> tuple[int, ...]:
+    """Return the chunks in a message: those the origin holds for the members at the target.
+
+    Along the levels that are done their destination is where they are; along the others their
+    sender is.
+    """
+    others = [k for k in range(len(shape)) if k != level]
+    size, chunks = prod(shape), []
+    for origin, target, half in shift.parcels:
+        free = [range(shape[k]) for k in others]
+        for values in product(*free):
+            sender, receiver = list(place), list(place)
+            sender[level], receiver[level] = origin, target
+            for k, value in zip(others, values, strict=True):
+                (sender if k in done else receiver)[k] = value
+            pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
+            first = (pair * num_parts + part) * 2
+            chunks += [first, first + 1] if half is None else [first + half]
+    return tuple(chunks)

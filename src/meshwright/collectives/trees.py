@@ -1,0 +1,94 @@
+"""Trees over the members of a group: binary trees, and trees nested over the levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num
+from meshwright.collectives.gathers import rank_of
+
+Parents = Sequence[int | None]
+"""The parent of each position; None at the root."""
+
+
+def ceil_log2(size: Num) -> Num:
+    """Return the least k with 2**k >= size, exactly: the bits of size - 1."""
+    bits: Any = np.frexp(size - 1.0)[1] * 1.0
+    return bits  # type: ignore[no-any-return]
+
+
+def binary_tree(size: int) -> list[int | None]:
+    """Return a binary tree in order: 0 on top, odd positions are leaves, ceil(log2(size)) deep.
+
+    The root of a range is its number that the highest power of two divides.
+    """
+    parents: list[int | None] = [None] * size
+    ranges: list[tuple[int, int, int]] = [(1, size, 0)]
+    while ranges:
+        low, high, parent = ranges.pop()
+        if low < high:
+            root = max(range(low, high), key=lambda number: number & -number)
+            parents[root] = parent
+            ranges += [(low, root, root), (root + 1, high, root)]
+    return parents
+
+
+def second_tree(size: int) -> list[int | None]:
+    """Return the tree whose inner members are leaves of the first: mirrored, or shifted by one."""
+    first = binary_tree(size)
+    if size % 2 == 0:
+        place = [size - 1 - number for number in range(size)]
+    else:
+        place = [(number - 1) % size for number in range(size)]
+    parents: list[int | None] = [None] * size
+    for number, parent in enumerate(first):
+        parents[place[number]] = None if parent is None else place[parent]
+    return parents
+
+
+def chain(size: int) -> list[int | None]:
+    """Return the tree in which each position follows the one before it."""
+    return [None, *range(size - 1)]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One edge of a nested tree: the level it crosses, and the child's distance to the root."""
+
+    child: int
+    parent: int
+    level: int
+    depth: int
+
+
+def nested_tree(
+    shape: tuple[int, ...], coordinates: Sequence[Sequence[int]], tree: Callable[[int], Parents]
+) -> list[Edge]:
+    """Return a tree over all members: a tree inside each domain, then one over their roots."""
+    levels = [tree(size) for size in shape]
+    edges = []
+    for place in coordinates:
+        level = next((k for k, at in enumerate(place) if levels[k][at] is not None), None)
+        if level is not None:
+            above = list(place)
+            above[level] = _known(levels[level][place[level]])
+            depth = sum(_depth(levels[k], at) for k, at in enumerate(place))
+            edges.append(Edge(rank_of(shape, place), rank_of(shape, above), level, depth))
+    return edges
+
+
+def _known(parent: int | None) -> int:
+    assert parent is not None
+    return parent
+
+
+def _depth(parents: Parents, position: int) -> int:
+    """Return the edges between a position and the root."""
+    depth, above = 0, parents[position]
+    while above is not None:
+        depth, above = depth + 1, parents[above]
+    return depth
