@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, Self
+
+from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.declaration import Count, Declaration
@@ -31,6 +33,16 @@ class GridRule(Declaration):
     wraps: Literal["never", "whole_cubes", "full_side"] = "never"
     """``whole_cubes``: all sides wrap once all are multiples of 4 (optical switches join cubes of
     4x4x4). ``full_side``: a side wraps where it is as long as the level allows."""
+
+    @model_validator(mode="after")
+    def _shapes_have_these_dims(self) -> Self:
+        for text in self.shapes:
+            shape = parse_shape(text)
+            if shape is None or len(shape) != self.dims:
+                raise ValueError(f"shapes: {text!r} is no shape of {self.dims} sides such as 4x8")
+        if not self.shapes:
+            raise ValueError("shapes: at least one shape is needed")
+        return self
 
 
 def shape_text(shape: Shape) -> str:

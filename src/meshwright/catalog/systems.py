@@ -6,7 +6,9 @@ import math
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.catalog.chips import chip_names, load_chip
@@ -33,12 +35,26 @@ _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
 _IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
+_AS_ASKED = Provenance(kind="derived", note="from the size asked for")
 
 
 class SystemFile(SystemSpec):
     """A system as it stands in a file: its levels at their largest, and the shapes of a grid."""
 
     grid: GridRule | None = None
+
+    @model_validator(mode="after")
+    def _grid_has_levels(self) -> Self:
+        grid = self.grid
+        if grid is None:
+            return self
+        if len(self.levels) < grid.dims:
+            raise ValueError(f"levels: {grid.dims} are needed, one for each side of the grid")
+        longest = longest_sides(grid, self.levels)
+        for shape in listed_shapes(grid):
+            if any(side > limit for side, limit in zip(shape, longest, strict=True)):
+                raise ValueError(f"grid: {shape_text(shape)} is larger than {shape_text(longest)}")
+        return self
 
 
 def system_names() -> tuple[str, ...]:
@@ -228,6 +244,8 @@ def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
     """Return the system without what only its file says."""
     values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
     values["provenance"] = _kept_origins(file, values["levels"])
+    if "num_devices" in changes:
+        values["provenance"]["num_devices"] = _AS_ASKED
     return SystemSpec.model_validate(values)
 
 
@@ -240,7 +258,11 @@ def _kept_origins(file: SystemFile, levels: tuple[NetworkLevel, ...]) -> dict[st
         if level is None:
             kept[path] = origin
         elif (name := file.levels[int(level[1])].name) in places:
-            kept[f"levels[{places[name]}]{level[2]}"] = origin
+            place = places[name]
+            is_resized = (
+                level[2] == ".size" and levels[place].size != file.levels[int(level[1])].size
+            )
+            kept[f"levels[{place}]{level[2]}"] = _AS_ASKED if is_resized else origin
     return kept
 
 
