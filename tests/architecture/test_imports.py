@@ -1,5 +1,6 @@
 """Imports go one way, and start-up stays light."""
 
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {"numpy", "pydantic", "yaml", "scipy", "rich"}
+HELP_CPU_S = 0.3
 LIST_MODULES = "import sys; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
 
 
@@ -47,3 +49,15 @@ def test_help_is_light(words):
         "except SystemExit as stop: assert stop.code == 0"
     )
     assert not HEAVY & modules_after(code)
+
+
+def test_help_takes_little_cpu():
+    def children_cpu_s():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    before_s = children_cpu_s()
+    subprocess.run(
+        [sys.executable, "-m", "meshwright", "--help"], capture_output=True, check=True, cwd=ROOT
+    )
+    assert children_cpu_s() - before_s <= HELP_CPU_S

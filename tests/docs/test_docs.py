@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from meshwright.cli.commands import COMMANDS
 from meshwright.cli.main import main
 
 ROOT = Path(__file__).parents[2]
@@ -54,3 +55,8 @@ def test_links_and_paths_exist(page):
         for path in IN_REPOSITORY.findall(text)
         if "NAME" not in path and not any((place / path).exists() for place in places)
     ] == []
+
+
+def test_readme_lists_the_commands():
+    table = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert table == list(COMMANDS)

@@ -75,7 +75,7 @@ def add_commands(
     position = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     name = words[position] if position < len(words) else ""
     if name and name not in table:
-        raise UnknownNameError(f"command{path}", name, table)
+        raise UnknownNameError(f"{path}command", name, table)
     choices = parser.add_subparsers(metavar="COMMAND", title="commands")
     parsers = {
         key: choices.add_parser(
@@ -89,7 +89,7 @@ def add_commands(
     if isinstance(entry, Command):
         add_options(parsers[name], entry)
         return parsers[name]
-    return add_commands(parsers[name], present(entry.members), words[position + 1 :], f" {name}")
+    return add_commands(parsers[name], present(entry.members), words[position + 1 :], f"{name} ")
 
 
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:

@@ -85,7 +85,7 @@ def test_interrupt_is_130(command, capsys):
     ("words", "message"),
     [
         (["dmo"], "unknown command 'dmo'; did you mean demo?"),
-        (["show", "thin"], "unknown command show 'thin'; did you mean thing?"),
+        (["show", "thin"], "unknown show command 'thin'; did you mean thing?"),
         (["demo", "--dpeth", "1"], "unknown option '--dpeth'; did you mean --depth?"),
         (["demo", "extra"], "unexpected argument 'extra'"),
         (["demo", "--depth", "x"], "argument --depth: invalid int value: 'x'"),
