@@ -175,7 +175,7 @@ def weight_elements(op: Op, sizes: Mapping[str, int]) -> int:
     return sum(prod(sizes[dim] for dim in weight.dims) for weight in op.weights)
 
 
-def count_parameters(graph: OpGraph) -> int:
+def graph_parameters(graph: OpGraph) -> int:
     """Return the exact number of parameters; a weight that both edges name is held once."""
     total = sum(
         layer.count * weight_elements(op, layer.sizes) for layer in graph.layers for op in layer.ops

@@ -3,7 +3,7 @@
 A matrix product of two sharded operands needs, axis by axis,
 
 1. nothing, where the axis splits a free dim of one operand, or a batch dim of both;
-2. a gather of the operand whose contracted dim it splits alone;
+2. a gather of the operand whose contracted (or batch) dim it splits alone;
 3. a reduction of the output, where it splits the contracted dim of both;
 4. a gather of one operand, where free dims of both claim the axis. Which one is a structural
    choice: the activations (Megatron sequence parallelism, TATP input streaming) or the weights
@@ -171,13 +171,16 @@ def matmul(
     """
     gathered: dict[Side, list[Move]] = {"left": [], "right": []}
     local = Sharding()
+    shared = set(left.dims) & set(right.dims)
     for axis in dict.fromkeys((*left.layout.axes, *right.layout.axes)):
-        l_dim, r_dim = left.layout.dim_of(axis), right.layout.dim_of(axis)
-        side = _to_gather(axis, l_dim, r_dim, output_dims, arbiter)
-        if side is not None:
-            source = l_dim if side == "left" else r_dim
-            gathered[side].append(Move(CollectiveKind.ALL_GATHER, axis, source))
-        remaining = r_dim if side == "left" else l_dim or r_dim
+        dims: dict[Side, str | None] = {
+            "left": left.layout.dim_of(axis),
+            "right": right.layout.dim_of(axis),
+        }
+        for side in _to_gather(axis, dims["left"], dims["right"], shared, arbiter):
+            gathered[side].append(Move(CollectiveKind.ALL_GATHER, axis, dims[side]))
+            dims[side] = None
+        remaining = dims["left"] or dims["right"]
         if remaining in output_dims:
             local = local.along(axis, remaining)
         elif remaining is not None:
@@ -189,15 +192,16 @@ def matmul(
 
 
 def _to_gather(
-    axis: str, left: str | None, right: str | None, output_dims: tuple[str, ...], arbiter: Arbiter
-) -> Side | None:
-    """Return which operand has to be gathered over an axis, given the dims that it splits."""
+    axis: str, left: str | None, right: str | None, shared: set[str], arbiter: Arbiter
+) -> list[Side]:
+    """Return which operands have to be gathered over an axis, given the dims that it splits."""
     if left == right:
-        return None
-    if left is not None and left not in output_dims:
-        return "left"
-    if right is not None and right not in output_dims:
-        return "right"
-    if left is None or right is None:
-        return None
-    return arbiter(axis, left, right)
+        return []
+    sides: list[Side] = []
+    if left in shared:
+        sides.append("left")
+    if right in shared:
+        sides.append("right")
+    if not sides and left is not None and right is not None:
+        sides.append(arbiter(axis, left, right))
+    return sides

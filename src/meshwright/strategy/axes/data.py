@@ -38,7 +38,7 @@ class DataAxis(Axis):
             "ZeRO shards over dp_shard and cp; with one device there it equals stage 0",
             _has_no_group,
             "ZeRO stage {zero_stage} with dp_shard 1 and cp 1 shards nothing",
-            ("dp_shard",),
+            (),
             "zero_stage=0",
         ),
     )

@@ -39,7 +39,7 @@ def _has_no_group(case: Case) -> Mask:
 def _cuts_sequence(case: Case) -> Mask:
     if not (case.structure.sequence_parallel and case.has_long_rows):
         return case.no_rows
-    return case.sequence_length % (case.s.cp * case.s.tp) != 0
+    return (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
 
 
 class TensorAxis(Axis):
@@ -73,7 +73,7 @@ class TensorAxis(Axis):
             "sequence parallelism splits tokens over the tp group, which here is one device",
             _has_no_group,
             "sequence parallelism with tp 1 splits nothing",
-            ("tp",),
+            (),
             "sequence_parallel=false",
         ),
         Rule(
