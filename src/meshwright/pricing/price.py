@@ -1,0 +1,58 @@
+"""The price of given strategies, one or a column of them, each with all its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from meshwright.pricing.layers import Collectives, price_layers
+from meshwright.pricing.network import AxisNetwork
+from meshwright.pricing.problem import Problem
+from meshwright.pricing.stages import PipelinePrice, price_pipeline
+from meshwright.pricing.steps import StepPrice, price_step, sync_links
+from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.derivation import stage_boundary_calls
+from meshwright.strategy.calls import call_elements
+from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure, stack
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Strategies under one structure, with the price of each."""
+
+    strategy: StrategyColumns
+    structure: Structure
+    step: StepPrice
+    pipeline: PipelinePrice
+
+
+def price_columns(problem: Problem, structure: Structure, strategy: StrategyColumns) -> Priced:
+    """Return the price of each row of the columns, all under one structure."""
+    layers = price_layers(
+        problem, structure, strategy, (structure.recompute,),
+        uses_tatp=bool((strategy.tatp > 1).any()),
+    )  # fmt: skip
+    network = AxisNetwork(
+        problem.system.levels, problem.efficiencies, structure.axis_order, strategy
+    )
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    send = send_s(problem, structure, strategy, collectives)
+    pipeline = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
+    step = price_step(problem, structure, strategy, pipeline, sync_links(problem, collectives))
+    return Priced(strategy, structure, step, pipeline)
+
+
+def price_one(problem: Problem, structure: Structure, strategy: Strategy) -> Priced:
+    """Return the price of one strategy: a column of one row."""
+    return price_columns(problem, structure, stack([strategy]))
+
+
+def send_s(
+    problem: Problem, structure: Structure, strategy: Any, collectives: Collectives
+) -> Any:
+    """Return the seconds in which one micro-batch passes to the next stage [s]."""
+    plain = replace(structure, zero_stage=0)
+    call = stage_boundary_calls(problem.graph, plain)[0]
+    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
+    num_bytes = problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)

@@ -1,0 +1,166 @@
+"""From layer prices to the pipeline: stages, schedule, and what each stage holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.cost.layer import LayerCost
+from meshwright.cost.memory import StageState
+from meshwright.cost.stage import POSITIONS, StageLayout, at_position, stage_cost, stage_layout
+from meshwright.cost.step import PipelineCost
+from meshwright.pricing.layers import LayerPrices
+from meshwright.pricing.problem import Problem
+from meshwright.schedule import schedules
+from meshwright.strategy.strategy import ScheduleKind, StrategyOf, Structure
+
+
+@dataclass(frozen=True)
+class PipelinePrice:
+    """The pipeline of columns of strategies, and what its first, middle and last stages hold."""
+
+    pipeline: PipelineCost
+    states: tuple[StageState, ...]
+    flops: Any
+    """Executed on the slowest stage in a step [FLOP]."""
+    memory_traffic_bytes: Any
+    link_traffic_bytes: Any
+
+
+def price_pipeline(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyOf[Any],
+    prices: LayerPrices,
+    send_s: Any,
+) -> PipelinePrice:
+    """Return the pipeline for columns of strategies whose layers have these prices.
+
+    Parameters
+    ----------
+    send_s
+        Seconds to pass the activations of one micro-batch to the next stage [s].
+    """
+    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
+    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
+    num_micro_batches = micro_batches(problem, strategy)
+    schedule = schedules[structure.schedule]
+    bubble_s = schedule.bubble_s(
+        stage.others_forward_s,
+        stage.others_backward_input_s,
+        stage.others_backward_weight_s,
+        send_s,
+        strategy.pp,
+        strategy.num_virtual_stages,
+        num_micro_batches,
+    )
+    slowest = stage.bottleneck
+    pipeline = _pipeline_cost(slowest, num_micro_batches, bubble_s, strategy, structure, send_s)
+    pipeline = PipelineCost(
+        **pipeline,
+        num_layers=stage.layers_of_bottleneck,
+        tied_sync_s=_tied_sync_s(problem, prices.embedding, strategy, send_s),
+    )
+    states = tuple(
+        _stage_state(problem, structure, strategy, prices, layout, position, num_micro_batches)
+        for position in POSITIONS
+    )
+    return PipelinePrice(
+        pipeline=pipeline,
+        states=states,
+        flops=slowest.flops * num_micro_batches,
+        memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
+        link_traffic_bytes=slowest.link_traffic_bytes * num_micro_batches,
+    )
+
+
+def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+    """Return the micro-batches of one step on the rank that has most of them."""
+    sequences = ceil_div(problem.workload.global_batch_size, strategy.dp)
+    return ceil_div(sequences, strategy.micro_batch_size)
+
+
+def _pipeline_cost(
+    slowest: LayerCost, num_micro_batches: Any, bubble_s: Any, strategy: StrategyOf[Any],
+    structure: Structure, send_s: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
+
+    Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
+    chunk, so only those of warm-up and cool-down show.
+    """
+    schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
+    if structure.schedule is ScheduleKind.INTERLEAVED:
+        sends = schedule.num_exposed_sends(strategy.pp, v, m)
+    else:
+        sends = m * schedule.sends_per_micro_batch(v)
+    backward_window_s = slowest.input_gradient_s + slowest.weight_gradient_s + slowest.recompute_s
+    gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
+    return {
+        "compute_s": m * (slowest.forward_s + gradients_s),
+        "recompute_s": m * slowest.recompute_s,
+        "launch_s": m * slowest.launch_s,
+        "tp_comm_s": m * slowest.tp_s + slowest.per_step_s,
+        "cp_comm_s": m * slowest.cp_s,
+        "ep_comm_s": m * slowest.ep_s,
+        "tatp_stream_s": m * slowest.stream_s,
+        "pp_comm_s": sends * send_s * (strategy.pp > 1),
+        "bubble_s": bubble_s,
+        "forward_window_s": slowest.forward_s,
+        "backward_window_s": backward_window_s,
+        "num_micro_batches": m,
+    }
+
+
+def _tied_sync_s(
+    problem: Problem, embedding: LayerCost, strategy: StrategyOf[Any], send_s: Any
+) -> Any:
+    """Return the seconds of summing the gradient of a tied embedding over both ends.
+
+    Two ranks exchange halves and gather: each sends its part of the table once.
+    """
+    if not problem.graph.tied:
+        return 0.0 * send_s
+    word = problem.workload.optimizer.reduced_gradient_bytes_per_param
+    tokens_bytes = (
+        problem.engine.activation_bytes
+        * problem.model.hidden_size
+        * problem.workload.sequence_length
+        * strategy.micro_batch_size
+        / (strategy.cp * strategy.tatp)
+    )
+    seconds_per_byte = send_s / tokens_bytes
+    return embedding.dense_params * word * seconds_per_byte * (strategy.pp > 1)
+
+
+def _stage_state(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    layout: StageLayout, position: str, num_micro_batches: Any,
+) -> StageState:  # fmt: skip
+    """Return what the stage at a position holds."""
+    cost = at_position(prices.kinds, prices.embedding, prices.head, layout, position)
+    index = {"first": 0.0 * strategy.pp, "middle": 1.0 + 0.0 * strategy.pp}.get(
+        position, strategy.pp - 1.0
+    )
+    in_flight = schedules[structure.schedule].peak_in_flight(
+        index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
+    )
+    counts = layout.layers_of(position)
+    has_head = layout.edges_of(position)[1]
+    params = cost.dense_params
+    if problem.graph.tied:
+        copy = prices.embedding.dense_params * (has_head * (strategy.pp > 1))
+        params = params + copy
+    is_gpipe = structure.schedule is ScheduleKind.GPIPE
+    logits = prices.head.working_bytes * has_head
+    waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0
+    return StageState(
+        dense_params=params,
+        expert_params=cost.expert_params,
+        kept_bytes=cost.kept_bytes,
+        in_flight=where(in_flight > 0, in_flight, 0.0),
+        working_bytes=cost.working_bytes + waiting,
+        num_layers=sum(counts[1:], counts[0]),
+    )

@@ -1,0 +1,193 @@
+"""From the pipeline to the whole step: data-parallel state, update, memory, energy, money."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, is_dataclass
+from functools import reduce
+from typing import Any, TypeVar
+
+import numpy as np
+
+from meshwright.base.arrays import larger
+from meshwright.cost.energy import device_energy_j, step_cost_usd, system_energy_j
+from meshwright.cost.memory import MemoryUse, ShardDegrees, StageState, host_bytes, memory_use
+from meshwright.cost.step import (
+    DataParallelLinks,
+    StepTime,
+    gradient_sync,
+    offload_step_s,
+    optimizer_step_s,
+    step_time,
+)
+from meshwright.pricing.layers import Collectives
+from meshwright.pricing.problem import Problem
+from meshwright.pricing.stages import PipelinePrice
+from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.strategy import Offload, StrategyOf, Structure
+
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class SyncLinks:
+    """Collectives over the data-parallel axes of dense parameters, and of expert parameters."""
+
+    dense: DataParallelLinks
+    expert: DataParallelLinks | None
+
+
+@dataclass(frozen=True)
+class StepPrice:
+    """The price of a step for columns of strategies."""
+
+    time: StepTime
+    memory: tuple[MemoryUse, ...]
+    """Of the first, the fullest middle and the last stage."""
+    host_bytes: Any
+    """On the host, for one device [bytes]."""
+    energy_j: Any
+    cost_usd: Any
+    num_devices: Any
+    flops: Any
+    """Executed by the slowest device [FLOP]."""
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Memory of the fullest device [bytes]."""
+        return reduce(larger, [use.total_bytes for use in self.memory])
+
+
+def take_rows(record: Record, rows: Any) -> Record:
+    """Return the named rows of a record of columns; numbers stay as they are."""
+    if isinstance(record, np.ndarray):
+        return record[rows]  # type: ignore[return-value]
+    if isinstance(record, tuple):
+        return tuple(take_rows(entry, rows) for entry in record)  # type: ignore[return-value]
+    if is_dataclass(record) and not isinstance(record, type):
+        parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record)}
+        return type(record)(**parts)
+    return record
+
+
+def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
+    """Return the data-parallel collectives for the strategies of a network."""
+    s = collectives.network.strategy
+    dense = _links(collectives, "dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
+    degrees = s.dp_shard * s.cp
+    experts = None
+    if problem.num_experts:
+        shard_degree = s.dp_shard * s.cp * s.tp / (s.ep * s.etp)
+        experts = _links(collectives, "edp_shard", "dp_replicate", "edp", shard_degree)
+    return SyncLinks(_with_degrees(dense, degrees), experts)
+
+
+def _links(
+    collectives: Collectives, shard: str, replicate: str, everyone: str, degrees: Any = 1.0
+) -> DataParallelLinks:
+    return DataParallelLinks(
+        reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
+        all_gather=collectives.transfer(CollectiveKind.ALL_GATHER, shard),
+        replicate_all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, replicate),
+        all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, everyone),
+        degrees=degrees,
+    )
+
+
+def _with_degrees(links: DataParallelLinks, degrees: Any) -> DataParallelLinks:
+    parts = {f.name: getattr(links, f.name) for f in fields(links)}
+    return DataParallelLinks(**{**parts, "degrees": degrees})
+
+
+def jitter_fraction(num_devices: Any, spread: Any) -> Any:
+    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+
+    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
+    value of normal draws (Cramer 1946, section 28.6), first order.
+    """
+    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
+    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
+    return spread * roots[inverse].reshape(np.shape(num_devices))
+
+
+def price_step(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyOf[Any],
+    price: PipelinePrice,
+    links: SyncLinks,
+) -> StepPrice:
+    """Return the whole step for columns of strategies, whose pipelines have these prices."""
+    optimizer, calibration = problem.workload.optimizer, problem.calibration
+    shards = _shard_degrees(links)
+    heaviest = _heaviest(price.states)
+    exposed_s, hidden_s = gradient_sync(
+        heaviest.dense_params, links.dense, price.pipeline, structure, optimizer
+    )
+    if links.expert is not None:
+        more_exposed_s, more_hidden_s = gradient_sync(
+            heaviest.expert_params, links.expert, price.pipeline, structure, optimizer
+        )
+        exposed_s, hidden_s = exposed_s + more_exposed_s, hidden_s + more_hidden_s
+    optimizer_s = optimizer_step_s(
+        heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
+    )
+    offload_s = 0.0 * optimizer_s
+    if structure.offload is not Offload.NONE and problem.system.host is not None:
+        offload_s = offload_step_s(
+            heaviest, shards, price.pipeline, structure, optimizer,
+            problem.system.host.bandwidth_bytes_per_s,
+        )  # fmt: skip
+    time = step_time(
+        price.pipeline, exposed_s, hidden_s, optimizer_s, offload_s,
+        sigma=calibration.overlap_slowdown,
+        jitter=jitter_fraction(strategy.num_devices, calibration.jitter),
+    )  # fmt: skip
+    return _step_price(problem, structure, strategy, price, shards, time)
+
+
+def _step_price(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice,
+    shards: ShardDegrees, time: StepTime,
+) -> StepPrice:  # fmt: skip
+    """Return time with memory, energy and money."""
+    system, calibration = problem.system, problem.calibration
+    uses = tuple(
+        memory_use(
+            state, shards, structure, problem.workload.optimizer,
+            capacity_bytes=system.chip.main_memory.capacity_bytes,
+            margin_fraction=calibration.memory_margin_fraction,
+            buffer_bytes=calibration.communication_buffer_bytes,
+        )
+        for state in price.states
+    )  # fmt: skip
+    on_host = [
+        host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
+    ]
+    busy_s = time.compute_s + time.recompute_s + time.optimizer_s
+    energy = device_energy_j(
+        system.chip, time.total_s, busy_s, price.flops, price.memory_traffic_bytes,
+        price.link_traffic_bytes, system.levels[0].energy_j_per_byte,
+    )  # fmt: skip
+    num_devices = strategy.num_devices
+    return StepPrice(
+        time=time,
+        memory=uses,
+        host_bytes=reduce(larger, on_host),
+        energy_j=system_energy_j(system, energy, num_devices),
+        cost_usd=step_cost_usd(system.chip, time.total_s, num_devices),
+        num_devices=num_devices,
+        flops=price.flops,
+    )
+
+
+def _shard_degrees(links: SyncLinks) -> ShardDegrees:
+    expert = 1.0 if links.expert is None else links.expert.degrees
+    return ShardDegrees(dense=links.dense.degrees, expert=expert)
+
+
+def _heaviest(states: tuple[StageState, ...]) -> StageState:
+    """Return the most of everything that any stage holds."""
+    return StageState(
+        **{f.name: reduce(larger, [getattr(s, f.name) for s in states]) for f in fields(StageState)}
+    )
