@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.baselines.calculon import layers
 from meshwright.baselines.calculon.declarations import Application
+from meshwright.baselines.calculon.executions import (
+    ALL_REDUCE,
+    ATTENTION_RECOMPUTE,
+    FULL_RECOMPUTE,
+    PIPE_OVERLAP,
+    SEQUENCE_PARALLEL,
+)
 from meshwright.baselines.calculon.hardware import Column, Links
 from meshwright.baselines.calculon.layers import Joint, Layer
 
@@ -41,6 +51,52 @@ class BlockChoices:
     fused_activation: Column
     waits_for_tile: Column
     """1 where a tiled transfer leaves its first tile exposed (pipe), 0 where not (ring)."""
+
+
+class ChosenColumns(Protocol):
+    """Columns of plans, or of a table of blocks, that say how a block is run."""
+
+    @property
+    def micro_batch_size(self) -> FloatArray:
+        """Samples of a micro-batch."""
+
+    @property
+    def recompute(self) -> IntArray:
+        """Index in ``RECOMPUTES``."""
+
+    @property
+    def communication(self) -> IntArray:
+        """Index in ``COMMUNICATIONS``."""
+
+    @property
+    def overlap(self) -> IntArray:
+        """Index in ``OVERLAPS``."""
+
+    @property
+    def gather_again(self) -> BoolArray:
+        """Whether gathered activations are gathered a second time."""
+
+
+def block_choices(
+    columns: ChosenColumns, tp: Column, links: Links, fused_activation: BoolArray
+) -> BlockChoices:
+    """Return the columns on which the cost of a block depends."""
+    return BlockChoices(
+        tp=tp,
+        micro_batch_size=columns.micro_batch_size,
+        links=links,
+        recomputes_all=_flag(columns.recompute == FULL_RECOMPUTE),
+        recomputes_attention=_flag(columns.recompute >= ATTENTION_RECOMPUTE),
+        gather_again=_flag(columns.gather_again),
+        is_split=_flag(columns.communication == SEQUENCE_PARALLEL),
+        is_split_at_ends=_flag(columns.communication != ALL_REDUCE),
+        fused_activation=_flag(fused_activation),
+        waits_for_tile=_flag(columns.overlap == PIPE_OVERLAP),
+    )
+
+
+def _flag(condition: BoolArray) -> FloatArray:
+    return condition.astype(np.float64)
 
 
 @dataclass(frozen=True)

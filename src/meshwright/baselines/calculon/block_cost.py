@@ -1,4 +1,4 @@
-"""What one block costs for one micro-batch: seconds by pass, tensor-parallel transfers, bytes.
+"""What one block costs: seconds by pass, tensor-parallel transfers, bytes, optimizer step.
 
 The last block of a chunk is the *edge* block: it may reduce differently where the pipeline sends
 split activations. All other blocks are *base* blocks.
@@ -6,7 +6,7 @@ split activations. All other blocks are *base* blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,6 +18,9 @@ from meshwright.baselines.calculon.block import BlockChoices, BlockStructure, bl
 from meshwright.baselines.calculon.declarations import Application
 from meshwright.baselines.calculon.hardware import Column, Machine
 from meshwright.baselines.calculon.layers import NO_WORK, Joint, Layer, Work
+
+ADAM_FLOPS_PER_WEIGHT = 11
+FULL_WORD_BYTES = 4.0
 
 
 @dataclass(frozen=True)
@@ -286,3 +289,51 @@ class _LayerClock:
 
 def _opens(layer: Layer) -> bool:
     return layer.joint is not None and layer.joint.is_opening
+
+
+@dataclass(frozen=True)
+class OptimizerCost:
+    """One block on one processor."""
+
+    flops: Any
+    compute_s: Any
+    memory_s: Any
+    busy_s: Any
+    state_bytes: Any
+    gradient_bytes: Any
+    """Gradients of a block at rest, sharded with the optimizer [B]."""
+    whole_gradient_bytes: Any
+    """Gradients of the block at work, in full precision, never sharded [B]."""
+
+
+def optimizer_cost(machine: Machine, weights: Sequence[Any], num_shards: Any) -> OptimizerCost:
+    """Return the optimizer step of one block, whose layers have these weights [elements].
+
+    Two moments in full precision, and a master copy where the weights themselves are smaller.
+    ``num_shards`` is the data-parallel degree with a sharded optimizer, 1 without.
+    """
+    word = machine.bytes_per_element
+    copies = 3 if word < FULL_WORD_BYTES else 2
+    flops: Any = 0.0
+    compute_s: Any = 0.0
+    memory_s: Any = 0.0
+    busy_s: Any = 0.0
+    for count in weights:
+        layer_flops = count / num_shards * ADAM_FLOPS_PER_WEIGHT
+        states = count * FULL_WORD_BYTES * copies / num_shards
+        layer_compute_s = machine.vector.seconds(layer_flops)
+        layer_memory_s = machine.memory.seconds(states)
+        flops = flops + layer_flops
+        compute_s = compute_s + layer_compute_s
+        memory_s = memory_s + layer_memory_s
+        busy_s = busy_s + machine.busy_s(layer_compute_s, layer_memory_s)
+    total: Any = sum(weights)
+    return OptimizerCost(
+        flops=flops,
+        compute_s=compute_s,
+        memory_s=memory_s,
+        busy_s=busy_s,
+        state_bytes=total * FULL_WORD_BYTES * copies / num_shards,
+        gradient_bytes=total * word / num_shards,
+        whole_gradient_bytes=total * FULL_WORD_BYTES,
+    )

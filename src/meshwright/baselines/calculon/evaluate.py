@@ -8,26 +8,33 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, where
-from meshwright.baselines.calculon.block import BlockChoices, BlockStructure
-from meshwright.baselines.calculon.block_cost import BlockCost, block_cost
+from meshwright.baselines.calculon.block import BlockStructure, block_choices
+from meshwright.baselines.calculon.block_cost import (
+    BlockCost,
+    OptimizerCost,
+    block_cost,
+    optimizer_cost,
+)
 from meshwright.baselines.calculon.declarations import Application, System
 from meshwright.baselines.calculon.executions import (
     ALL_REDUCE,
-    ATTENTION_RECOMPUTE,
     ATTENTIONS,
     DATA_TYPES,
-    FULL_RECOMPUTE,
     NO_OVERLAP,
-    PIPE_OVERLAP,
-    SEQUENCE_PARALLEL,
     Executions,
     check_executions,
 )
-from meshwright.baselines.calculon.gradient_sum import DataAxis, block_sum_s, overlapped_sum_s
 from meshwright.baselines.calculon.hardware import Machine, machine_of
 from meshwright.baselines.calculon.memory import Layout, Memory, Offload, memory_of
-from meshwright.baselines.calculon.optimizer_cost import OptimizerCost, optimizer_cost
-from meshwright.baselines.calculon.step_time import StepTime, stage_time, step_time
+from meshwright.baselines.calculon.step_time import (
+    DataAxis,
+    StepTime,
+    block_sum_s,
+    overlapped_sum_s,
+    sent_bytes,
+    stage_time,
+    step_time,
+)
 
 REFUSALS = ("", "network", "interleaving", "offload", "memory")
 FITS, NETWORK, INTERLEAVING, OFFLOAD, MEMORY = range(5)
@@ -109,26 +116,6 @@ def structure_of(executions: Executions) -> BlockStructure:
     )
 
 
-def block_choices(machine: Machine, e: Executions) -> BlockChoices:
-    """Return the columns on which the cost of a block depends."""
-    return BlockChoices(
-        tp=e.tp,
-        micro_batch_size=e.micro_batch_size,
-        links=machine.links(e.tp_network),
-        recomputes_all=_flag(e.recompute == FULL_RECOMPUTE),
-        recomputes_attention=_flag(e.recompute >= ATTENTION_RECOMPUTE),
-        gather_again=_flag(e.gather_again),
-        is_split=_flag(e.communication == SEQUENCE_PARALLEL),
-        is_split_at_ends=_flag(e.communication != ALL_REDUCE),
-        fused_activation=_flag(e.fused_activation),
-        waits_for_tile=_flag(e.overlap == PIPE_OVERLAP),
-    )
-
-
-def _flag(condition: BoolArray) -> FloatArray:
-    return condition.astype(np.float64)
-
-
 def layout_of(application: Application, e: Executions) -> Layout:
     """Return how the blocks of each plan are dealt out."""
     blocks = ceil_div(application.num_blocks, e.pp)
@@ -146,12 +133,18 @@ def _evaluate_group(application: Application, system: System, e: Executions) -> 
     machine = machine_of(system, DATA_TYPES[int(e.data_type[0])])
     structure = structure_of(e)
     trains = structure.is_training
-    block = block_cost(application, machine, structure, block_choices(machine, e))
+    choices = block_choices(e, e.tp, machine.links(e.tp_network), e.fused_activation)
+    block = block_cost(application, machine, structure, choices)
     optimizer = optimizer_cost(machine, block.weights, where(e.shard_optimizer, e.dp, 1.0))
-    layout, offload = layout_of(application, e), offload_of(e)
+    layout = layout_of(application, e)
+    offload = Offload.of(e.offload_weights, e.offload_activations, e.offload_optimizer)
     memory = memory_of(block, optimizer, layout, offload, is_training=trains)
+    sent = sent_bytes(
+        application, machine.bytes_per_element, e.tp, e.pp,
+        e.micro_batch_size, e.communication != ALL_REDUCE,
+    )  # fmt: skip
     stage = stage_time(
-        machine, block, optimizer, offload, sent_bytes(application, machine, e),
+        machine, block, optimizer, offload, sent,
         machine.links(e.pp_network), is_training=trains,
     )  # fmt: skip
     axis = data_axis(machine, e)
@@ -182,29 +175,14 @@ def _full(record: Any, num_rows: int) -> Any:
     )
 
 
-def offload_of(e: Executions) -> Offload:
-    """Return what lives in the host's memory."""
-    return Offload(
-        _flag(e.offload_weights), _flag(e.offload_activations), _flag(e.offload_optimizer)
-    )
-
-
-def sent_bytes(application: Application, machine: Machine, e: Executions) -> FloatArray:
-    """Return what a stage sends to the next one per micro-batch [B]; 0 without stages."""
-    tokens = e.micro_batch_size * application.sequence_size
-    kept = where(e.communication != ALL_REDUCE, tokens // e.tp, tokens)
-    size: FloatArray = kept * application.hidden_size * machine.bytes_per_element * (e.pp > 1)
-    return size
-
-
 def data_axis(machine: Machine, e: Executions) -> DataAxis:
     """Return the data axis of each plan."""
     return DataAxis(
         dp=e.dp,
         links=machine.links(e.dp_network),
-        shards_optimizer=_flag(e.shard_optimizer),
-        shares_tensor_network=_flag(e.dp_network == e.tp_network),
-        shares_pipeline_network=_flag(e.dp_network == e.pp_network),
+        shards_optimizer=e.shard_optimizer.astype(np.float64),
+        shares_tensor_network=(e.dp_network == e.tp_network).astype(np.float64),
+        shares_pipeline_network=(e.dp_network == e.pp_network).astype(np.float64),
     )
 
 

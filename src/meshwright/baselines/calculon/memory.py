@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.base.arrays import smaller, where
-from meshwright.baselines.calculon.block_cost import BlockCost
-from meshwright.baselines.calculon.optimizer_cost import OptimizerCost
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, smaller, where
+from meshwright.baselines.calculon.block_cost import BlockCost, OptimizerCost
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Offload:
     weights: Any
     activations: Any
     optimizer: Any
+
+    @classmethod
+    def of(cls, weights: BoolArray, activations: BoolArray, optimizer: BoolArray) -> Offload:
+        """Return the flags of columns of truth values."""
+        return cls(*(column.astype(np.float64) for column in (weights, activations, optimizer)))
 
 
 @dataclass(frozen=True)
