@@ -92,8 +92,8 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     name = _catalog_name(text) if isinstance(name_or_path, str) else None
     if name is not None:
         return _catalog_model(name)
-    path = Path(name_or_path).expanduser()
-    if _exists(path):
+    path = Path(text)
+    if text and _exists(path):
         return _load_path(path)
     if isinstance(name_or_path, Path) or text.endswith(".json") or text.startswith((".", "/", "~")):
         hint = "expected a config.json, its folder, or a catalog name"

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from meshwright.graph.op import LayerGraph, Op, OpGraph, weight_elements
+from meshwright.graph.flops import ScoreCount, attention_flops_per_token, op_flops_per_token
+from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, weight_elements
 from meshwright.graph.parameters import (
     COUNT_CONVENTIONS,
     ParameterCounts,
@@ -15,7 +16,6 @@ from meshwright.graph.parameters import (
     kv_cache_bytes_per_token,
     windowed_kv_cache_bytes_per_token,
 )
-from meshwright.graph.token_flops import token_flops, token_key_flops
 from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 
 KV_WORD_BYTES: Final = 2.0
@@ -81,7 +81,6 @@ def _operator_records(graph: OpGraph) -> Iterator[dict[str, Any]]:
 
 def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str, Any]]:
     for op in layer.ops:
-        per_key = token_key_flops(op.attention) if op.attention is not None else 0.0
         yield {
             "place": place,
             "num_layers": layer.count,
@@ -89,9 +88,17 @@ def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str
             "kind": str(op.kind),
             "dims": _op_dims(op, layer),
             "num_params": _own_params(op, layer, graph),
-            "forward_flops_per_token": token_flops(op, layer),
-            "forward_flops_per_token_and_key": per_key,
+            **_flops(op, layer),
         }
+
+
+def _flops(op: Op, layer: LayerGraph) -> dict[str, float]:
+    """Return the forward FLOPs of one token; those of the attention core go with the keys seen."""
+    if op.kind is OpKind.ATTENTION and op.attention is not None:
+        per_token, per_key = 0.0, attention_flops_per_token(op.attention, 1.0)
+    else:
+        per_token, per_key = op_flops_per_token(op, layer, 1.0, ScoreCount.FULL), 0.0
+    return {"forward_flops_per_token": per_token, "forward_flops_per_token_and_key": per_key}
 
 
 def _own_params(op: Op, layer: LayerGraph, graph: OpGraph) -> int:

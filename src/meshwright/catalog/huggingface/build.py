@@ -115,10 +115,15 @@ def _head_note(tied: bool) -> str:
 
 
 def _default_notes(fields: Fields) -> tuple[str, ...]:
-    if not fields.defaults:
-        return ()
-    listed = ", ".join(f"{name} = {_written(value)}" for name, value in fields.defaults.items())
-    return (f"not stated, default of the configuration class: {listed}",)
+    """Return which fields are not stated, and what holds instead."""
+    taken = [f"{name} = {_written(v)}" for name, v in fields.defaults.items() if v is not None]
+    derived = [name for name, value in fields.defaults.items() if value is None]
+    lines = []
+    if taken:
+        lines.append(f"not stated, default of the configuration class: {', '.join(taken)}")
+    if derived:
+        lines.append(f"not stated, so derived by the rule of the family: {', '.join(derived)}")
+    return tuple(lines)
 
 
 def _written(value: object) -> str:

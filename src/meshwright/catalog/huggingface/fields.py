@@ -31,8 +31,9 @@ class Fields:
         self.prefix = prefix
         self.faults: list[Fault] = []
         self.defaults: dict[str, Any] = {}
-        """Fields that the configuration does not state, and the documented default taken."""
+        """Fields that are not stated, and the documented default; None: derived, or absent."""
         self._values: dict[str, Any] = {}
+        self._stated: dict[str, str] = {}
         self._read_all(config, keys)
         self._refuse_unknown(config, keys, frozenset(harmless))
 
@@ -43,7 +44,7 @@ class Fields:
             if not stated:
                 self._take_default(name, key)
                 continue
-            value = config[stated[0]]
+            value, self._stated[name] = config[stated[0]], stated[0]
             complaint = key.complaint(value)
             if complaint:
                 self.fault(stated[0], complaint)
@@ -59,16 +60,15 @@ class Fields:
 
     def _take_default(self, name: str, key: Key) -> None:
         if key.is_required:
-            self.fault(name, f"missing; {self.family} needs {key.expected}")
+            also = f" (or {', '.join(key.also)})" if key.also else ""
+            self.fault(name, f"missing{also}; {self.family} needs {key.expected}")
         elif key.same_as:
             if key.same_as in self._values:
                 self._values[name] = self.defaults[name] = self._values[key.same_as]
         elif key.kind == "section":
             self._read_section(name, {}, key)
         else:
-            self._values[name] = key.default
-            if key.default is not None:
-                self.defaults[name] = key.default
+            self._values[name] = self.defaults[name] = key.default
 
     def _read_section(self, name: str, config: Mapping[str, Any], key: Key) -> None:
         """Read a nested section; its values are found as ``section.field``."""
@@ -99,7 +99,11 @@ class Fields:
 
     def fault(self, name: str, message: str, fix: str = "") -> None:
         """Record one thing wrong with a field."""
-        self.faults.append(Fault(f"{self.prefix}{name}", message, fix))
+        self.faults.append(Fault(f"{self.prefix}{self.stated(name)}", message, fix))
+
+    def stated(self, name: str) -> str:
+        """Return the name under which the configuration states a field."""
+        return self._stated.get(name, name)
 
     def require(self, holds: bool, name: str, message: str, fix: str = "") -> None:
         """Record a fault where a rule between fields does not hold."""
@@ -144,7 +148,7 @@ class Fields:
         whole, part = self.count(name), self.count(divisor)
         self.require(
             whole % part == 0,
-            f"{name}",
-            f"{whole} is not divisible by {divisor} {part}",
+            name,
+            f"{whole} is not divisible by {self.stated(divisor)} {part}",
             f"the nearest multiple is {max(1, round(whole / part)) * part}",
         )

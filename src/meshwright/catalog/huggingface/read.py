@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -69,7 +70,8 @@ def _open_fields(
 ) -> tuple[Fields, tuple[str, ...]]:
     """Return the checked fields of the text model, and what is left out of it."""
     label = config.get("model_type") or _first_architecture(config)
-    if label not in family.nested_types:
+    by_architecture = not config.get("model_type") and family.nested_types
+    if label not in family.nested_types and not (by_architecture and "text_config" in config):
         fields = Fields(
             config, family.keys, family=str(label), origin=origin, harmless=family.harmless
         )
@@ -177,31 +179,31 @@ def _unknown_faults(config: Mapping[str, Any], label: str, architecture: str) ->
     faults = [
         Fault(field, f"unknown architecture {named}", nearest(label, known_model_types())),
     ]
-    near, missing, unknown = _nearest_by_fields(config)
-    reason = f"of {near}, the nearest known by its fields"
+    near, missing, unknown = _nearest_family(config, label)
+    reason = f"of {near}, the nearest known"
     faults += [Fault(key, f"missing field {reason}") for key in missing]
     faults += [Fault(key, f"unknown field: none {reason}") for key in unknown]
     return faults
 
 
-def _nearest_by_fields(config: Mapping[str, Any]) -> tuple[str, list[str], list[str]]:
-    """Return the family whose fields differ least, what it misses here and does not know."""
+def _nearest_family(config: Mapping[str, Any], label: str) -> tuple[str, list[str], list[str]]:
+    """Return the family nearest by name, else by fields, and how its fields differ from these."""
     inner = config.get("text_config")
-    stated = {
-        key for key in (inner if isinstance(inner, Mapping) else config) if isinstance(key, str)
+    section = inner if isinstance(inner, Mapping) else config
+    stated = {key for key in section if isinstance(key, str)}
+    by_name = difflib.get_close_matches(label.lower(), list(families), 1, 0.6)
+    differences = {
+        entry: _differences(families[entry], stated) for entry in by_name or list(families)
     }
+    near = min(differences, key=lambda entry: (sum(map(len, differences[entry])), entry))
+    return (near, *differences[near])
 
-    def differences(family: Family) -> tuple[list[str], list[str]]:
-        names = {name: {name, *key.also} for name, key in family.keys.items()}
-        known = set().union(*names.values()) | family.harmless | set(FIXED)
-        missing = [
-            name
-            for name, key in family.keys.items()
-            if key.is_required and not names[name] & stated
-        ]
-        return missing, sorted(key for key in stated - known if not is_harmless(key))
 
-    ranked = sorted(
-        families, key=lambda entry: (sum(map(len, differences(families[entry]))), entry)
-    )
-    return (ranked[0], *differences(families[ranked[0]]))
+def _differences(family: Family, stated: set[str]) -> tuple[list[str], list[str]]:
+    """Return the fields that a family needs and misses, and those that it does not know."""
+    names = {name: {name, *key.also} for name, key in family.keys.items()}
+    known = set().union(*names.values()) | family.harmless | set(FIXED)
+    missing = [
+        name for name, key in family.keys.items() if key.is_required and not names[name] & stated
+    ]
+    return missing, sorted(key for key in stated - known if not is_harmless(key))

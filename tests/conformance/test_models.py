@@ -1,0 +1,84 @@
+"""Every model of the catalog, and every family: one test each, without further edits."""
+
+import pkgutil
+
+import pytest
+
+from meshwright.catalog.huggingface import families as family_files
+from meshwright.catalog.huggingface.family import families
+from meshwright.catalog.huggingface.read import known_model_types
+from meshwright.catalog.models import load_model, model_entry, model_names
+from meshwright.graph.op import graph_parameters
+from meshwright.graph.parameters import (
+    count_parameters,
+    kv_cache_bytes_per_token,
+    windowed_kv_cache_bytes_per_token,
+)
+from meshwright.graph.transformer import build_graph
+from meshwright.spec.model import ModelSpec
+
+
+@pytest.fixture(params=model_names())
+def name(request):
+    return request.param
+
+
+def test_entry_has_a_source_and_its_own_name(name):
+    entry = model_entry(name)
+    assert entry.name == name == name.lower()
+    assert len(entry.source.title) > 10
+    assert name not in entry.aliases
+    assert load_model(name).source == entry.source.title
+
+
+def test_counts_are_whole_and_positive(name):
+    counts = count_parameters(load_model(name))
+    assert 0 < counts.num_active_params <= counts.num_params
+    assert sum(counts.parts().values()) == counts.num_params
+    assert all(part >= 0 for part in counts.parts().values())
+    assert sum(counts.layer_counts) == load_model(name).num_layers
+
+
+def test_experts_alone_make_a_difference_between_all_and_active(name):
+    model, counts = load_model(name), count_parameters(load_model(name))
+    has_experts = any(kind.experts for kind in model.layer_kinds)
+    assert (counts.num_active_params < counts.num_params) == has_experts
+
+
+def test_cache_is_positive_and_its_windowed_part_no_larger(name):
+    model = load_model(name)
+    whole = kv_cache_bytes_per_token(model, 2.0)
+    assert 0 <= windowed_kv_cache_bytes_per_token(model, 2.0) <= whole
+    assert whole > 0
+    assert kv_cache_bytes_per_token(model, 1.0) == whole / 2
+
+
+def test_operators_hold_the_parameters_of_the_closed_form(name):
+    model = load_model(name)
+    assert graph_parameters(build_graph(model)) == count_parameters(model).num_params
+
+
+def test_declaration_survives_a_round_trip(name):
+    model = load_model(name)
+    assert ModelSpec.model_validate_json(model.model_dump_json()) == model
+
+
+def test_aliases_lead_to_the_model(name):
+    assert all(load_model(alias) is load_model(name) for alias in model_entry(name).aliases)
+
+
+def test_the_head_is_stated(name):
+    lines = load_model(name).conventions
+    assert sum("head:" in line for line in lines) == 1
+
+
+def test_every_family_file_registers_and_every_type_occurs_in_the_catalog():
+    types = {model_entry(name).config["model_type"] for name in model_names()}
+    nested = {
+        model_entry(name).config["text_config"]["model_type"]
+        for name in model_names()
+        if "text_config" in model_entry(name).config
+    }
+    assert set(known_model_types()) == types | nested
+    modules = {families[entry].read.__module__.rsplit(".", 1)[1] for entry in families}
+    assert modules == {module.name for module in pkgutil.iter_modules(family_files.__path__)}
