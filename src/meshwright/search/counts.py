@@ -1,0 +1,40 @@
+"""How a space was covered: priced, refused by a named rule, or left out by a proven bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Counts:
+    """Numbers of candidates by what became of them; they sum to the size of the space."""
+
+    priced: int = 0
+    """Priced in full; those that do not fit the memory among them."""
+    does_not_fit: int = 0
+    """Of the priced ones, those that need more memory than there is."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Refused by a rule, by its name; a candidate is counted under the first rule it breaks."""
+    pruned_by_memory: int = 0
+    """Whole families whose smallest member needs more memory than there is."""
+    pruned_by_bound: int = 0
+    """Families whose lower bound on time lies beyond the best plans."""
+    dominated: int = 0
+    """The same plan with less on the device, although it fits as it is: offload only slows."""
+
+    @property
+    def total(self) -> int:
+        """Size of the space."""
+        pruned = self.pruned_by_memory + self.pruned_by_bound
+        return self.priced + sum(self.refused.values()) + pruned + self.dominated
+
+    @property
+    def summary(self) -> str:
+        """One line that tells how the space was covered."""
+        refused = sum(self.refused.values())
+        return (
+            f"{self.total:,} candidates: {self.priced:,} priced, {refused:,} refused by rule, "
+            f"{self.pruned_by_memory:,} over memory, {self.pruned_by_bound:,} beyond the bound, "
+            f"{self.dominated:,} dominated"
+        )
