@@ -121,6 +121,8 @@ class FieldCheck:
 
 def _is_plain(core: Any, value: Any) -> bool:
     """Tell whether a value has the plain type of its field, without any conversion."""
+    if get_origin(core) not in (None, Literal):
+        return False
     if core is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if core is int:

@@ -6,7 +6,8 @@ A value is written plainly (``3.35 TB/s``) or with its origin::
     latency: {value: 2 us, assumed: true, range: [1 us, 4 us], why: no measurement found}
     capacity: {value: 80 GiB, derived: true, source: S, why: five stacks of 16 GiB}
 
-``source:`` beside other fields is the default source of everything below it.
+``source:`` beside other fields is the default source of the plain values below it, and what
+derived ones are derived from; a value written with ``value:`` states its own origin.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ class _Reader:
         if not isinstance(why, str):
             self.refuse((*at, "why"), f"expected text, found {why!r}")
             why = ""
-        if kind != "assumed" and source is None:
+        has_origin = kind == "assumed" or source is not None
+        if not has_origin or not entry.keys() & {"source", "assumed", "derived"}:
             self.refuse(at, "states no origin; give `source`, or `assumed: true` with its range")
         self.result.provenance[path_text(at)] = Provenance.model_validate(
             {"kind": kind, "source": source, "note": why, "low": low, "high": high}

@@ -1,0 +1,170 @@
+"""What ``--on`` accepts and what it answers otherwise."""
+
+import pytest
+
+from meshwright.base.errors import SpecError, UnknownNameError
+from meshwright.catalog.systems import load_system
+
+
+def shape(text):
+    return [(level.kind, level.size) for level in load_system(text).levels]
+
+
+def test_64xh100_is_eight_hosts():
+    system = load_system("64xH100")
+    assert (system.name, system.num_devices, system.chip.name) == ("64xH100", 64, "H100")
+    nvlink, infiniband = system.levels
+    assert (nvlink.size, infiniband.size) == (8, 8)
+    # 18 links of 25 GB/s are 450 GB/s in one direction; one 400 Gbit/s adapter is 50 GB/s.
+    assert nvlink.bandwidth_bytes_per_s * nvlink.links_per_device == 450e9
+    assert infiniband.bandwidth_bytes_per_s == 50e9
+    assert infiniband.rail_optimized
+    assert nvlink.in_network_reduction
+    assert not infiniband.in_network_reduction
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("1xH100", []),
+        ("8xH100", [("switch", 8)]),
+        ("8XH100", [("switch", 8)]),
+        ("60xA100", [("switch", 8), ("switch", 8)]),
+        ("131072xH100", [("switch", 8), ("switch", 16384)]),
+        ("64xV100", [("switch", 16), ("switch", 4)]),
+        ("144xGB200", [("switch", 72), ("switch", 2)]),
+        ("8xTrainium2", [("torus", 4), ("mesh", 2)]),
+        ("wafer", [("mesh", 8), ("mesh", 6)]),
+        ("wafer-6x8", [("mesh", 8), ("mesh", 6)]),
+        ("wafer-4x8", [("mesh", 8), ("mesh", 4)]),
+        ("wafer-6x9", [("mesh", 9), ("mesh", 6)]),
+        ("48xTEMP-die", [("mesh", 8), ("mesh", 6)]),
+        ("60xtemp-die", [("mesh", 10), ("mesh", 6)]),
+        ("80xtemp-die", [("mesh", 10), ("mesh", 8)]),
+        ("gb200-nvl72", [("switch", 72)]),
+        ("DGX-H100", [("switch", 8)]),
+    ],
+)
+def test_accepted(text, levels):
+    assert shape(text) == levels
+
+
+def test_devices_may_leave_the_last_host_partly_empty():
+    system = load_system("60xH100")
+    assert system.num_devices == 60
+    assert [level.size for level in system.levels] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("64 H100", "did you mean 64xH100?"),
+        ("64-h100", "did you mean 64xH100?"),
+        ("64H100", "did you mean 64xH100?"),
+        ("64*H100", "did you mean 64xH100?"),
+        ("0xH100", "at least 1"),
+        ("64xH1000", "did you mean H100"),
+        ("H100", "such as 8xH100"),
+        ("200000xH100", "room for 131072"),
+        ("64xdgx-h100", "64xH100 means"),
+        ("8xSN10", "no standard system"),
+        ("wafre-6x8", "did you mean wafer-6x8"),
+        ("wafer-6x80", "at most 10x10"),
+        ("wafer-0x8", "no shape 0x8"),
+        ("dgx-h100-2x4", "has no shape"),
+        ("53xTEMP-die", "next sizes: 50 (5x10) or 54 (6x9)"),
+        ("200xTEMP-die", "next sizes: 100 (10x10)"),
+        ("64", "forms:"),
+        ("", "forms:"),
+        ("-3xH100", "forms:"),
+        ("99999999999999999999xH100", "forms:"),
+    ],
+)
+def test_refused_with_the_nearest_fix(text, part):
+    with pytest.raises((SpecError, UnknownNameError)) as raised:
+        load_system(text)
+    assert part in str(raised.value)
+
+
+def test_origins_follow_their_level():
+    system = load_system("tpu-v4-2x2x1")
+    assert [level.name for level in system.levels] == ["y", "x"]
+    assert system.provenance["levels[0].bandwidth"].source == "book"
+    assert system.provenance["levels[0].size"].note == "from the size asked for"
+    assert not any(path.startswith("levels[2]") for path in system.provenance)
+    whole = load_system("8xH100")
+    assert whole.provenance["levels[0].size"].source == "datasheet"
+
+
+CHIP = """\
+  name: toy
+  vendor: nobody
+  family: toy
+  matmul_rate: {bf16: {value: 100 TFLOP/s, source: S}}
+  memories: [{name: hbm, capacity: 10 GiB, bandwidth: 1 TB/s}]
+"""
+SYSTEM = """\
+name: mine
+num_devices: 6
+dead_devices: [2]
+speed_factors: {4: 0.5}
+sources: {S: {title: a letter}}
+levels: [{name: ring, kind: torus, size: 6, bandwidth: 10 GB/s, latency: 1 us}]
+"""
+
+
+def test_a_file_with_its_chip_inside(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"{SYSTEM}chip:\n{CHIP}")
+    system = load_system(str(path))
+    assert (system.num_devices, system.num_alive) == (6, 5)
+    assert system.speed_factors == {4: 0.5}
+    assert system.chip.provenance["matmul_rate.bf16"].source == "S"
+    assert system.chip.sources["S"].title == "a letter"
+
+
+def test_a_file_that_names_its_chip(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SYSTEM + "chip: A100\nother_chips: {1: H100}\n")
+    system = load_system(str(path))
+    assert system.chip.name == "A100"
+    assert system.other_chips[1].name == "H100"
+
+
+def test_a_chip_file_beside_the_system_file(tmp_path):
+    (tmp_path / "toy.yaml").write_text(
+        CHIP.replace(", source: S", ", assumed: true, range: [1 TFLOP/s, 1 PFLOP/s]")
+        .replace("\n  ", "\n")
+        .strip()
+    )
+    path = tmp_path / "mine.yaml"
+    path.write_text(SYSTEM + "chip: ./toy.yaml\n")
+    assert load_system(str(path)).chip.name == "toy"
+
+
+def test_faults_of_the_chip_are_told_with_those_of_the_system(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SYSTEM.replace("1 us", "1 m") + "chip: A101\nother_chips: {1: H101}\n")
+    with pytest.raises(SpecError) as raised:
+        load_system(str(path))
+    faults = {fault.path: str(fault) for fault in raised.value.faults}
+    assert set(faults) == {"chip", "other_chips[1]", "levels[0].latency"}
+    assert "did you mean A100" in faults["chip"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "path"),
+    [
+        ("num_devices: 6", "num_devices: 7", "num_devices"),
+        ("[2]", "[6]", "dead_devices"),
+        ("name: mine", "name: mine\ngrid: {dims: 2, shapes: [2x3]}", "levels"),
+        ("name: mine", "name: mine\ngrid: {dims: 1, shapes: [2x3]}", "grid.shapes"),
+        ("name: mine", "name: mine\ngrid: {dims: 1, shapes: []}", "grid.shapes"),
+    ],
+)
+def test_faults_across_fields(tmp_path, old, new, path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(SYSTEM.replace(old, new) + "chip: A100\n")
+    with pytest.raises(SpecError) as raised:
+        load_system(str(file))
+    assert [fault.path for fault in raised.value.faults] == [path]
