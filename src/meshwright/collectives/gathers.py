@@ -18,8 +18,8 @@ class Stream:
 
     order: tuple[int, ...]
     """Indices of the spans, first visited first."""
-    first_step: int = 0
-    """Steps by which it follows the streams that begin at once."""
+    channel: int = 0
+    """Streams of one channel keep in step; streams of several channels overtake each other."""
 
 
 def num_gather_chunks(group: Group[float], num_streams: int) -> int:
@@ -35,9 +35,9 @@ def all_gather_transfers(
     chunk_bytes = num_bytes / num_gather_chunks(group, len(streams))
     moves = [list(gather_moves(span)) for span in group.spans]
     phase_steps = max((move.step for listed in moves for move in listed), default=0) + 1
-    for index, stream in reversed(list(enumerate(streams))):
+    for index, stream in enumerate(streams):
         for phase, level in enumerate(stream.order):
-            first_step = stream.first_step + phase * phase_steps
+            first_step = (stream.channel + phase) * phase_steps
             held = set(stream.order[:phase])
             for move in moves[level]:
                 for fixed in _elsewhere(shape, level):
@@ -50,6 +50,7 @@ def all_gather_transfers(
                         chunks,
                         level,
                         move.lane,
+                        channel=stream.channel,
                     )
 
 
@@ -57,7 +58,7 @@ def reversed_transfers(transfers: Iterator[Transfer]) -> Iterator[Transfer]:
     """Yield a reduction: a gather in reverse, where each message is added to what is there."""
     listed = list(transfers)
     last = max((transfer.step for transfer in listed), default=0)
-    for transfer in reversed(listed):
+    for transfer in listed:
         yield replace(
             transfer,
             step=last - transfer.step,

@@ -25,9 +25,11 @@ class Transfer:
     """One message from one member of a group to another.
 
     It may start when the sender holds all of its chunks, that is when every transfer of an earlier
-    step that brings one of them to the sender has arrived. A sender serves each of its lanes in the
-    order of the steps, and within a step in the order listed. Members are numbered with the
-    innermost span running fastest; a number of ``group_size`` is the switch.
+    step that brings one of them to the sender has arrived. Each lane of a sender is a link that
+    sends one message at a time. The messages of a channel leave in the order of their steps (and
+    within a step as listed); among the channels of a link the earliest step that is ready goes
+    first. Members are numbered with the innermost span running fastest; a number of
+    ``group_size`` is the switch.
     """
 
     step: int
@@ -42,6 +44,7 @@ class Transfer:
     """Which way out of the sender into that level: the direction on a grid, a share of a port."""
     share: float = 1.0
     """Part of the bandwidth of the span that the lane has."""
+    channel: int = 0
     reduces: bool = False
     """The receiver adds what arrives to what it has, instead of keeping it."""
 

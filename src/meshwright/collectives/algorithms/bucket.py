@@ -27,7 +27,7 @@ class Bucket(GatherFamily):
 
     def __init__(self, kind: CollectiveKind) -> None:
         super().__init__(kind)
-        self.replay_slack = 0.25
+        self.replay_slack = 0.5
         """Where dimensions differ, a part need not wait for the slowest one of a phase."""
 
     def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:

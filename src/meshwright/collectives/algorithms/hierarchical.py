@@ -31,7 +31,7 @@ class Hierarchical(GatherFamily):
         super().__init__(kind)
         self.num_pieces = num_pieces
         if num_pieces > 1:
-            self.replay_slack = 0.1
+            self.replay_slack = 1.0 if kind is CollectiveKind.ALL_REDUCE else 0.25
 
     def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
         """Return the sum of the stages for one piece, and the slowest level for each further one.
@@ -59,9 +59,9 @@ class Hierarchical(GatherFamily):
         )
 
     def streams(self, group: Group[float]) -> Sequence[Stream]:
-        """Return the pieces, each a step behind the one before it."""
+        """Return the pieces, each in a channel of its own and a phase behind the one before."""
         order = outermost_first(group)
-        return [Stream(order, first_step=piece) for piece in range(self.num_pieces)]
+        return [Stream(order, channel=piece) for piece in range(self.num_pieces)]
 
 
 for _kind in GATHER_KINDS:
