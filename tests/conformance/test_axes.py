@@ -1,0 +1,152 @@
+"""What every axis promises: degree 1 changes nothing, weights never grow, shards tile tensors."""
+
+import pkgutil
+
+import numpy as np
+import pytest
+
+import meshwright.strategy.axes as package
+from meshwright.graph.transformer import build_graph
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+)
+from meshwright.strategy.axes import all_rules, axes
+from meshwright.strategy.calls import call_elements
+from meshwright.strategy.derivation import derive_calls
+from meshwright.strategy.layout import home, local_weight_elements, weight_home
+from meshwright.strategy.local_sizes import degree_of, local_elements
+from meshwright.strategy.strategy import (
+    ContextKind,
+    Streamed,
+    Structure,
+    make_strategy,
+    row,
+    stack,
+)
+
+GQA = AttentionSpec(num_heads=16, num_kv_heads=4, head_size=8, value_head_size=8)
+MLA = AttentionSpec(
+    kind="mla",
+    num_heads=16,
+    num_kv_heads=16,
+    head_size=8,
+    value_head_size=8,
+    query_rank=32,
+    kv_rank=16,
+    rope_head_size=4,
+)
+EXPERTS = ExpertSpec(num_experts=16, top_k=2, ffn_size=64, shared_ffn_size=64)
+MODEL = ModelSpec(
+    name="test",
+    architecture="test",
+    hidden_size=128,
+    vocab_size=1024,
+    layer_kinds=(
+        LayerSpec(attention=GQA, feed_forward=FeedForwardSpec(ffn_size=256, gated=True)),
+        LayerSpec(attention=MLA, experts=EXPERTS),
+    ),
+    layer_pattern=(0, 1),
+)
+GRAPH = build_graph(MODEL)
+LAYERS = [*GRAPH.layers, GRAPH.embedding, GRAPH.head]
+STRUCTURES = [
+    Structure(sequence_parallel=sequence_parallel, context_kind=context_kind, streamed=streamed)
+    for sequence_parallel in (True, False)
+    for context_kind in ContextKind
+    for streamed in (Streamed.WEIGHTS, Streamed.INPUTS)
+]
+NAMED = sorted({degree for name in axes for degree in axes[name].degrees})
+
+
+def bound(layer):
+    return layer.bind(512.0, 256.0)
+
+
+def test_every_file_registers_an_axis():
+    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    homes = {type(axes[name]).__module__.rsplit(".", 1)[-1] for name in axes}
+    assert homes == modules
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_one_device_needs_no_collective(structure):
+    """No call is made for axes that are not in use, and every group is of one device."""
+    alone = make_strategy()
+    for layer in LAYERS:
+        assert derive_calls(layer, structure, ()) == ()
+        for call in derive_calls(layer, structure):
+            assert degree_of(call.axis, alone, bound(layer) | {"kv_heads": 4}) == 1
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_one_device_holds_everything(structure):
+    alone = make_strategy()
+    for layer in LAYERS:
+        sizes = bound(layer)
+        for op in layer.ops:
+            for tensor in (*op.inputs, *op.outputs, *op.saved):
+                whole = np.prod([sizes[dim] for dim in tensor.dims])
+                split = home(tensor, structure).split
+                assert local_elements(tensor, split, sizes, alone) == whole
+
+
+@pytest.mark.parametrize("degree", NAMED)
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_weights_of_a_device_never_grow_with_a_degree(degree, structure):
+    for layer in LAYERS:
+        held = [
+            local_weight_elements(layer, structure, bound(layer), make_strategy(**{degree: n}))
+            for n in (1, 2, 4, 8, 16)
+        ]
+        assert held == sorted(held, reverse=True)
+
+
+@pytest.mark.parametrize("name", [name for name in axes if name not in ("dp", "edp", "ep", "etp")])
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_shards_tile_each_tensor_or_repeat_it(name, structure):
+    """An axis of n either splits a tensor into n equal parts or leaves it whole on each rank."""
+    strategy, alone = make_strategy(**{name: 4}), make_strategy()
+    for layer in GRAPH.layers:
+        sizes = bound(layer)
+        for op in layer.ops:
+            tensors = [(t, home(t, structure)) for t in (*op.outputs, *op.saved)]
+            tensors += [(w, weight_home(w, structure)) for w in op.weights]
+            for tensor, layout in tensors:
+                is_routed = "edp" in layout.axes
+                whole = local_elements(tensor, layout.split, sizes, alone)
+                mine = local_elements(tensor, layout.split, sizes, strategy)
+                splits = name in layout.axes or (is_routed and name in ("tp", "cp"))
+                assert mine == (whole / 4 if splits else whole), tensor
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_an_axis_splits_one_dim_of_a_tensor_at_most(structure):
+    for layer in LAYERS:
+        for op in layer.ops:
+            layouts = [home(t, structure) for t in op.outputs]
+            layouts += [weight_home(w, structure) for w in op.weights]
+            for layout in layouts:
+                assert len(layout.axes) == len(set(layout.axes))
+
+
+@pytest.mark.parametrize("structure", STRUCTURES)
+def test_a_column_of_strategies_equals_its_rows(structure):
+    choices = [{}, {"tp": 4}, {"tp": 2, "cp": 2, "dp_shard": 3}, {"tatp": 4, "pp": 2}]
+    choices.append({"tp": 2, "dp_shard": 4, "ep": 4, "etp": 2})
+    columns = stack([make_strategy(**choice) for choice in choices])
+    for layer in LAYERS:
+        for call in derive_calls(layer, structure):
+            column = call_elements(call, bound(layer), columns)
+            column = np.broadcast_to(column, (len(choices),))
+            for index, found in enumerate(column):
+                assert found == call_elements(call, bound(layer), row(columns, index))
+
+
+def test_rules_have_names_of_their_own_and_explain_themselves():
+    rules = [rule for name in axes for rule in axes[name].rules]
+    assert len(all_rules()) == len(rules)
+    assert all(rule.explanation and (rule.adjusts or rule.fix) for rule in rules)
