@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import larger, smaller
-from meshwright.collectives.selection import best_affine_candidates
+from meshwright.collectives.group import Group
+from meshwright.collectives.selection import algorithms_of, best_affine_candidates
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.layer_price import (
@@ -39,12 +40,21 @@ class LayerPrices:
     head: LayerCost
 
 
-class Collectives:
-    """Times of collectives over the axes of columns of strategies; forms are found once."""
+def all_affine_forms(kind: CollectiveKind, group: Group[Any]) -> list[tuple[str, Any, Any]]:
+    """Return (name, fixed_s, seconds_per_byte) of every algorithm, whether it applies or not."""
+    return [(name, *algorithm.affine(group)) for name, algorithm in algorithms_of(kind)]
 
-    def __init__(self, network: AxisNetwork, launch_s: Any) -> None:
+
+class Collectives:
+    """Times of collectives over the axes of columns of strategies; forms are found once.
+
+    With ``all_forms`` every algorithm keeps its place, so that tables of equal shape arise.
+    """
+
+    def __init__(self, network: AxisNetwork, launch_s: Any, *, all_forms: bool = False) -> None:
         self.network = network
         self.launch_s = launch_s
+        self.candidates = all_affine_forms if all_forms else best_affine_candidates
         self._transfers: dict[tuple[CollectiveKind, str], Transfer] = {}
 
     def transfer(self, kind: CollectiveKind, axis: str) -> Transfer:
@@ -54,7 +64,7 @@ class Collectives:
             group = self.network.group(axis)
             size = reduce(np.multiply, [span.size for span in group.spans])
             start_s = self.launch_s * (size > 1)
-            forms = best_affine_candidates(kind, group)
+            forms = self.candidates(kind, group)
             self._transfers[key] = Transfer(
                 tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
 from typing import Any, TypeVar
@@ -70,6 +71,19 @@ def take_rows(record: Record, rows: Any) -> Record:
     return record
 
 
+def joined(records: Sequence[Record]) -> Record:
+    """Return records of columns put after one another."""
+    first = records[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(records)  # type: ignore[arg-type,return-value]
+    if isinstance(first, tuple):
+        return tuple(joined(list(entries)) for entries in zip(*records, strict=True))  # type: ignore
+    if is_dataclass(first) and not isinstance(first, type):
+        parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
+        return type(first)(**parts)
+    return first
+
+
 def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
     """Return the data-parallel collectives for the strategies of a network."""
     s = collectives.network.strategy
@@ -118,9 +132,33 @@ def price_step(
     links: SyncLinks,
 ) -> StepPrice:
     """Return the whole step for columns of strategies, whose pipelines have these prices."""
+    shards = shard_degrees(problem, strategy)
+    time = step_times(problem, structure, strategy, price, links)
+    on_host = [
+        host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
+    ]
+    energy_j, cost_usd = energy_and_cost(problem, strategy, price, time)
+    return StepPrice(
+        time=time,
+        memory=step_memory(problem, structure, strategy, price),
+        host_bytes=reduce(larger, on_host),
+        energy_j=energy_j,
+        cost_usd=cost_usd,
+        num_devices=strategy.num_devices,
+        flops=price.flops,
+    )
+
+
+def step_times(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyOf[Any],
+    price: PipelinePrice,
+    links: SyncLinks,
+) -> StepTime:
+    """Return the time of the step, in parts."""
     optimizer, calibration = problem.workload.optimizer, problem.calibration
-    shards = _shard_degrees(links)
-    heaviest = _heaviest(price.states)
+    shards, heaviest = shard_degrees(problem, strategy), _heaviest(price.states)
     exposed_s, hidden_s = gradient_sync(
         heaviest.dense_params, links.dense, price.pipeline, structure, optimizer
     )
@@ -138,52 +176,67 @@ def price_step(
             heaviest, shards, price.pipeline, structure, optimizer,
             problem.system.host.bandwidth_bytes_per_s,
         )  # fmt: skip
-    time = step_time(
+    return step_time(
         price.pipeline, exposed_s, hidden_s, optimizer_s, offload_s,
         sigma=calibration.overlap_slowdown,
         jitter=jitter_fraction(strategy.num_devices, calibration.jitter),
     )  # fmt: skip
-    return _step_price(problem, structure, strategy, price, shards, time)
 
 
-def _step_price(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice,
-    shards: ShardDegrees, time: StepTime,
-) -> StepPrice:  # fmt: skip
-    """Return time with memory, energy and money."""
-    system, calibration = problem.system, problem.calibration
-    uses = tuple(
+def step_memory(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice
+) -> tuple[MemoryUse, ...]:
+    """Return the memory of the first, the fullest middle and the last stage."""
+    shards = shard_degrees(problem, strategy)
+    return tuple(
         memory_use(
             state, shards, structure, problem.workload.optimizer,
-            capacity_bytes=system.chip.main_memory.capacity_bytes,
-            margin_fraction=calibration.memory_margin_fraction,
-            buffer_bytes=calibration.communication_buffer_bytes,
+            capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
+            margin_fraction=problem.calibration.memory_margin_fraction,
+            buffer_bytes=problem.calibration.communication_buffer_bytes,
         )
         for state in price.states
     )  # fmt: skip
-    on_host = [
-        host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
-    ]
+
+
+def fits_memory(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice
+) -> tuple[Any, Any]:
+    """Return the memory of the fullest device [bytes], and whether device and host hold it."""
+    uses = step_memory(problem, structure, strategy, price)
+    needed = reduce(larger, [use.total_bytes for use in uses])
+    fits = needed <= problem.system.chip.main_memory.capacity_bytes
+    if structure.offload is not Offload.NONE and problem.system.host is not None:
+        shards = shard_degrees(problem, strategy)
+        for state in price.states:
+            on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
+            fits = fits & (on_host <= problem.system.host.capacity_bytes)
+    return needed, fits
+
+
+def energy_and_cost(
+    problem: Problem, strategy: StrategyOf[Any], price: PipelinePrice, time: StepTime
+) -> tuple[Any, Any]:
+    """Return the energy [J] and the rent [USD] of a step; NaN where they are not known."""
+    system = problem.system
     busy_s = time.compute_s + time.recompute_s + time.optimizer_s
     energy = device_energy_j(
         system.chip, time.total_s, busy_s, price.flops, price.memory_traffic_bytes,
         price.link_traffic_bytes, system.levels[0].energy_j_per_byte,
     )  # fmt: skip
     num_devices = strategy.num_devices
-    return StepPrice(
-        time=time,
-        memory=uses,
-        host_bytes=reduce(larger, on_host),
-        energy_j=system_energy_j(system, energy, num_devices),
-        cost_usd=step_cost_usd(system.chip, time.total_s, num_devices),
-        num_devices=num_devices,
-        flops=price.flops,
+    return (
+        system_energy_j(system, energy, num_devices),
+        step_cost_usd(system.chip, time.total_s, num_devices),
     )
 
 
-def _shard_degrees(links: SyncLinks) -> ShardDegrees:
-    expert = 1.0 if links.expert is None else links.expert.degrees
-    return ShardDegrees(dense=links.dense.degrees, expert=expert)
+def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:
+    """Return over how many devices the state of dense and of expert parameters is split."""
+    dense = strategy.dp_shard * strategy.cp
+    if not problem.num_experts:
+        return ShardDegrees(dense=dense, expert=1.0)
+    return ShardDegrees(dense=dense, expert=dense * strategy.tp / (strategy.ep * strategy.etp))
 
 
 def _heaviest(states: tuple[StageState, ...]) -> StageState:

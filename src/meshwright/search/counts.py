@@ -11,9 +11,9 @@ class Counts:
     """Numbers of candidates by what became of them; they sum to the size of the space."""
 
     priced: int = 0
-    """Priced in full; those that do not fit the memory among them."""
+    """Priced in full."""
     does_not_fit: int = 0
-    """Of the priced ones, those that need more memory than there is."""
+    """Their memory was priced, and is more than there is."""
     refused: Counter[str] = field(default_factory=Counter)
     """Refused by a rule, by its name; a candidate is counted under the first rule it breaks."""
     pruned_by_memory: int = 0
@@ -27,7 +27,8 @@ class Counts:
     def total(self) -> int:
         """Size of the space."""
         pruned = self.pruned_by_memory + self.pruned_by_bound
-        return self.priced + sum(self.refused.values()) + pruned + self.dominated
+        named = sum(self.refused.values())
+        return self.priced + self.does_not_fit + named + pruned + self.dominated
 
     @property
     def summary(self) -> str:
@@ -35,6 +36,7 @@ class Counts:
         refused = sum(self.refused.values())
         return (
             f"{self.total:,} candidates: {self.priced:,} priced, {refused:,} refused by rule, "
-            f"{self.pruned_by_memory:,} over memory, {self.pruned_by_bound:,} beyond the bound, "
+            f"{self.does_not_fit + self.pruned_by_memory:,} over memory, "
+            f"{self.pruned_by_bound:,} beyond the bound, "
             f"{self.dominated:,} dominated"
         )

@@ -7,18 +7,19 @@ each, so a whole family is refused or bounded at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.price import send_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
-from meshwright.pricing.steps import take_rows
+from meshwright.pricing.steps import joined, take_rows
 from meshwright.search.counts import Counts
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.space import Choices, axis_orders, divisors, first_orders
@@ -39,14 +40,23 @@ ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 
 @dataclass(frozen=True)
 class Families:
-    """Legal families under one structure, priced as far as their members agree."""
+    """Legal families, priced as far as their members agree; one row each."""
 
-    structure: Structure
+    structures: tuple[Structure, ...]
+    structure_of: IntArray
+    """Index into ``structures`` of each row."""
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
-    bound_s: FloatArray
-    """The pipeline alone: no member is faster [s]."""
+
+    @property
+    def bound_s(self) -> FloatArray:
+        """The pipeline alone: no member is faster [s]."""
+        bound: FloatArray = self.price.pipeline.total_s
+        return bound
+
+    def __len__(self) -> int:
+        return len(self.structure_of)
 
 
 @dataclass(frozen=True)
@@ -169,10 +179,26 @@ def layer_keys(columns: StrategyColumns, network: AxisNetwork) -> tuple[IntArray
     return first, groups.reshape(-1)
 
 
-def families(
+def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
+    """Return the legal families of all structures, and count the members of the refused ones."""
+    parts = [part for columns in tables for part in _families(space, columns, counts)]
+    structures = tuple(part.structures[0] for part in parts)
+    rows = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
+    if not parts:
+        raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
+    return Families(
+        structures=structures,
+        structure_of=np.concatenate(rows),
+        strategy=joined([part.strategy for part in parts]),
+        price=joined([part.price for part in parts]),
+        num_members=np.concatenate([part.num_members for part in parts]),
+    )
+
+
+def _families(
     space: SearchSpace, columns: StrategyColumns, counts: Counts
 ) -> Iterator[Families]:
-    """Yield the legal families of all structures, and count the members of the refused ones."""
+    """Yield the legal families of each structure for one number of devices."""
     for layout, order_index in layout_structures(space):
         rows = take(columns, rows_of_layout(space, columns, layout, order_index))
         if not len(rows.tp):
@@ -214,7 +240,7 @@ def _priced(
     """Yield the families of one layout: layers are priced once for all schedules."""
     if not legal:
         return
-    everything = _concatenated(list(legal.values()))
+    everything = joined(list(legal.values()))
     prices, sends = _layer_table(space.problem, layout, everything, _recomputes(space))
     start = 0
     for kind, strategy in legal.items():
@@ -225,9 +251,8 @@ def _priced(
             price = price_pipeline(
                 space.problem, structure, strategy, take_rows(table, rows), sends[rows]
             )
-            yield Families(
-                structure, strategy, price, num_members(space, strategy), price.pipeline.total_s
-            )
+            members = num_members(space, strategy)
+            yield Families((structure,), np.zeros(len(members), np.int64), strategy, price, members)
 
 
 def _layer_table(
@@ -243,10 +268,3 @@ def _layer_table(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     sends = send_s(problem, layout, columns, collectives)
     return {r: take_rows(table, groups) for r, table in tables.items()}, sends
-
-
-def _concatenated(parts: Sequence[StrategyColumns]) -> StrategyColumns:
-    names = vars(parts[0])
-    return type(parts[0])(
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
-    )
