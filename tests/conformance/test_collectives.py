@@ -15,8 +15,8 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.spans import group_size
 from meshwright.spec.collective import CollectiveKind
 
-OPTIMISM = 0.01
-"""How far a closed form may lie below the replay: fill of a pipeline over lines."""
+OPTIMISM = 0.02
+"""How far the form of a pipeline may lie below its replay: pieces that just miss a free link."""
 
 
 def span(size, kind="switch", bandwidth=1e9, latency_s=1e-6, half=1e3, adds=False):

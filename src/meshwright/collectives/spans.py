@@ -81,14 +81,18 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tup
     """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
 
     Every device sends one message at once; in dimension order each line of a grid dimension holds
-    as many messages as devices, and a message passes at most all of its links.
+    as many messages as devices, and a message passes at most all of its links, and one switch.
     """
-    bandwidths, latency_s = [], 0.0
+    bandwidths = []
+    switch_s = grid_s = 0.0
     for level, factor in zip(levels, factors, strict=False):
         length = level.size if level.kind in _GRIDS else 1
         bandwidths.append(_shared_bandwidth(level, factor) / level.oversubscription / length)
-        latency_s += level.latency_s * length
-    return min(bandwidths), latency_s
+        if level.kind in _GRIDS:
+            grid_s += level.latency_s * length
+        else:
+            switch_s = max(switch_s, level.latency_s)
+    return min(bandwidths), grid_s + switch_s
 
 
 def _shared_bandwidth(level: NetworkLevel, factor: float) -> float:
