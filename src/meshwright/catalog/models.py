@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.huggingface.read import read_config
+from meshwright.spec.declaration import Declaration
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.provenance import Source
 
@@ -24,12 +26,11 @@ _MOST_FILE_BYTES: Final = 16 * 2**20
 """No configuration is a thousandth of it; a larger file is a slip, such as the weights."""
 
 
-@dataclass(frozen=True)
-class ModelEntry:
+class ModelEntry(Declaration):
     """A catalog file: published fields, their source, and other names of the model."""
 
     name: str
-    aliases: tuple[str, ...]
+    aliases: tuple[str, ...] = ()
     source: Source
     config: Mapping[str, Any]
 
@@ -42,16 +43,18 @@ def model_names() -> tuple[str, ...]:
 @cache
 def model_entry(name: str) -> ModelEntry:
     """Return a catalog file by its exact name."""
-    path = _FOLDER / f"{name}.json"
     if name not in model_names():
         raise UnknownNameError("model", name, model_names())
-    content = _read_json(path)
-    return ModelEntry(
-        name=content["name"],
-        aliases=tuple(content["aliases"]),
-        source=Source.model_validate(content["source"]),
-        config=content["config"],
-    )
+    path = _FOLDER / f"{name}.json"
+    return _read_entry(_read_json(path), str(path))
+
+
+def _read_entry(content: Any, origin: str) -> ModelEntry:
+    try:
+        return ModelEntry.model_validate(content)
+    except ValidationError as error:
+        faults = [Fault(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
+        raise SpecError(faults, origin=origin) from error
 
 
 @cache
@@ -65,12 +68,18 @@ def _names_and_aliases() -> dict[str, str]:
     return found
 
 
+def _spellings() -> list[str]:
+    """Return all names and aliases as they are written."""
+    return [word for name in model_names() for word in (name, *model_entry(name).aliases)]
+
+
 @cache
 def _catalog_model(name: str) -> ModelSpec:
-    entry = model_entry(name)
-    return read_config(
-        entry.config, name=name, origin=f"catalog model {name}", source=entry.source.title
-    )
+    return _entry_model(model_entry(name), f"catalog model {name}")
+
+
+def _entry_model(entry: ModelEntry, origin: str) -> ModelSpec:
+    return read_config(entry.config, name=entry.name, origin=origin, source=entry.source.title)
 
 
 def load_model(name_or_path: str | Path) -> ModelSpec:
@@ -79,7 +88,8 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     Parameters
     ----------
     name_or_path
-        ``llama3-70b``, ``Qwen/Qwen3-32B`` (any case), ``path/config.json`` or ``path/``.
+        ``llama3-70b``, ``Qwen/Qwen3-32B`` (any case), ``path/config.json`` or ``path/``. A
+        catalog name comes before a path of the same spelling.
 
     Raises
     ------
@@ -98,7 +108,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     if isinstance(name_or_path, Path) or text.endswith(".json") or text.startswith((".", "/", "~")):
         hint = "expected a config.json, its folder, or a catalog name"
         raise SpecError(Fault("", "no such file or folder", hint), origin=text)
-    raise UnknownNameError("model", text, (*_names_and_aliases(), *model_names()))
+    raise UnknownNameError("model", text, _spellings())
 
 
 def _catalog_name(text: str) -> str | None:
@@ -121,13 +131,10 @@ def _load_path(path: Path) -> ModelSpec:
     if not file.is_file():
         raise SpecError(Fault("", f"the folder has no {_FILE_NAME}"), origin=str(path))
     config = _read_json(file)
-    folder = file.resolve().parent.name if file.name == _FILE_NAME else file.stem
-    if isinstance(config, Mapping) and set(config) >= {"config", "source", "name"}:
-        raise SpecError(
-            Fault("", "this is a catalog entry; load it by its name", str(config["name"])),
-            origin=str(file),
-        )
-    return read_config(config, name=folder, origin=str(file), source=str(file))
+    if isinstance(config, Mapping) and {"config", "source"} <= set(config):
+        return _entry_model(_read_entry(config, str(file)), str(file))
+    name = file.resolve().parent.name if file.name == _FILE_NAME else file.stem
+    return read_config(config, name=name, origin=str(file), source=str(file))
 
 
 def _read_json(path: Path) -> Any:

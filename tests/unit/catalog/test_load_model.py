@@ -89,3 +89,15 @@ def test_names_that_no_file_can_have_are_unknown(name):
 def test_the_models_of_the_published_studies_are_there():
     table = {"gpt3-6.7b", "llama2-7b", "llama3-70b", "gpt3-76b", "gpt3-175b", "opt-175b"}
     assert table | {"grok-1", "gpt3-504b"} <= set(model_names())
+
+
+def test_a_file_in_the_form_of_the_catalog_keeps_its_name_and_source(tmp_path):
+    entry = {
+        "name": "mine",
+        "source": {"title": "our own notes"},
+        "config": dict(model_entry("qwen3-8b").config),
+    }
+    model = load_model(written(tmp_path, json.dumps(entry)))
+    assert (model.name, model.source) == ("mine", "our own notes")
+    with pytest.raises(SpecError, match=r"source\.title"):
+        load_model(written(tmp_path, json.dumps({**entry, "source": {}})))

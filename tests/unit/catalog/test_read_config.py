@@ -3,6 +3,7 @@
 import pytest
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.huggingface.harmless import HARMLESS
 from meshwright.catalog.huggingface.read import known_model_types, read_config
 from meshwright.catalog.models import model_entry
 from meshwright.graph.parameters import count_parameters
@@ -248,3 +249,25 @@ def test_the_architecture_alone_is_enough():
 
 def test_every_family_of_the_catalog_is_known():
     assert {"gpt2", "llama", "llama4", "gemma3", "gpt_oss", "grok-1"} <= set(known_model_types())
+
+
+@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "falcon-40b", "mpt-7b"])
+def test_harmless_fields_change_nothing(name):
+    config = config_of(name)
+    harmless = dict.fromkeys(HARMLESS - set(config) - {"architectures", "model_type"})
+    assert read_config({**config, **harmless}) == read_config(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "fine", "wrong"),
+    [
+        ("mixtral-8x7b", "attention_bias", False, True),
+        ("phi4-mini", "lm_head_bias", False, True),
+        ("phi4-mini", "full_attn_mod", 1, 2),
+        ("llama3-8b", "sliding_window", None, 4096),
+        ("llama3-8b", "cross_attention_hidden_size", None, 64),
+    ],
+)
+def test_a_field_that_would_change_the_structure_may_only_say_no(name, field, fine, wrong):
+    assert count_of(name, **{field: fine}) == count_of(name)
+    assert field in faults_of(config_of(name, **{field: wrong}))

@@ -35,6 +35,9 @@ GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
 }
 """Fields of models with grouped key and value heads; ``head_dim`` absent: hidden / heads."""
 
+STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count()}
+"""The same for classes whose default is a number that fits one published model only."""
+
 WINDOW_KEYS: dict[str, Key] = {"layer_types": texts_or_none(*WINDOWED_LAYERS)}
 
 

@@ -87,15 +87,19 @@ class Fields:
             if not isinstance(name, str):
                 self.fault(shown(name), "the name of a field must be a text")
             elif name in FIXED:
-                only = FIXED[name]
-                if only is not None and config[name] != only and config[name] is not None:
-                    self.fault(name, f"found {shown(config[name])}; only {only!r} is modelled")
+                self._require_fixed(name, config[name])
             elif not is_harmless(name):
                 self.fault(
                     name,
                     f"unknown to {self.family}, and it might change the structure",
                     nearest(name, known) if known else "",
                 )
+
+    def _require_fixed(self, name: str, value: Any) -> None:
+        """Record a fault where a field that the family does not read would change it."""
+        if not any(type(value) is type(known) and value == known for known in FIXED[name]):
+            allowed = " or ".join(repr(known) for known in FIXED[name])
+            self.fault(name, f"found {shown(value)}; for {self.family} only {allowed} is modelled")
 
     def fault(self, name: str, message: str, fix: str = "") -> None:
         """Record one thing wrong with a field."""

@@ -35,21 +35,28 @@ HARMLESS: Final = names("""
     encoder_no_repeat_ngram_size num_return_sequences exponential_decay_length_penalty
     remove_invalid_values
     partial_rotary_factor rotary_pct rotary_emb_base rotary_dim original_max_position_embeddings
-    tf_legacy_loss use_mamba_kernels onnx_export
+    tf_legacy_loss use_mamba_kernels onnx_export cache_implementation output_past
     """)
 
 HARMLESS_PREFIXES: Final = ("rope_",)
 """Rotary tables hold no parameters and cost one elementwise pass, whatever their base."""
 
-FIXED: Final[Mapping[str, Any]] = {
-    "is_encoder_decoder": False,
-    "is_decoder": None,
-    "add_cross_attention": False,
-    "cross_attention_hidden_size": None,
-    "tie_encoder_decoder": False,
-    "pruned_heads": {},
+FIXED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False, True),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (None,),
+    "tie_encoder_decoder": (False,),
+    "pruned_heads": ({}, None),
+    "attention_bias": (False,),
+    "mlp_bias": (False,),
+    "lm_head_bias": (False,),
+    "full_attn_mod": (1,),
+    "sliding_window": (None,),
+    "n_inner": (None,),
 }
-"""Fields that would change the structure, and the only value that is modelled (None: any)."""
+"""Fields that would change the structure of a family that does not read them, and the values that
+leave it as it is."""
 
 
 def is_harmless(name: str) -> bool:

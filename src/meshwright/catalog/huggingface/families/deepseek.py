@@ -13,7 +13,6 @@ from meshwright.catalog.huggingface.keys import (
     REQUIRED,
     Key,
     count,
-    count_or_none,
     count_or_zero,
     flag,
     names,
@@ -113,7 +112,7 @@ _KEYS = CORE_KEYS | {
     "v_head_dim": count(),
     "moe_intermediate_size": count(),
     "n_routed_experts": count(),
-    "n_shared_experts": count_or_none(),
+    "n_shared_experts": Key("count", REQUIRED, nullable=True),
     "num_experts_per_tok": count(),
     "first_k_dense_replace": count_or_zero(),
     "moe_layer_freq": count(1),
@@ -140,7 +139,7 @@ families.register("deepseek_v2")(
 )
 families.register("deepseek_v3")(
     Family(
-        ("deepseek_v3",),
+        ("deepseek_v3", "kimi_k2"),
         ("DeepseekV3ForCausalLM",),
         keys=_KEYS
         | {

@@ -72,7 +72,7 @@ families.register("falcon")(
         | {
             "num_hidden_layers": count(also=("n_layer",), most=MOST_LAYERS),
             "num_attention_heads": count(also=("n_head",)),
-            "num_kv_heads": count_or_none(),
+            "num_kv_heads": count_or_none(also=("n_head_kv",)),
             "multi_query": flag(True),
             "new_decoder_architecture": flag(False),
             "parallel_attn": flag(True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from meshwright.catalog.huggingface.build import (
-    GROUPED_KEYS,
+    STATED_KV_KEYS,
     WINDOW_KEYS,
     build_model,
     read_kv_heads,
@@ -62,11 +62,11 @@ def _read(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> M
 
 
 _KEYS = (
-    GROUPED_KEYS
+    STATED_KV_KEYS
     | WINDOW_KEYS
     | {
         "head_dim": count(256),
-        "sliding_window": count(),
+        "sliding_window": count(also=("sliding_window_size",)),
         "attention_bias": flag(False),
         "tie_word_embeddings": flag(True),
     }

@@ -6,7 +6,7 @@ Source: ``GptOssConfig`` and ``GptOssForCausalLM`` of Hugging Face transformers.
 from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import (
-    GROUPED_KEYS,
+    STATED_KV_KEYS,
     WINDOW_KEYS,
     build_model,
     read_kv_heads,
@@ -61,7 +61,7 @@ families.register("gpt_oss")(
     Family(
         model_types=("gpt_oss",),
         architectures=("GptOssForCausalLM",),
-        keys=GROUPED_KEYS
+        keys=STATED_KV_KEYS
         | WINDOW_KEYS
         | {
             "head_dim": count(64),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import (
     GROUPED_KEYS,
+    STATED_KV_KEYS,
     build_model,
     read_head_size,
     read_kv_heads,
@@ -64,7 +65,7 @@ families.register("mistral")(
     Family(
         model_types=("mistral",),
         architectures=("MistralForCausalLM",),
-        keys=GROUPED_KEYS | {"sliding_window": Key("count", 4096, nullable=True)},
+        keys=STATED_KV_KEYS | {"sliding_window": Key("count", 4096, nullable=True)},
         read=read_mistral,
     )
 )

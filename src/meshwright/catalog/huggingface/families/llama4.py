@@ -8,7 +8,7 @@ has no positions and sees everything.
 from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import (
-    GROUPED_KEYS,
+    STATED_KV_KEYS,
     build_model,
     read_head_size,
     read_kv_heads,
@@ -114,9 +114,10 @@ families.register("llama4")(
         model_types=("llama4_text",),
         nested_types=("llama4",),
         architectures=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
-        keys=GROUPED_KEYS
+        keys=STATED_KV_KEYS
         | {
             "intermediate_size_mlp": count(),
+            "head_dim": count(128),
             "num_local_experts": count(),
             "num_experts_per_tok": count(),
             "interleave_moe_layer_step": count(1),

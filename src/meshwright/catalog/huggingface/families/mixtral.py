@@ -6,7 +6,7 @@ Source: ``MixtralConfig`` and ``MixtralForCausalLM`` of Hugging Face transformer
 from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import (
-    GROUPED_KEYS,
+    STATED_KV_KEYS,
     build_model,
     read_head_size,
     read_kv_heads,
@@ -46,7 +46,7 @@ families.register("mixtral")(
     Family(
         model_types=("mixtral",),
         architectures=("MixtralForCausalLM",),
-        keys=GROUPED_KEYS
+        keys=STATED_KV_KEYS
         | {
             "num_local_experts": count(),
             "num_experts_per_tok": count(),

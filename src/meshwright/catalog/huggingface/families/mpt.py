@@ -91,7 +91,7 @@ _ATTENTION_KEYS = {
         name: Key("anything", None)
         for name in (
             "alibi_bias_max", "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "clip_qkv",
-            "prefix_lm", "softmax_scale",
+            "prefix_lm", "softmax_scale", "tie_word_embeddings",
         )
     },
 }  # fmt: skip

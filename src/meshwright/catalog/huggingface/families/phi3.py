@@ -13,14 +13,12 @@ from meshwright.catalog.huggingface.build import (
 )
 from meshwright.catalog.huggingface.family import Family, families
 from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import count_or_none, flag
+from meshwright.catalog.huggingface.keys import count_or_none
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 
 def read_phi3(fields: Fields) -> ModelSpec:
-    """Return the model; biases are stated by some configurations, and then always absent."""
-    for bias in ("attention_bias", "mlp_bias"):
-        fields.require(not fields.flag(bias), bias, "true; Phi-3 has no biases")
+    """Return the model, which has no biases."""
     head_size, kv_heads = read_head_size(fields), read_kv_heads(fields)
     fields.finish()
     attention = AttentionSpec(
@@ -46,8 +44,6 @@ families.register("phi3")(
         keys=GROUPED_KEYS
         | {
             "sliding_window": count_or_none(),
-            "attention_bias": flag(False),
-            "mlp_bias": flag(False),
         },
         read=read_phi3,
         harmless=frozenset({"interpolate_factor"}),

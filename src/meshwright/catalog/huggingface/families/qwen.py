@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from meshwright.catalog.huggingface.build import (
-    GROUPED_KEYS,
+    STATED_KV_KEYS,
     WINDOW_KEYS,
     build_model,
     read_head_size,
@@ -122,7 +122,7 @@ def _build(fields: Fields, layers: list[LayerSpec]) -> ModelSpec:
 
 
 _DENSE_KEYS = (
-    GROUPED_KEYS
+    STATED_KV_KEYS
     | WINDOW_KEYS
     | {
         "use_sliding_window": flag(False),
