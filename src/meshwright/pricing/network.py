@@ -15,8 +15,6 @@ from meshwright.spec.system import NetworkLevel, SystemSpec
 from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import StrategyOf
 
-EXPERT_AXES = ("ep", "edp", "edp_shard")
-
 
 def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> tuple[Any, ...]:
     """Return the share of link bandwidth that is reached on each level [1].
@@ -51,6 +49,7 @@ class AxisNetwork:
         strides["ep"] = inner * self.strategy.etp
         strides["edp"] = strides["edp_shard"] = inner * self.strategy.etp * self.strategy.ep
         strides["etp"] = inner
+        strides["edp_replicate"] = strides["edp"] * degree_of("edp_shard", self.strategy)
         return strides
 
     def group(self, axis: str) -> Group[Any]:

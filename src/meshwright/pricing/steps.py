@@ -25,6 +25,7 @@ from meshwright.pricing.layers import Collectives
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice
 from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import Offload, StrategyOf, Structure
 
 Record = TypeVar("Record")
@@ -91,8 +92,8 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
     degrees = s.dp_shard * s.cp
     experts = None
     if problem.num_experts:
-        shard_degree = s.dp_shard * s.cp * s.tp / (s.ep * s.etp)
-        experts = _links(collectives, "edp_shard", "dp_replicate", "edp", shard_degree)
+        shard_degree = degree_of("edp_shard", s)
+        experts = _links(collectives, "edp_shard", "edp_replicate", "edp", shard_degree)
     return SyncLinks(_with_degrees(dense, degrees), experts)
 
 
@@ -236,7 +237,7 @@ def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:
     dense = strategy.dp_shard * strategy.cp
     if not problem.num_experts:
         return ShardDegrees(dense=dense, expert=1.0)
-    return ShardDegrees(dense=dense, expert=dense * strategy.tp / (strategy.ep * strategy.etp))
+    return ShardDegrees(dense=dense, expert=degree_of("edp_shard", strategy))
 
 
 def _heaviest(states: tuple[StageState, ...]) -> StageState:

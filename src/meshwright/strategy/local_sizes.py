@@ -23,7 +23,8 @@ def degree_of(axis: str, strategy: StrategyOf[Any], sizes: Mapping[str, Any] | N
     """Return the number of ranks along an axis or in a group of axes.
 
     ``dp_shard*cp`` is a product. ``edp`` is what is left for data parallelism of the experts:
-    dp * cp * tp / (ep * etp); ``edp_shard`` the same without the replicas. ``tp/kv_heads`` counts
+    dp * cp * tp / (ep * etp); ``edp_shard`` is the part of it that shards (1 where the experts
+    already take all shards), ``edp_replicate`` the rest. ``tp/kv_heads`` counts
     the ranks that hold the same key head: tp over the number of heads, 1 at least.
     """
     group, _, shared = axis.partition("/")
@@ -39,7 +40,9 @@ def _axis_degree(axis: str, s: StrategyOf[Any]) -> Any:
     if axis == "edp":
         return s.dp * s.cp * s.tp / (s.ep * s.etp)
     if axis == "edp_shard":
-        return s.dp_shard * s.cp * s.tp / (s.ep * s.etp)
+        return larger(s.dp_shard * s.cp * s.tp / (s.ep * s.etp), 1.0)
+    if axis == "edp_replicate":
+        return _axis_degree("edp", s) / _axis_degree("edp_shard", s)
     return getattr(s, axis)
 
 
