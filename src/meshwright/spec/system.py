@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -74,7 +74,7 @@ class SystemSpec(Declaration):
     host: HostLink | None = None
     dead_devices: tuple[CountOrZero, ...] = ()
     dead_links: tuple[tuple[CountOrZero, CountOrZero], ...] = ()
-    speed_factors: Mapping[int, float] = Field(default_factory=dict)
+    speed_factors: Mapping[int, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Share of the full rate by device, where it is not 1."""
     other_chips: Mapping[int, ChipSpec] = Field(default_factory=dict)
     """Devices of another type, by device."""
@@ -96,6 +96,23 @@ class SystemSpec(Declaration):
         beyond = [device for device in self.dead_devices if device >= self.num_devices]
         if beyond:
             raise ValueError(f"dead_devices: {beyond[0]} is not below {self.num_devices}")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_its_own(self) -> Self:
+        names = [level.name for level in self.levels]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(f"levels: two levels are called {twice[0]!r}")
+        named = {
+            "dead_links": [device for link in self.dead_links for device in link],
+            "speed_factors": list(self.speed_factors),
+            "other_chips": list(self.other_chips),
+        }
+        for field, devices in named.items():
+            beyond = [device for device in devices if not 0 <= device < self.num_devices]
+            if beyond:
+                raise ValueError(f"{field}: no device {beyond[0]} of {self.num_devices}")
         return self
 
     @property

@@ -152,11 +152,25 @@ def test_faults_of_the_chip_are_told_with_those_of_the_system(tmp_path):
     assert "did you mean A100" in faults["chip"]
 
 
+def test_two_levels_of_one_name(tmp_path):
+    path = tmp_path / "mine.yaml"
+    level = "  - {name: ring, kind: torus, size: 6, bandwidth: 10 GB/s, latency: 1 us}\n"
+    path.write_text(f"name: mine\nchip: A100\nnum_devices: 6\nlevels:\n{level}{level}")
+    with pytest.raises(SpecError, match="two levels are called 'ring'"):
+        load_system(str(path))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "path"),
     [
         ("num_devices: 6", "num_devices: 7", "num_devices"),
         ("[2]", "[6]", "dead_devices"),
+        ("{4: 0.5}", "{6: 0.5}", "speed_factors"),
+        ("{4: 0.5}", "{4: -0.5}", "speed_factors[4]"),
+        ("{4: 0.5}", "{four: 0.5}", "speed_factors.four"),
+        ("{4: 0.5}", "{4: yes}", "speed_factors[4]"),
+        ("name: mine", "name: mine\ndead_links: [[0, 9]]", "dead_links"),
+        ("name: mine", "name: mine\nother_chips: {7: H100}", "other_chips"),
         ("name: mine", "name: mine\ngrid: {dims: 2, shapes: [2x3]}", "levels"),
         ("name: mine", "name: mine\ngrid: {dims: 1, shapes: [2x3]}", "grid.shapes"),
         ("name: mine", "name: mine\ngrid: {dims: 1, shapes: []}", "grid.shapes"),
