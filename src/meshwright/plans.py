@@ -1,0 +1,245 @@
+"""The answer as data: what was chosen, its price, why not the others; to JSON and back.
+
+Field names are stable and carry their unit; ``docs/plan_json.md`` lists them. Values that are not
+known (energy without a power figure, money without a price) are null, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.strategy.strategy import Strategy, Structure, plan_string
+
+FORMAT = 1
+"""Version of the layout of plan files."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The price of one strategy; parts sum to their wholes."""
+
+    fidelity: str
+    """``closed_form``, ``contended`` or ``simulated``."""
+    is_calibrated: bool
+    step_time_s: float
+    time_parts_s: Mapping[str, float]
+    memory_bytes: float
+    """Of the fullest device, margin included."""
+    memory_parts_bytes: Mapping[str, float]
+    fullest_stage: str
+    """``first``, ``middle`` or ``last`` stage of the pipeline."""
+    memory_capacity_bytes: float
+    host_bytes_per_device: float
+    num_devices_used: int
+    num_micro_batches: int
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    mfu_causal: float
+    """Model FLOPs with half of the scores under a causal mask, over the dense peak."""
+    mfu_full: float
+    """Model FLOPs with all s^2 scores."""
+    hfu: float
+    """Executed FLOPs, recomputation included, all scores counted half under a causal mask."""
+    energy_j: float | None
+    cost_usd: float | None
+    interval_s: tuple[float, float] | None = None
+    """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device holds it."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of layers that share one strategy and structure; today one segment is the model."""
+
+    first_layer: int
+    last_layer: int
+    strategy: Strategy
+    structure: Structure
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do the work, priced."""
+
+    segments: tuple[Segment, ...]
+    estimate: Estimate
+
+    @property
+    def strategy(self) -> Strategy:
+        """Degrees of the (only) segment."""
+        return self.segments[0].strategy
+
+    @property
+    def structure(self) -> Structure:
+        """Categorical choices of the (only) segment."""
+        return self.segments[0].structure
+
+    @property
+    def text(self) -> str:
+        """The plan string."""
+        return plan_string(self.strategy, self.structure)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How the space was covered; the numbers sum to ``num_candidates``."""
+
+    num_candidates: int
+    num_priced: int
+    num_refused: Mapping[str, int]
+    """By the rule that refused them."""
+    num_over_memory: int
+    num_beyond_bound: int
+    num_dominated: int
+    is_complete: bool
+    """False after an interrupt: the best so far, with a gap."""
+    lower_bound_s: float
+    gap: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """How the choice stands up to the uncertainty of the calibrated constants."""
+
+    num_draws: int
+    best_stays_first_fraction: float
+    least_regret: str
+    """Plan string of the candidate whose worst loss over the draws is smallest."""
+    least_regret_fraction: float
+    ties: tuple[str, ...] = ()
+    """Plan strings that win in at least one draw in twenty."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best plan found for a question, with the question and the proof."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    calibration: str
+    best: Candidate
+    fastest_s: float
+    """Step time of the fastest candidate; the best one is within a tie of it."""
+    runners_up: tuple[Candidate, ...] = ()
+    coverage: Coverage | None = None
+    robustness: Robustness | None = None
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Room for placement, routes and timelines."""
+
+
+def to_data(plan: Plan) -> dict[str, Any]:
+    """Return a plan as plain data, ready for JSON."""
+    data = {
+        entry.name: _plain(getattr(plan, entry.name)) for entry in dataclasses.fields(plan)
+    }
+    data["best"]["plan"] = plan.best.text
+    for candidate, entry in zip(plan.runners_up, data["runners_up"], strict=True):
+        entry["plan"] = candidate.text
+    return data
+
+
+def candidate_data(candidate: Candidate) -> dict[str, Any]:
+    """Return one candidate as plain data."""
+    data: dict[str, Any] = _plain(candidate)
+    data["plan"] = candidate.text
+    return data
+
+
+def _plain(value: Any) -> Any:
+    """Return declarations, dataclasses and columns as plain data."""
+    if isinstance(value, ModelSpec | SystemSpec | Training):
+        return value.model_dump(mode="json", by_alias=False, exclude_defaults=True)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {e.name: _plain(getattr(value, e.name)) for e in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def to_json(plan: Plan) -> str:
+    """Return a plan as JSON text."""
+    return json.dumps(to_data(plan), indent=2)
+
+
+def from_json(text: str, origin: str = "plan") -> Plan:
+    """Return the plan of a JSON text.
+
+    Raises
+    ------
+    SpecError
+        With all faults: no JSON, fields that are missing, unknown or of the wrong type.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
+    if not isinstance(data, dict):
+        raise SpecError(Fault("", f"expected an object, found {type(data).__name__}"), origin=origin)
+    found = data.get("format")
+    if found != FORMAT:
+        fault = Fault("format", f"found {found!r}, this version reads {FORMAT}")
+        raise SpecError(fault, origin=origin)
+    _drop_derived(data)
+    try:
+        return _ADAPTER.validate_python(data)
+    except ValidationError as error:
+        faults = [
+            Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])
+            for entry in error.errors()
+        ]
+        raise SpecError(faults, origin=origin) from error
+
+
+def _drop_derived(data: dict[str, Any]) -> None:
+    """Remove the plan strings, which are derived from the candidates."""
+    runners_up = data.get("runners_up")
+    entries = [data.get("best"), *(runners_up if isinstance(runners_up, list) else [])]
+    for entry in entries:
+        if isinstance(entry, dict):
+            entry.pop("plan", None)
+
+
+_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+def save(plan: Plan, path: Path) -> None:
+    """Write a plan to a file, whole or not at all."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def load(path: Path) -> Plan:
+    """Return the plan of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
+    return from_json(text, origin=str(path))
