@@ -104,7 +104,7 @@ def test_never_faster_than_the_real_members_allow(case):
 
 
 @given(case=groups_that_fit())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_a_grid_span_is_charged_the_load_of_its_busiest_link(case):
     """Every device sends to the next block of its group at once, in dimension order."""
     shape, stride, degree = case

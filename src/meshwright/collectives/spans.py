@@ -39,8 +39,8 @@ def make_group(
     between the sizes of the domains inside and outside level k. Where they do not, only as many
     members count inside a domain as provably share it (a block of them divides the domain); the
     others are counted at the next level out. On a grid such misaligned neighbours are charged the
-    worst that dimension-order routing of a shift can load on one link: as many messages as the
-    dimension is long. So a group is never cheaper than it is.
+    worst that dimension-order routing of a shift can load on one link: half as many messages as
+    the dimension is long. So a group is never cheaper than it is.
 
     Parameters
     ----------
@@ -80,17 +80,19 @@ def _members_inside(domain: int, stride: Any, degree: Any) -> Any:
 def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tuple[float, float]:
     """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
 
-    Every device sends one message at once; in dimension order each line of a grid dimension holds
-    as many messages as devices, and a message passes at most all of its links, and one switch.
+    Every device sends one message at once. In dimension order each line of d devices sees a shift
+    by some w: d - w of them go w steps one way, w of them d - w steps the other way, so a link
+    carries min(w, d - w) messages. A message passes at most d - 1 links of a line, and one switch.
     """
     bandwidths = []
     switch_s = grid_s = 0.0
     for level, factor in zip(levels, factors, strict=False):
-        length = level.size if level.kind in _GRIDS else 1
-        bandwidths.append(_shared_bandwidth(level, factor) / level.oversubscription / length)
+        own = _shared_bandwidth(level, factor) / level.oversubscription
         if level.kind in _GRIDS:
-            grid_s += level.latency_s * length
+            bandwidths.append(own / max(level.size // 2, 1))
+            grid_s += level.latency_s * (level.size - 1)
         else:
+            bandwidths.append(own)
             switch_s = max(switch_s, level.latency_s)
     return min(bandwidths), grid_s + switch_s
 

@@ -99,10 +99,10 @@ def test_whole_rows_and_columns_keep_their_links():
 
 
 def test_misaligned_neighbours_on_a_grid_pay_the_longest_line_and_all_hops():
-    """Six in rows of 8 wrap around the rows: 8 messages on a link, 8 + 6 hops at most."""
+    """Six in rows of 8 wrap around the rows: 4 messages on a link, 7 + 5 hops at most."""
     outer = make_group(WAFER, 1.0, 6.0).spans[1]
-    assert (outer.size, outer.bandwidth_bytes_per_s) == (3, 1e12 / 8)
-    assert outer.latency_s == pytest.approx(14 * 2e-7)
+    assert (outer.size, outer.bandwidth_bytes_per_s) == (3, 1e12 / 4)
+    assert outer.latency_s == pytest.approx(12 * 2e-7)
 
 
 @pytest.mark.parametrize(

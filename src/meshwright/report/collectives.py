@@ -1,0 +1,66 @@
+"""Collectives of one group as text and as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.collectives.comparison import TimedAlgorithm
+from meshwright.collectives.group import Group
+from meshwright.spec.system import NetworkLevel
+
+Comparison = Mapping[str, Sequence[TimedAlgorithm]]
+"""The algorithms of each kind of collective, fastest first."""
+
+
+def collectives_lines(
+    title: str,
+    num_bytes: float,
+    levels: Sequence[NetworkLevel],
+    group: Group[float],
+    comparison: Comparison,
+) -> Iterator[str]:
+    """Yield the spans of the group and a table of each kind of collective."""  # fmt: skip
+    yield f"{title}, {format_bytes(num_bytes)} on each member"
+    for level, span in zip(levels, group.spans, strict=True):
+        if span.size > 1:
+            bandwidth = format_si(float(span.bandwidth_bytes_per_s), "B/s")
+            latency = format_seconds(float(span.latency_s))
+            yield f"  {level.name:<12} {span.size:>5.0f} members  {bandwidth:>10}  {latency:>7}"
+    for kind, rows in comparison.items():
+        yield ""
+        yield f"{kind:<38} {'time':>10} {'bus bandwidth':>15} {'of the bound':>13}"
+        for row in rows:
+            bus = format_si(row.bus_bandwidth_bytes_per_s, "B/s")
+            time = format_seconds(row.time_s)
+            yield f"  {row.name:<36} {time:>10} {bus:>15} {row.bound_fraction:>12.0%}"
+
+
+def collectives_record(
+    system: str,
+    stride: int,
+    num_bytes: float,
+    levels: Sequence[NetworkLevel],
+    group: Group[float],
+    comparison: Comparison,
+) -> dict[str, Any]:
+    """Return the same as data, in SI units."""  # fmt: skip
+    spans = [
+        {
+            "level": level.name,
+            "size": float(span.size),
+            "bandwidth_bytes_per_s": float(span.bandwidth_bytes_per_s),
+            "latency_s": float(span.latency_s),
+        }
+        for level, span in zip(levels, group.spans, strict=True)
+    ]
+    return {
+        "system": system,
+        "stride": stride,
+        "num_bytes": num_bytes,
+        "fidelity": "closed_form",
+        "spans": spans,
+        "collectives": {kind: [asdict(row) for row in rows] for kind, rows in comparison.items()},
+    }
