@@ -19,7 +19,9 @@ from meshwright.spec.collective import CollectiveKind as Kind
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.strategy.derivation import derive_calls
 from meshwright.strategy.forward import attention_layout, elementwise_input, traveling_axes
-from meshwright.strategy.layout import arbiter, home, matrices, weight_home
+from meshwright.strategy.layout import arbiter, home, matrices
+from meshwright.strategy.layout import weight_home as derived_weight_home
+from meshwright.strategy.local_sizes import FLAT
 from meshwright.strategy.sharding import Move, Operand, Sharding, matmul, reshard
 from meshwright.strategy.strategy import ContextKind, Streamed, Structure
 
@@ -107,6 +109,14 @@ class Ranks:
 
     def bring(self, held, want, name, *, is_forward):
         return self.run(held, reshard(held.layout, self.active(want)), name, is_forward=is_forward)
+
+
+def weight_home(weight, structure):
+    """Return where a weight lies; one that is cut anywhere is cut along its columns here."""
+    layout = derived_weight_home(weight, structure)
+    for axis in layout.split.get(FLAT, ()):
+        layout = layout.along(axis, weight.dims[-1])
+    return layout
 
 
 def digits(size):

@@ -89,7 +89,7 @@ def _data_sums(
     scatter = _data_call(
         CollectiveKind.REDUCE_SCATTER, shard, gradient, op, split, per_step=per_step
     )
-    shards = {**split, FLAT: tuple(shard.split("*"))}
+    shards = {**split, FLAT: (*split.get(FLAT, ()), *shard.split("*"))}
     replicas = _data_call(
         CollectiveKind.ALL_REDUCE, "dp_replicate", gradient, op, shards, per_step=True
     )

@@ -16,7 +16,8 @@ from meshwright.strategy.sharding import Split
 from meshwright.strategy.strategy import StrategyOf
 
 FLAT = "elements"
-"""Key of a split that cuts a tensor as a flat row of elements, as ZeRO does, not along a dim."""
+"""Key of a split that cuts a weight as a flat row of elements, wherever a cut falls: the shards
+of ZeRO, and the parts of a weight that travel in a stream."""
 
 
 def degree_of(axis: str, strategy: StrategyOf[Any], sizes: Mapping[str, Any] | None = None) -> Any:

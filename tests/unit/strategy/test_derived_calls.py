@@ -15,6 +15,7 @@ from meshwright.spec.model import (
 )
 from meshwright.strategy.calls import call_elements
 from meshwright.strategy.derivation import derive_calls, stage_boundary_calls
+from meshwright.strategy.layout import weight_home
 from meshwright.strategy.local_sizes import degree_of, local_elements
 from meshwright.strategy.strategy import (
     ContextKind,
@@ -339,9 +340,9 @@ def test_hybrid_sharding_reduces_shards_over_the_replicas():
     sums = [c for c in calls if c.axis == "dp_replicate"]
     query = next(c for c in sums if c.tensor.name == "attention.query.weight.gradient")
     layer = build_graph(model_of(gpt_layer())).layers[0]
-    strategy = make_strategy(dp_shard=4, dp_replicate=2, tp=2)
+    strategy = make_strategy(dp_shard=4, dp_replicate=2, tp=2, tatp=2)
     elements = call_elements(query, layer.bind(SEQUENCE, SEQUENCE), strategy)
-    assert elements == HIDDEN * HIDDEN / (2 * 4)
+    assert elements == HIDDEN * HIDDEN / (2 * 2 * 4)
 
 
 def test_stage_boundary_carries_the_stream_as_it_rests():
@@ -361,3 +362,16 @@ def test_uneven_shards_are_those_of_the_largest_rank():
     sizes = {**graph.bind(8, 8), "query_heads": 10, "query": 80}
     split = {"tokens": ("dp",), "query": ("tp",)}
     assert local_elements(query, split, sizes, make_strategy(tp=4)) == 8 * 24
+
+
+def test_a_streamed_weight_is_cut_anywhere_and_not_between_heads():
+    """2 key heads of 8 columns on 16 ranks: 1/16 of 64 x 16 each, less than one head."""
+    layer = build_graph(model_of(gpt_layer(attention=GQA))).layers[0]
+    key = layer.ops[1].weights[1]
+    assert key.name == "attention.key.weight"
+    sizes, strategy = layer.bind(SEQUENCE, SEQUENCE), make_strategy(tatp=16)
+    held = {}
+    for streamed in (Streamed.WEIGHTS, Streamed.INPUTS):
+        split = weight_home(key, Structure(streamed=streamed)).split
+        held[streamed] = local_elements(key, split, sizes, strategy)
+    assert held == {Streamed.WEIGHTS: 64 * 16 / 16, Streamed.INPUTS: 64 * 8}

@@ -11,6 +11,7 @@ from meshwright.base.arrays import ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of
+from meshwright.strategy.local_sizes import FLAT
 from meshwright.strategy.rules import Case, Mask, Rule, any_of
 from meshwright.strategy.sharding import Side
 from meshwright.strategy.strategy import Streamed, Structure
@@ -73,7 +74,7 @@ class StreamAxis(Axis):
         return next((dim for dim in ("tokens", "routed_tokens") if dim in tensor.dims), None)
 
     def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
-        """Return the columns of a weight that travels; else its inner dim."""
+        """Return the inner dim where inputs travel. A weight that travels is cut anywhere."""
         if "vocab" in tensor.dims:
             return "vocab"
         if streams_inputs(structure):
@@ -82,7 +83,7 @@ class StreamAxis(Axis):
         streams = (
             is_matrix and tensor.dims[-1] not in _KEPT_WHOLE and "positions" not in tensor.dims
         )
-        return tensor.dims[-1] if streams else None
+        return FLAT if streams else None
 
     def operand_to_gather(self, weight_dim: str, structure: Structure) -> Side:
         """Return the weight where it travels, but never the vocabulary."""
