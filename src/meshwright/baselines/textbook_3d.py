@@ -16,6 +16,7 @@ from typing import Generic
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num, where
+from meshwright.strategy.space import factorizations
 
 
 class StateSharding(StrEnum):
@@ -135,18 +136,6 @@ def price(
     )
 
 
-def ordered_factors(number: int, num_factors: int) -> list[tuple[int, ...]]:
-    """Return every way to write a number as an ordered product of that many factors."""
-    if num_factors == 1:
-        return [(number,)]
-    return [
-        (first, *rest)
-        for first in range(1, number + 1)
-        if number % first == 0
-        for rest in ordered_factors(number // first, num_factors - 1)
-    ]
-
-
 def ranked_grids(
     setting: TextbookSetting, sharding: StateSharding = StateSharding.OVER_DATA
 ) -> list[PricedGrid]:
@@ -154,8 +143,8 @@ def ranked_grids(
 
     Legal: dp * pp * tp is the number of devices, and a stage holds at least one layer.
     """
-    grids = [g for g in ordered_factors(setting.num_devices, 3) if g[1] <= setting.num_layers]
-    dp, pp, tp = np.array(grids, dtype=float).T
+    grids = factorizations(setting.num_devices, 3).astype(float)
+    dp, pp, tp = grids[grids[:, 1] <= setting.num_layers].T
     priced = price(dp, pp, tp, setting, sharding)
     order = np.lexsort((tp, pp, dp, priced.overhead_s))
     fitting = order[priced.memory_bytes[order] <= setting.memory_capacity_bytes]

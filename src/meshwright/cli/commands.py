@@ -62,7 +62,7 @@ SHOW = Family(
         "system": Command("devices and network levels of a system", "show_system"),
         "optimizer": Command("bytes per parameter of an optimizer preset", "show_optimizer"),
         "optimizer": Command("bytes per parameter that a framework keeps", "show_optimizer"),
-        "collectives": Command("collective algorithms and their closed forms", "show_collectives"),
+        "collectives": Command("what each collective algorithm takes on a group", "show_collectives"),
     },
 )
 

@@ -1,4 +1,4 @@
-"""The textbook's 3D search re-run: its printed block, its exercises, its anecdote."""
+"""The textbook's 3D search re-run: its block, exercises, anecdote; the whole model beside it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,19 @@ from meshwright.baselines.textbook_3d import (
     StateSharding,
     TextbookSetting,
     gradient_s,
-    ordered_factors,
     price,
     ranked_grids,
 )
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.pricing.problem import Problem
+from meshwright.search.exhaustive import Found, search
+from meshwright.search.families import SearchSpace
+from meshwright.spec.workload import Training
+from meshwright.strategy.space import Choices, factorizations
+from meshwright.strategy.strategy import plan_string
 from meshwright.studies.registry import StudyResult, studies
 
 BOOK = TextbookSetting()
@@ -25,6 +34,11 @@ PARAMS_TRIED = (308e9, 310e9, 316e9, 318e9, 319e9, 319.9e9)
 ANECDOTE_GRID = (8, 1, 8)
 ANECDOTE_SAVING = 0.4
 """Share of the step time that the reshaping saved in the book's story."""
+MODEL, SYSTEM, SEQUENCE_LENGTH = "llama3-70b", "64xA100", 4096
+"""80 layers and 70e9 parameters, on hosts of eight with 25 GB/s for each device between them."""
+BATCHES = (16, 256)
+"""Sequences of a step: one for each of the book's micro-batches, and a usual million tokens."""
+GRIDS_BESIDE = ((1, 8, 8), (2, 4, 8), ANECDOTE_GRID)
 
 
 @studies.register("textbook-3d")
@@ -43,6 +57,7 @@ class Textbook3D:
             "exercise_b": faster_data_fabric(),
             "exercise_c": larger_model(),
             "anecdote": anecdote(),
+            "whole_model": whole_model(),
         }
         lines = [line for part in parts.values() for line in (*part.lines, "")]
         data = {name: part.data for name, part in parts.items()}
@@ -81,11 +96,11 @@ def factor_counts() -> StudyResult:
     """
     counts = {}
     for number in DEVICE_COUNTS:
-        triples = ordered_factors(number, 3)
+        triples = factorizations(number, 3).tolist()
         shaped = [t for t in triples if BOOK.devices_per_host % t[2] == BOOK.num_layers % t[1] == 0]
         counts[number] = {
             "num_triples": len(triples),
-            "num_quadruples": len(ordered_factors(number, 4)),
+            "num_quadruples": len(factorizations(number, 4)),
             "num_well_shaped_triples": len(shaped),
         }
     lines = (
@@ -181,6 +196,77 @@ def anecdote() -> StudyResult:
     )
     data = {"story": record(story), "ratio_to_best": ratio, "implied_compute_s": implied_s}
     return StudyResult(lines, data)
+
+
+def whole_model() -> StudyResult:
+    """Search the whole space on the book's cluster, and the book's grids within it."""
+    lines = [f"the whole model beside it: {MODEL} on {SYSTEM}, sequence {SEQUENCE_LENGTH}"]
+    data = {}
+    for batch in BATCHES:
+        problem = whole_problem(batch)
+        best = fastest(problem, Choices())
+        grids = {grid: fastest(problem, fixed_to(grid)) for grid in GRIDS_BESIDE}
+        saving = 1 - grids[1, 8, 8].time_s / grids[ANECDOTE_GRID].time_s
+        lines += [
+            f"  {batch} sequences a step",
+            f"    best       {told(best)}",
+            *(f"    {grid}  {told(found)}" for grid, found in grids.items()),
+            f"    {ANECDOTE_GRID} reshaped to (1, 8, 8) changes the step by {-saving:+.1%}"
+            f" (the story: {-ANECDOTE_SAVING:+.0%})",
+        ]
+        data[str(batch)] = {
+            "best": found_record(best),
+            "grids": {"x".join(map(str, grid)): found_record(f) for grid, f in grids.items()},
+            "anecdote_saving_fraction": saving,
+        }
+    lines.append("  (closed form, uncalibrated; a grid gets the best of all other choices)")
+    return StudyResult(tuple(lines), data)
+
+
+def whole_problem(global_batch_size: int) -> Problem:
+    """Return the book's situation as the whole model states it."""
+    system = load_system(SYSTEM)
+    workload = Training(
+        global_batch_size=global_batch_size,
+        sequence_length=SEQUENCE_LENGTH,
+        optimizer=load_optimizer("megatron-adam"),
+    )
+    return Problem(load_model(MODEL), system, workload, load_calibration(system.chip.family))
+
+
+def fixed_to(grid: tuple[int, int, int]) -> Choices:
+    """Return a grid (dp, pp, tp) as the only choice of degrees; dp is replicated or sharded."""
+    dp, pp, tp = grid
+    replicas = tuple(factor for factor in range(1, dp + 1) if dp % factor == 0)
+    return Choices(
+        {
+            "dp_replicate": replicas,
+            "dp_shard": replicas,
+            "pp": (pp,),
+            "tp": (tp,),
+            "cp": (1,),
+            "num_devices": (dp * pp * tp,),
+        }
+    )
+
+
+def fastest(problem: Problem, choices: Choices) -> Found:
+    """Return the best candidate of what the choices leave open."""
+    return search(SearchSpace(problem, choices), top=1).found[0]
+
+
+def told(found: Found) -> str:
+    """Return a candidate as time and plan."""
+    return f"{found.time_s:6.3f} s  {plan_string(found.strategy, found.structure)}"
+
+
+def found_record(found: Found) -> dict[str, Any]:
+    """Return a candidate as data."""
+    return {
+        "plan": plan_string(found.strategy, found.structure),
+        "step_time_s": found.time_s,
+        "memory_bytes": found.memory_bytes,
+    }
 
 
 def data_bandwidth_to_tie(ranked: Sequence[PricedGrid]) -> tuple[float, tuple[int, int, int]]:

@@ -1,18 +1,16 @@
 """The textbook's formulas against its printed figures and against sums by hand."""
 
 from dataclasses import replace
-from math import comb, prod
 
-import numpy as np
 import pytest
 
 from meshwright.baselines.textbook_3d import (
     StateSharding,
     TextbookSetting,
-    ordered_factors,
     price,
     ranked_grids,
 )
+from meshwright.strategy.space import factorizations
 
 BOOK = TextbookSetting()
 MS = 1e-3
@@ -61,7 +59,7 @@ def test_ranking_of_the_book(rank, grid, overhead_ms, memory_gb):
 
 
 def test_the_memory_filter_removes_nothing_in_the_book():
-    assert len(ranked_grids(BOOK)) == len(ordered_factors(64, 3)) == 28
+    assert len(ranked_grids(BOOK)) == len(factorizations(64, 3)) == 28
 
 
 def test_stages_without_a_layer_are_illegal():
@@ -79,21 +77,9 @@ def test_memory_rule_decides_what_fits():
 
 
 def test_columns_equal_numbers_bit_for_bit():
-    grids = np.array(ordered_factors(64, 3), dtype=float)
+    grids = factorizations(64, 3).astype(float)
     columns = price(*grids.T, BOOK, StateSharding.OVER_DATA)
     for index, (dp, pp, tp) in enumerate(grids.tolist()):
         one = price(dp, pp, tp, BOOK, StateSharding.OVER_DATA)
         assert one.overhead_s == columns.overhead_s[index]
         assert one.memory_bytes == columns.memory_bytes[index]
-
-
-@pytest.mark.parametrize("num_factors", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(
-    ("number", "exponents"), [(64, [6]), (66, [1, 1, 1]), (60, [2, 1, 1]), (72, [3, 2])]
-)
-def test_factors_are_as_many_as_the_prime_exponents_allow(number, exponents, num_factors):
-    """Each prime's exponent e is dealt out to k factors in C(e + k - 1, k - 1) ways."""
-    found = ordered_factors(number, num_factors)
-    expected = prod(comb(e + num_factors - 1, num_factors - 1) for e in exponents)
-    assert len(found) == len(set(found)) == expected
-    assert {prod(factors) for factors in found} == {number}

@@ -94,3 +94,23 @@ def test_anecdote(data):
     slow_s, fast_s = answer["story"]["overhead_s"], 50.166667e-3
     compute_s = answer["implied_compute_s"]
     assert (compute_s + fast_s) / (compute_s + slow_s) == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("batch", ["16", "256"])
+def test_no_grid_of_the_book_beats_the_whole_space(data, batch):
+    found = data["whole_model"][batch]
+    assert set(found["grids"]) == {"1x8x8", "2x4x8", "8x1x8"}
+    assert all(g["step_time_s"] >= found["best"]["step_time_s"] for g in found["grids"].values())
+
+
+@pytest.mark.parametrize("batch", ["16", "256"])
+def test_grids_stay_what_they_are(data, batch):
+    grids = data["whole_model"][batch]["grids"]
+    assert grids["1x8x8"]["plan"].startswith("tp8 pp8 ")
+    assert grids["2x4x8"]["plan"].startswith("tp8 pp4 ")
+    assert "dp8" in grids["8x1x8"]["plan"]
+
+
+def test_the_anecdote_is_far_from_40_percent_once_computation_counts(data):
+    savings = [row["anecdote_saving_fraction"] for row in data["whole_model"].values()]
+    assert max(savings) < 0.25
