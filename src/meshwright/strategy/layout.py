@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
 
-from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.strategy.axes import axes
 from meshwright.strategy.axis import Axis
-from meshwright.strategy.local_sizes import local_elements, local_size
 from meshwright.strategy.sharding import Arbiter, Operand, Product, Sharding, Side, matmul
-from meshwright.strategy.strategy import StrategyOf, Structure
+from meshwright.strategy.strategy import Structure
 
 _Chooser = Callable[[Axis, Tensor, Structure], str | None]
 
@@ -115,49 +112,3 @@ def forward_products(op: Op, structure: Structure) -> list[tuple[Tensor, Tensor,
         )
         for weight, output in matrices(op)
     ]
-
-
-def matmul_shape(
-    op: Op, structure: Structure, sizes: Mapping[str, Any], strategy: StrategyOf[Any]
-) -> tuple[Any, Any, Any]:
-    """Return rows, inner size and columns of a matrix product on one rank.
-
-    A fused product adds the columns of its outputs. Streamed operands count as whole: the rounds
-    of a stream together make this product. Rows of experts are those of all experts of the rank.
-    """
-    columns: Any = 0.0
-    rows: Any = 1.0
-    inner: Any = 1.0
-    for _, output, product in forward_products(op, structure):
-        local = product.local.split
-        row_tensor = replace(output, dims=output.dims[:1])
-        rows = local_elements(row_tensor, local, sizes, strategy)
-        columns = columns + local_size(
-            output.dims[-1], local.get(output.dims[-1], ()), sizes, strategy
-        )
-        inner = local_size(op.contracted[0], product.local.partial, sizes, strategy)
-    return rows, inner, columns
-
-
-def local_weight_elements(
-    layer: LayerGraph,
-    structure: Structure,
-    sizes: Mapping[str, Any],
-    strategy: StrategyOf[Any],
-    *,
-    of_experts: bool | None = None,
-) -> Any:
-    """Return the parameters of one layer on one rank, before data-parallel sharding.
-
-    Parameters
-    ----------
-    of_experts
-        Only those of routed experts (True) or only the others (False); None: all.
-    """
-    total: Any = 0.0
-    for op in layer.ops:
-        for weight in op.weights:
-            if of_experts is None or of_experts == ("experts" in weight.dims):
-                split = weight_home(weight, structure).split
-                total = total + local_elements(weight, split, sizes, strategy)
-    return total
