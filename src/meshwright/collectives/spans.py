@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import Num, larger, smaller, where
 from meshwright.collectives.group import Group, Span
 from meshwright.spec.system import NetworkLevel
 
@@ -94,7 +95,7 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tup
         else:
             bandwidths.append(own)
             switch_s = max(switch_s, level.latency_s)
-    return min(bandwidths), grid_s + switch_s
+    return reduce(smaller, bandwidths), grid_s + switch_s
 
 
 def _shared_bandwidth(level: NetworkLevel, factor: float) -> float:

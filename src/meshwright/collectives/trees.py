@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.base.arrays import Num
-from meshwright.collectives.gathers import rank_of
+from meshwright.collectives.gathers import coordinates_of, rank_of
+
+TREE_STREAMS = 4
+"""Streams that leave one member of two trees: up, two down, and up as a leaf of the other."""
 
 Parents = Sequence[int | None]
 """The parent of each position; None at the root."""
@@ -92,3 +96,45 @@ def _depth(parents: Parents, position: int) -> int:
     while above is not None:
         depth, above = depth + 1, parents[above]
     return depth
+
+
+@dataclass(frozen=True)
+class TreeMove:
+    """One piece of one tree's half of the data goes one edge up (it reduces) or down."""
+
+    step: int
+    source: int
+    destination: int
+    tree: int
+    piece: int
+    level: int
+    lane: int
+    reduces: bool
+
+
+def double_tree_moves(shape: tuple[int, ...], num_pieces: int) -> Iterator[TreeMove]:
+    """Yield an all-reduce of two halves, each up and down a tree of its own, piece after piece."""
+    places = list(coordinates_of(shape))
+    for tree, parents_of in enumerate((binary_tree, second_tree)):
+        edges = nested_tree(shape, places, parents_of)
+        deepest = max((edge.depth for edge in edges), default=0)
+        lanes = _down_lanes(edges, tree)
+        for piece in range(num_pieces):
+            for edge in edges:
+                up, down = deepest - edge.depth + piece, deepest + edge.depth - 1 + piece
+                yield TreeMove(
+                    up, edge.child, edge.parent, tree, piece, edge.level, tree, reduces=True
+                )
+                yield TreeMove(
+                    down, edge.parent, edge.child, tree, piece, edge.level, lanes[edge], False
+                )
+
+
+def _down_lanes(edges: list[Edge], tree: int) -> dict[Edge, int]:
+    """Return the lane of each way down: lanes 0 and 1 go up, two for each tree go down."""
+    used: dict[tuple[int, int], int] = defaultdict(int)
+    lanes = {}
+    for edge in edges:
+        lanes[edge] = 2 + 2 * tree + used[edge.parent, edge.level]
+        used[edge.parent, edge.level] += 1
+    return lanes

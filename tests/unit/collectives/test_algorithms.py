@@ -182,3 +182,17 @@ def test_algorithms_that_never_win_are_left_out():
 def test_an_unknown_algorithm_is_told_with_the_near_ones():
     with pytest.raises(UnknownNameError, match="did you mean ring_all_reduce"):
         collective_algorithms["ring_allreduce"]
+
+
+def test_tree_over_rings_has_few_latencies_and_uses_every_nic():
+    """8 x 64: two rings of 7 messages inside, trees of 12 hops across; S/8 leaves by each NIC.
+
+    16 pieces: 12 + 15 occupations of S/8/32 at a quarter of 50 GB/s, and 2 x 7/8 of S inside.
+    """
+    spans = (span(8, bandwidth=450e9, latency_s=1e-6), span(64, bandwidth=50e9, latency_s=5e-6))
+    latency_s = 14 * 1e-6 + 12 * 5e-6
+    bytes_s = 27 * (64e6 / 8 / 32) / 12.5e9 + 2 * 56e6 / 450e9
+    expected = pytest.approx(latency_s + bytes_s)
+    assert time_s("pipelined_tree_over_rings_all_reduce", 64e6, *spans) == expected
+    hierarchical = time_s("pipelined_hierarchical_all_reduce", 64e6, *spans)
+    assert time_s("pipelined_tree_over_rings_all_reduce", 64e6, *spans) < hierarchical
