@@ -1,0 +1,73 @@
+"""Would the winner still win if the calibrated constants were a little different?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.pricing.price import price_columns
+from meshwright.pricing.problem import Problem
+from meshwright.search.exhaustive import Found
+from meshwright.spec.calibration import calibration_columns
+from meshwright.strategy.strategy import stack
+
+NUM_DRAWS = 256
+SEED = 20_240_001
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Step times of some candidates under perturbed constants, and what follows."""
+
+    times_s: FloatArray
+    """Shape (candidates, draws)."""
+
+    @property
+    def wins(self) -> FloatArray:
+        """Share of the draws in which each candidate is the fastest."""
+        best = self.times_s.argmin(axis=0)
+        return np.bincount(best, minlength=len(self.times_s)) / self.times_s.shape[1]
+
+    @property
+    def largest_regret(self) -> FloatArray:
+        """Most that each candidate loses against the best of its draw, as a fraction."""
+        best_s = self.times_s.min(axis=0)
+        worst: FloatArray = (self.times_s / best_s - 1.0).max(axis=1)
+        return worst
+
+    def interval_s(self, index: int) -> tuple[float, float]:
+        """Return the 5th and 95th percentile of the time of one candidate [s]."""
+        low, high = np.percentile(self.times_s[index], [5.0, 95.0])
+        return float(low), float(high)
+
+
+def perturbed(problem: Problem, num_draws: int = NUM_DRAWS, seed: int = SEED) -> Problem:
+    """Return the problem with a column of draws in place of each constant that has an interval.
+
+    Draws are uniform and independent, the same ones for every candidate.
+    """
+    generator = np.random.default_rng(seed)
+    intervals = problem.calibration.intervals
+    draws = {
+        name: generator.uniform(low, high, num_draws)
+        for name, (low, high) in sorted(intervals.items())
+        if high > low
+    }
+    calibration = calibration_columns(problem.calibration, draws)
+    return replace(problem, calibration=calibration)
+
+
+def robustness(
+    problem: Problem, found: Sequence[Found], num_draws: int = NUM_DRAWS, seed: int = SEED
+) -> Verdict:
+    """Return the times of candidates under perturbed constants."""
+    shaken = perturbed(problem, num_draws, seed)
+    times = []
+    for candidate in found:
+        strategies = stack([candidate.strategy] * num_draws)
+        priced = price_columns(shaken, candidate.structure, strategies)
+        times.append(priced.step.time.total_s + np.zeros(num_draws))
+    return Verdict(np.array(times))
