@@ -28,7 +28,7 @@ def make_group(
     levels: Sequence[NetworkLevel],
     stride: Num,
     degree: Num,
-    efficiency: Sequence[float] | None = None,
+    efficiency: Sequence[Any] | None = None,
 ) -> Group[Num]:
     """Return what the groups of one parallel axis see of each network level.
 
@@ -52,9 +52,10 @@ def make_group(
     degree
         Members of the group [devices].
     efficiency
-        Calibrated share of the stated bandwidth that is reached, for each level [1].
+        Calibrated share of the stated bandwidth that is reached, a number or a column for each
+        level [1].
     """
-    factors = [1.0] * len(levels) if efficiency is None else list(efficiency)
+    factors: list[Any] = [1.0] * len(levels) if efficiency is None else list(efficiency)
     room = prod(level.size for level in levels)
     spans: list[Span[Num]] = []
     inside: Any = 1.0
@@ -78,7 +79,7 @@ def _members_inside(domain: int, stride: Any, degree: Any) -> Any:
     return np.gcd(np.asarray(degree).astype(np.int64), blocks) * 1.0
 
 
-def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tuple[float, float]:
+def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Any]) -> tuple[Any, float]:
     """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
 
     Every device sends one message at once. In dimension order each line of d devices sees a shift
@@ -98,19 +99,19 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[float]) -> tup
     return reduce(smaller, bandwidths), grid_s + switch_s
 
 
-def _shared_bandwidth(level: NetworkLevel, factor: float) -> float:
+def _shared_bandwidth(level: NetworkLevel, factor: Any) -> Any:
     """Return what one device sends into a level in one direction when all devices do [bytes/s]."""
     return level.bandwidth_bytes_per_s * level.links_per_device * factor
 
 
 def _span(
     level: NetworkLevel,
-    factor: float,
+    factor: Any,
     size: Any,
     stride: Any,
     domain: int,
     is_aligned: Any,
-    worst: tuple[float, float],
+    worst: tuple[Any, float],
     host_size: int,
 ) -> Span[Any]:
     """Return one span; ``domain`` is the number of devices in one member of the level."""

@@ -132,3 +132,10 @@ def test_every_field_of_a_column_has_one_value_per_row():
         for name in ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes"):
             assert getattr(span, name).shape == (3,)
     assert group_size(column).tolist() == [8.0, 6.0, 3.0]
+
+
+def test_efficiency_may_differ_from_row_to_row():
+    shares = np.array([0.5, 0.25])
+    column = make_group(WAFER, np.array([1.0, 1.0]), np.array([8.0, 6.0]), (shares, shares))
+    assert column.spans[0].bandwidth_bytes_per_s.tolist() == [0.5e12, 0.25e12]
+    assert column.spans[1].bandwidth_bytes_per_s[1] == 0.25e12 / 4
