@@ -22,7 +22,7 @@ def collectives_lines(
     group: Group[float],
     comparison: Comparison,
 ) -> Iterator[str]:
-    """Yield the spans of the group and a table of each kind of collective."""  # fmt: skip
+    """Yield the spans of the group and a table of each kind of collective."""
     yield f"{title}, {format_bytes(num_bytes)} on each member"
     for level, span in zip(levels, group.spans, strict=True):
         if span.size > 1:
@@ -46,7 +46,7 @@ def collectives_record(
     group: Group[float],
     comparison: Comparison,
 ) -> dict[str, Any]:
-    """Return the same as data, in SI units."""  # fmt: skip
+    """Return the same as data, in SI units."""
     spans = [
         {
             "level": level.name,
