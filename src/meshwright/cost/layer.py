@@ -82,17 +82,14 @@ class LayerCost:
 LAYER_PARTS = tuple(field.name for field in fields(LayerCost))
 
 
+def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Any], name: str) -> Any:
+    """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
+    largest = name == _TRANSIENT
+    weights = [count > 0 for count in counts] if largest else counts
+    terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
+    return reduce(larger if largest else add, terms)
+
+
 def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Any]) -> LayerCost:
     """Return the price of ``counts[k]`` layers of each kind k; the largest transient is kept."""
-    totals: dict[str, Any] = {}
-    for name in LAYER_PARTS:
-        largest = name == _TRANSIENT
-        weights = [count > 0 for count in counts] if largest else counts
-        terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
-        totals[name] = reduce(larger if largest else add, terms)
-    return LayerCost(**totals)
-
-
-def gather(cost: LayerCost, rows: Any) -> LayerCost:
-    """Return the named rows of a table of layer prices."""
-    return LayerCost(**{name: getattr(cost, name)[rows] for name in LAYER_PARTS})
+    return LayerCost(**{name: weighted_part(costs, counts, name) for name in LAYER_PARTS})

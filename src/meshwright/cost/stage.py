@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, larger, where
-from meshwright.cost.layer import LayerCost, weighted_sum
+from meshwright.base.arrays import FloatArray, larger, read_only, where
+from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
 
 POSITIONS = ("first", "middle", "last")
 
@@ -45,7 +46,10 @@ class StageLayout:
         return alone * 0.0, (1.0 - alone) * float(position == "last")
 
 
-def deal_layers(pattern: Sequence[int], num_kinds: int, num_stages: int, num_chunks: int) -> FloatArray:
+@lru_cache(maxsize=4096)
+def deal_layers(
+    pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int
+) -> FloatArray:
     """Return the number of layers of each kind in each stage, shape (stages, kinds).
 
     ``num_chunks`` is the number of runs of layers of one device; chunk c of the model belongs to
@@ -60,11 +64,11 @@ def deal_layers(pattern: Sequence[int], num_kinds: int, num_stages: int, num_chu
     run_of_layer = np.repeat(np.arange(runs), lengths)
     counts = np.zeros((num_stages, num_kinds))
     np.add.at(counts, (run_of_layer % num_stages, np.asarray(pattern)), 1.0)
-    return counts
+    return read_only(counts)
 
 
 def stage_layout(
-    pattern: Sequence[int], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray
+    pattern: tuple[int, ...], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray
 ) -> StageLayout:
     """Return the layout of each pair of stages and chunks, as columns.
 
@@ -101,14 +105,6 @@ class StageCost:
     others_backward_weight_s: Any
 
 
-def at_position(
-    kinds: Sequence[LayerCost], embedding: LayerCost, head: LayerCost, layout: StageLayout, position: str
-) -> LayerCost:
-    """Return the price of one micro-batch through the stage at a position."""
-    counts = (*layout.layers_of(position), *layout.edges_of(position))
-    return weighted_sum((*kinds, embedding, head), counts)
-
-
 def stage_cost(
     kinds: Sequence[LayerCost], embedding: LayerCost, head: LayerCost, layout: StageLayout
 ) -> StageCost:
@@ -132,18 +128,17 @@ def stage_cost(
     by_position = [(*layout.layers_of(p), *layout.edges_of(p)) for p in POSITIONS]
     chosen = [pick(*counts) for counts in zip(*by_position, strict=True)]
     slowest = weighted_sum(all_costs, chosen)
-    everything = weighted_sum(all_costs, (*layout.total, 1.0, 1.0))
+    whole = (*layout.total, 1.0, 1.0)
+    forward_s = weighted_part(all_costs, whole, "forward_share")
+    gradient_s = weighted_part(all_costs, whole, "weight_gradient_s")
+    total_s = weighted_part(all_costs, whole, "total_s")
     others = larger(layout.num_stages - 1.0, 1.0)
     layers = sum(chosen[1 : len(kinds)], chosen[0])
+    slowest_input_s = slowest.total_s - slowest.forward_share - slowest.weight_gradient_s
     return StageCost(
         bottleneck=slowest,
         layers_of_bottleneck=layers,
-        others_forward_s=(everything.forward_share - slowest.forward_share) / others,
-        others_backward_input_s=(_backward_input_s(everything) - _backward_input_s(slowest)) / others,
-        others_backward_weight_s=(everything.weight_gradient_s - slowest.weight_gradient_s) / others,
+        others_forward_s=(forward_s - slowest.forward_share) / others,
+        others_backward_input_s=(total_s - forward_s - gradient_s - slowest_input_s) / others,
+        others_backward_weight_s=(gradient_s - slowest.weight_gradient_s) / others,
     )
-
-
-def _backward_input_s(cost: LayerCost) -> Any:
-    """Return the seconds of a micro-batch that are neither forward nor weight gradient."""
-    return cost.total_s - cost.forward_share - cost.weight_gradient_s

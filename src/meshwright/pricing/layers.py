@@ -28,7 +28,7 @@ from meshwright.graph.op import LayerGraph
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import Recompute, StrategyOf, StreamForm, Structure
+from meshwright.strategy.strategy import Recompute, StreamForm, Structure
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def stream_links(network: AxisNetwork, structure: Structure, accumulator_bytes: 
 def price_layers(
     problem: Problem,
     structure: Structure,
-    strategy: StrategyOf[Any],
+    network: AxisNetwork,
     recomputes: tuple[Recompute, ...],
     *,
     uses_tatp: bool,
@@ -107,15 +107,12 @@ def price_layers(
 
     Parameters
     ----------
-    strategy
-        Columns of degrees; only what a layer sees matters, and the strides between its devices.
+    network
+        Columns of degrees with the groups of their axes; only what a layer sees matters.
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     """
-    work = problem.workload
-    network = AxisNetwork(
-        problem.system.levels, problem.efficiencies, structure.axis_order, strategy
-    )
+    work, strategy = problem.workload, network.strategy
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     accumulator = work.optimizer.reduced_gradient_bytes_per_param
     links = stream_links(network, structure, accumulator) if uses_tatp else None

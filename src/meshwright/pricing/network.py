@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import smaller
@@ -28,44 +28,44 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> t
     )
 
 
+def strides_of(axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> dict[str, Any]:
+    """Return the devices between neighbours on each axis, for one order of the axes [devices]."""
+    strides: dict[str, Any] = {}
+    stride: Any = strategy.tp * 0.0 + 1.0
+    for axis in axis_order:
+        strides[axis] = stride
+        stride = stride * getattr(strategy, axis)
+    inner = stride * 0.0 + 1.0
+    strides["etp"] = inner
+    strides["ep"] = inner * strategy.etp
+    strides["edp"] = strides["edp_shard"] = inner * strategy.etp * strategy.ep
+    strides["edp_replicate"] = strides["edp"] * degree_of("edp_shard", strategy)
+    return strides
+
+
 @dataclass(frozen=True)
 class AxisNetwork:
-    """The groups of each axis for columns of strategies: order and degrees decide the strides."""
+    """The groups of each axis for columns of strategies; rows may differ in their axis order."""
 
     levels: Sequence[NetworkLevel]
     efficiency: tuple[Any, ...]
-    axis_order: tuple[str, ...]
     strategy: StrategyOf[Any]
-
-    @cached_property
-    def strides(self) -> dict[str, Any]:
-        """Devices between neighbours on each axis [devices]."""
-        strides: dict[str, Any] = {}
-        stride: Any = self.strategy.tp * 0.0 + 1.0
-        for axis in self.axis_order:
-            strides[axis] = stride
-            stride = stride * getattr(self.strategy, axis)
-        inner = stride * 0.0 + 1.0
-        strides["ep"] = inner * self.strategy.etp
-        strides["edp"] = strides["edp_shard"] = inner * self.strategy.etp * self.strategy.ep
-        strides["etp"] = inner
-        strides["edp_replicate"] = strides["edp"] * degree_of("edp_shard", self.strategy)
-        return strides
+    strides: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    """Sizes of dims that groups such as ``tp/kv_heads`` share."""
 
     def group(self, axis: str) -> Group[Any]:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
         names, _, shared = axis.partition("/")
-        members = [self._one(name) for name in names.split("*")]
         if shared:
-            return members[0]
-        joined = members[0]
-        for member in members[1:]:
-            joined = _joined(joined, member)
-        return joined
+            degree = degree_of(axis, self.strategy, self.sizes)
+            return self._group(names.split("*")[0], degree)
+        members = [self._group(name, degree_of(name, self.strategy)) for name in names.split("*")]
+        return reduce(_joined, members)
 
-    def _one(self, axis: str) -> Group[Any]:
-        degree = degree_of(axis, self.strategy) + 0.0 * self.strategy.tp
-        return make_group(self.levels, self.strides[axis], degree, self.efficiency)
+    def _group(self, axis: str, degree: Any) -> Group[Any]:
+        whole = degree + 0.0 * self.strategy.tp
+        return make_group(self.levels, self.strides[axis], whole, self.efficiency)
 
 
 def _joined(first: Group[Any], second: Group[Any]) -> Group[Any]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.pricing.layers import Collectives, price_layers
-from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
 from meshwright.pricing.steps import StepPrice, price_step, sync_links
@@ -28,13 +27,11 @@ class Priced:
 
 def price_columns(problem: Problem, structure: Structure, strategy: StrategyColumns) -> Priced:
     """Return the price of each row of the columns, all under one structure."""
+    network = problem.network(structure.axis_order, strategy)
     layers = price_layers(
-        problem, structure, strategy, (structure.recompute,),
+        problem, structure, network, (structure.recompute,),
         uses_tatp=bool((strategy.tatp > 1).any()),
     )  # fmt: skip
-    network = AxisNetwork(
-        problem.system.levels, problem.efficiencies, structure.axis_order, strategy
-    )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     send = send_s(problem, structure, strategy, collectives)
     pipeline = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)

@@ -11,14 +11,20 @@ from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
 from meshwright.graph.op import LayerGraph, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.pricing.network import level_efficiencies
+from meshwright.pricing.network import AxisNetwork, level_efficiencies, strides_of
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
-from meshwright.strategy.strategy import ContextKind, Recompute, Streamed, Structure
+from meshwright.strategy.strategy import (
+    ContextKind,
+    Recompute,
+    StrategyOf,
+    Streamed,
+    Structure,
+)
 
 LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
 
@@ -82,6 +88,20 @@ class Problem:
                 (derive_calls(piece, plain), saved_elements(piece, plain)) for piece in self.pieces
             )
         return self._layouts[key]
+
+    def network(
+        self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]
+    ) -> AxisNetwork:
+        """Return the groups of columns of strategies under one order of the axes."""
+        return self.network_with(strides_of(axis_order, strategy), strategy)
+
+    def network_with(
+        self, strides: Mapping[str, Any], strategy: StrategyOf[Any]
+    ) -> AxisNetwork:
+        """Return the groups of columns of strategies whose strides are known."""
+        kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
+        levels = self.system.levels
+        return AxisNetwork(levels, self.efficiencies, strategy, strides, {"kv_heads": kv_heads})
 
     @property
     def has_grid(self) -> bool:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, where
-from meshwright.cost.layer import LayerCost
+from meshwright.cost.layer import LayerCost, weighted_part
 from meshwright.cost.memory import StageState
-from meshwright.cost.stage import POSITIONS, StageLayout, at_position, stage_cost, stage_layout
+from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
 from meshwright.cost.step import PipelineCost
 from meshwright.pricing.layers import LayerPrices
 from meshwright.pricing.problem import Problem
@@ -140,7 +140,8 @@ def _stage_state(
     layout: StageLayout, position: str, num_micro_batches: Any,
 ) -> StageState:  # fmt: skip
     """Return what the stage at a position holds."""
-    cost = at_position(prices.kinds, prices.embedding, prices.head, layout, position)
+    costs = (*prices.kinds, prices.embedding, prices.head)
+    weights = (*layout.layers_of(position), *layout.edges_of(position))
     index = {"first": 0.0 * strategy.pp, "middle": 1.0 + 0.0 * strategy.pp}.get(
         position, strategy.pp - 1.0
     )
@@ -149,18 +150,17 @@ def _stage_state(
     )
     counts = layout.layers_of(position)
     has_head = layout.edges_of(position)[1]
-    params = cost.dense_params
-    if problem.graph.tied:
-        copy = prices.embedding.dense_params * (has_head * (strategy.pp > 1))
-        params = params + copy
+    params = weighted_part(costs, weights, "dense_params")
+    if problem.graph.tied and position == "first":
+        params = params - prices.embedding.dense_params * (strategy.pp == 1)
     is_gpipe = structure.schedule is ScheduleKind.GPIPE
     logits = prices.head.working_bytes * has_head
     waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0
     return StageState(
         dense_params=params,
-        expert_params=cost.expert_params,
-        kept_bytes=cost.kept_bytes,
+        expert_params=weighted_part(costs, weights, "expert_params"),
+        kept_bytes=weighted_part(costs, weights, "kept_bytes"),
         in_flight=where(in_flight > 0, in_flight, 0.0),
-        working_bytes=cost.working_bytes + waiting,
+        working_bytes=weighted_part(costs, weights, "working_bytes") + waiting,
         num_layers=sum(counts[1:], counts[0]),
     )

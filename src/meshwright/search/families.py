@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
-from meshwright.pricing.network import AxisNetwork
+from meshwright.pricing.network import AxisNetwork, strides_of
 from meshwright.pricing.price import send_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
@@ -107,47 +107,43 @@ def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
     return space.choices.of("dp_shard", tuple(divisors(dp)))
 
 
-def layout_structures(space: SearchSpace) -> Iterator[tuple[Structure, int]]:
-    """Yield the structures that a layer sees, with the index of their axis order."""
+def layout_structures(space: SearchSpace) -> Iterator[Structure]:
+    """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
-    for index, order in enumerate(space.orders):
-        for sequence_parallel in (True, False):
-            for kind in ContextKind:
-                if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
-                    yield (
-                        Structure(
-                            sequence_parallel=sequence_parallel,
-                            context_kind=kind,
-                            axis_order=order,
-                            zero_stage=0,
-                            overlap_tensor_parallel=(
-                                space.problem.workload.software.async_tensor_parallel
-                            ),
-                        ),
-                        index,
-                    )
+    overlap = space.problem.workload.software.async_tensor_parallel
+    for sequence_parallel in (True, False):
+        for kind in ContextKind:
+            if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
+                yield Structure(
+                    sequence_parallel=sequence_parallel,
+                    context_kind=kind,
+                    zero_stage=0,
+                    overlap_tensor_parallel=overlap,
+                )
 
 
-def rows_of_layout(
-    space: SearchSpace, columns: StrategyColumns, structure: Structure, order_index: int
-) -> BoolArray:
+def rows_of_layout(columns: StrategyColumns, structure: Structure) -> BoolArray:
     """Return the rows for which a structure is not another one under a different name.
 
-    Without tp there is no sequence parallelism, without cp one kind of it, and orders differ only
-    in the axes in use. Expert axes need tp, cp and dp side by side.
+    Without tp there is no sequence parallelism, without cp only one kind of it.
     """
-    in_use = {"tp": columns.tp, "tatp": columns.tatp, "cp": columns.cp,
-              "dp_shard": columns.dp_shard, "dp_replicate": columns.dp_replicate,
-              "pp": columns.pp}  # fmt: skip
-    mask = np.zeros(len(columns.tp), dtype=np.int64)
-    for bit, name in enumerate(AXES):
-        mask |= (in_use[name] > 1).astype(np.int64) << bit
-    keep = first_orders(space.orders)[order_index][mask] == 1
+    keep = np.ones(len(columns.tp), dtype=bool)
     if structure.sequence_parallel:
         keep &= columns.tp > 1
     if structure.context_kind is ContextKind.ULYSSES:
         keep &= columns.cp > 1
     return keep
+
+
+def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
+    """Return which orders of the axes each row is to be tried in, shape (orders, rows).
+
+    Orders that differ only in axes of one device are the same plan; the first one stands.
+    """
+    mask = np.zeros(len(columns.tp), dtype=np.int64)
+    for bit, name in enumerate(AXES):
+        mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
+    return first_orders(space.orders)[:, mask] == 1
 
 
 def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
@@ -164,14 +160,19 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     return (columns.num_virtual_stages == 1) & (columns.pp > 1)
 
 
-def layer_keys(columns: StrategyColumns, network: AxisNetwork) -> tuple[IntArray, IntArray]:
+def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
     """Return the first row of each group of rows that no layer can tell apart, and the groups."""
-    strides = network.strides
+    columns, strides = network.strategy, network.strides
     parts = (
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
         strides["tp"], strides["tatp"], strides["cp"],
     )  # fmt: skip
-    code = np.zeros(len(columns.tp), dtype=np.int64)
+    return unique_rows(parts)
+
+
+def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
+    """Return the first of each group of rows that are equal in all parts, and the groups."""
+    code = np.zeros(len(parts[0]), dtype=np.int64)
     for part in parts:
         values, inverse = np.unique(part, return_inverse=True)
         code = code * len(values) + inverse.reshape(-1)
@@ -182,13 +183,14 @@ def layer_keys(columns: StrategyColumns, network: AxisNetwork) -> tuple[IntArray
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
     """Return the legal families of all structures, and count the members of the refused ones."""
     parts = [part for columns in tables for part in _families(space, columns, counts)]
-    structures = tuple(part.structures[0] for part in parts)
-    rows = [np.full(len(part), number, np.int64) for number, part in enumerate(parts)]
     if not parts:
         raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
+    starts = np.cumsum([0, *(len(part.structures) for part in parts)])
     return Families(
-        structures=structures,
-        structure_of=np.concatenate(rows),
+        structures=tuple(structure for part in parts for structure in part.structures),
+        structure_of=np.concatenate(
+            [part.structure_of + start for part, start in zip(parts, starts, strict=False)]
+        ),
         strategy=joined([part.strategy for part in parts]),
         price=joined([part.price for part in parts]),
         num_members=np.concatenate([part.num_members for part in parts]),
@@ -199,17 +201,15 @@ def _families(
     space: SearchSpace, columns: StrategyColumns, counts: Counts
 ) -> Iterator[Families]:
     """Yield the legal families of each structure for one number of devices."""
-    for layout, order_index in layout_structures(space):
-        rows = take(columns, rows_of_layout(space, columns, layout, order_index))
-        if not len(rows.tp):
-            continue
-        legal = {}
+    for layout in layout_structures(space):
+        rows = take(columns, rows_of_layout(columns, layout))
+        legal = []
         for kind in schedules_of(space):
             chosen = take(rows, rows_of_schedule(rows, kind))
-            structure = replace(layout, schedule=kind)
             if len(chosen.tp):
-                legal[kind] = _legal_rows(space, structure, chosen, counts)
-        yield from _priced(space, layout, {k: s for k, s in legal.items() if len(s.tp)})
+                structure = replace(layout, schedule=kind)
+                legal.append((kind, _legal_rows(space, structure, chosen, counts)))
+        yield from _priced(space, layout, [(k, s) for k, s in legal if len(s.tp)])
 
 
 def _legal_rows(
@@ -219,7 +219,8 @@ def _legal_rows(
     problem = space.problem
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
-    members = num_members(space, columns) * len(_recomputes(space))
+    num_orders = orders_of(space, columns).sum(axis=0)
+    members = num_members(space, columns) * len(_recomputes(space)) * num_orders
     for refusal in all_refusals(
         problem.model, problem.workload, columns, structure,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
@@ -234,37 +235,65 @@ def _recomputes(space: SearchSpace) -> tuple[Recompute, ...]:
     return tuple(r for r in Recompute if space.choices.keeps("recompute", r))
 
 
+@dataclass(frozen=True)
+class _Ordered:
+    """Rows of one schedule, once for each order of the axes that they are tried in."""
+
+    schedule: ScheduleKind
+    strategy: StrategyColumns
+    order_of: IntArray
+    strides: dict[str, FloatArray]
+
+
+def _ordered(space: SearchSpace, kind: ScheduleKind, columns: StrategyColumns) -> _Ordered:
+    """Return the rows with their strides, order by order."""
+    orders, rows = np.nonzero(orders_of(space, columns))
+    parts = [
+        strides_of(order, take(columns, rows[orders == number]))
+        for number, order in enumerate(space.orders)
+    ]
+    strides = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _Ordered(kind, take(columns, rows), orders, strides)
+
+
 def _priced(
-    space: SearchSpace, layout: Structure, legal: dict[ScheduleKind, StrategyColumns]
+    space: SearchSpace, layout: Structure, legal: Sequence[tuple[ScheduleKind, StrategyColumns]]
 ) -> Iterator[Families]:
-    """Yield the families of one layout: layers are priced once for all schedules."""
+    """Yield the families of one layout: layers are priced once for all schedules and orders."""
     if not legal:
         return
-    everything = joined(list(legal.values()))
-    prices, sends = _layer_table(space.problem, layout, everything, _recomputes(space))
+    parts = [_ordered(space, kind, columns) for kind, columns in legal]
+    network = space.problem.network_with(
+        {name: np.concatenate([p.strides[name] for p in parts]) for name in parts[0].strides},
+        joined([part.strategy for part in parts]),
+    )
+    prices, groups, sends = _layer_table(space.problem, layout, network, _recomputes(space))
     start = 0
-    for kind, strategy in legal.items():
-        rows = slice(start, start + len(strategy.tp))
+    for part in parts:
+        rows = slice(start, start + len(part.order_of))
         start = rows.stop
+        members = num_members(space, part.strategy)
         for recompute, table in prices.items():
-            structure = replace(layout, schedule=kind, recompute=recompute)
+            structure = replace(layout, schedule=part.schedule, recompute=recompute)
+            gathered = take_rows(table, groups[rows])
             price = price_pipeline(
-                space.problem, structure, strategy, take_rows(table, rows), sends[rows]
+                space.problem, structure, part.strategy, gathered, sends[rows]
             )
-            members = num_members(space, strategy)
-            yield Families((structure,), np.zeros(len(members), np.int64), strategy, price, members)
+            structures = tuple(replace(structure, axis_order=order) for order in space.orders)
+            yield Families(structures, part.order_of, part.strategy, price, members)
 
 
 def _layer_table(
-    problem: Problem, layout: Structure, columns: StrategyColumns, recomputes: Sequence[Recompute]
-) -> tuple[dict[Recompute, LayerPrices], FloatArray]:
-    """Return the layer prices of each row, priced once for rows that a layer cannot tell apart."""
-    network = AxisNetwork(problem.system.levels, problem.efficiencies, layout.axis_order, columns)
-    first, groups = layer_keys(columns, network)
+    problem: Problem, layout: Structure, network: AxisNetwork, recomputes: Sequence[Recompute]
+) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
+    """Return layer prices of rows that a layer can tell apart, the row of each, and its sends."""
+    first, groups = layer_keys(network)
+    few = problem.network_with(
+        {name: stride[first] for name, stride in network.strides.items()},
+        take(network.strategy, first),
+    )
     tables = price_layers(
-        problem, layout, take(columns, first), tuple(recomputes),
-        uses_tatp=bool((columns.tatp > 1).any()),
-    )  # fmt: skip
+        problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
+    )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    sends = send_s(problem, layout, columns, collectives)
-    return {r: take_rows(table, groups) for r, table in tables.items()}, sends
+    return tables, groups, send_s(problem, layout, network.strategy, collectives)

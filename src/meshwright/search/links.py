@@ -11,7 +11,6 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.step import DataParallelLinks
 from meshwright.pricing.layers import Collectives
-from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.steps import SyncLinks, joined, sync_links, take_rows
 from meshwright.search.families import Families, SearchSpace, shard_degrees
 from meshwright.strategy.strategy import StrategyColumns, take
@@ -56,9 +55,7 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         index, shard, lengths, has_one = _divisions(space, grids)
         expanded = take(grids, index)
         expanded = replace(expanded, dp_shard=shard, dp_replicate=expanded.dp_shard / shard)
-        network = AxisNetwork(
-            space.problem.system.levels, space.problem.efficiencies, order, expanded
-        )
+        network = space.problem.network(order, expanded)
         launch_s = space.problem.calibration.collective_launch_s
         parts.append(sync_links(space.problem, Collectives(network, launch_s, all_forms=True)))
         shards.append(shard)
