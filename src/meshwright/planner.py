@@ -13,7 +13,7 @@ from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.plans import Candidate, Coverage, Estimate, Plan, Robustness, Segment
+from meshwright.plans import Candidate, Coverage, Estimate, Plan, Robustness, Segment, WhyNot
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
@@ -27,7 +27,13 @@ from meshwright.spec.workload import OptimizerPreset, Training
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.rules import Case, Refusal
 from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import Strategy, Structure, plan_string, stack
+from meshwright.strategy.strategy import (
+    Strategy,
+    StrategyColumns,
+    Structure,
+    plan_string,
+    stack,
+)
 
 FIDELITY = "closed_form"
 SHAKEN = 8
@@ -102,7 +108,8 @@ def plan(
     """
     problem = make_problem(model, system, workload, calibration)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    result = search(SearchSpace(problem, choices), top=top, progress=progress)
+    watch = uses_streams if problem.has_grid else None
+    result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
     chosen = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
@@ -133,10 +140,36 @@ def plan(
                 if share >= 0.05
             ),
         ),
+        why_not=why_no_streams(problem, best, result),
         warnings=tuple(warnings(problem, best)),
         version=version(),
         command=command,
     )
+
+
+def uses_streams(columns: StrategyColumns) -> Any:
+    """Return which candidates stream tensors between neighbours."""
+    return columns.tatp > 1
+
+
+def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> tuple[WhyNot, ...]:
+    """Return the best plan with tensor streams, where there is one and the chosen one has none."""
+    if best.strategy.tatp > 1 or not result.watched:
+        return ()
+    other = result.watched[0]
+    return (compared("tensor streams (tatp)", best, candidate(problem, other.strategy, other.structure)),)
+
+
+def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
+    """Return how another candidate compares with the best one, part by part."""
+    ours, theirs = best.estimate, other.estimate
+    longer = {
+        name: seconds - ours.time_parts_s[name]
+        for name, seconds in theirs.time_parts_s.items()
+        if seconds > ours.time_parts_s[name]
+    }
+    because = dict(sorted(longer.items(), key=lambda item: -item[1]))
+    return WhyNot(question, other, theirs.step_time_s / ours.step_time_s - 1.0, because)
 
 
 def estimate(

@@ -128,6 +128,17 @@ class Robustness:
 
 
 @dataclass(frozen=True)
+class WhyNot:
+    """The best plan with something that the chosen one lacks, and what it would cost."""
+
+    question: str
+    candidate: Candidate
+    slower_by_fraction: float
+    because: Mapping[str, float]
+    """Parts of the step that are longer, by name [s]."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """The best plan found for a question, with the question and the proof."""
 
@@ -141,6 +152,7 @@ class Plan:
     runners_up: tuple[Candidate, ...] = ()
     coverage: Coverage | None = None
     robustness: Robustness | None = None
+    why_not: tuple[WhyNot, ...] = ()
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT
@@ -157,6 +169,8 @@ def to_data(plan: Plan) -> dict[str, Any]:
     data["best"]["plan"] = plan.best.text
     for candidate, entry in zip(plan.runners_up, data["runners_up"], strict=True):
         entry["plan"] = candidate.text
+    for why, entry in zip(plan.why_not, data["why_not"], strict=True):
+        entry["candidate"]["plan"] = why.candidate.text
     return data
 
 
@@ -220,7 +234,9 @@ def from_json(text: str, origin: str = "plan") -> Plan:
 def _drop_derived(data: dict[str, Any]) -> None:
     """Remove the plan strings, which are derived from the candidates."""
     runners_up = data.get("runners_up")
-    entries = [data.get("best"), *(runners_up if isinstance(runners_up, list) else [])]
+    why_not = data.get("why_not")
+    others = [why.get("candidate") for why in why_not or () if isinstance(why, dict)]
+    entries = [data.get("best"), *(runners_up if isinstance(runners_up, list) else []), *others]
     for entry in entries:
         if isinstance(entry, dict):
             entry.pop("plan", None)

@@ -35,6 +35,7 @@ FIRST_ROWS = 256
 """Families of the first block, which finds a first good plan."""
 KEPT = 512
 Progress = Callable[[Counts, Best, float], None]
+Watch = Callable[[StrategyColumns], BoolArray]
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class SearchResult:
     """
 
     found: tuple[Found, ...]
+    watched: tuple[Found, ...]
+    """The best of the watched candidates, where some were watched."""
     counts: Counts
     lower_bound_s: float
     is_complete: bool
@@ -75,6 +78,7 @@ def search(
     top: int = 5,
     prune: bool = True,
     progress: Progress | None = None,
+    watch: Watch | None = None,
     visit: Callable[[Families, Block], None] | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
@@ -88,11 +92,13 @@ def search(
         that fits is priced: for benchmarks and fronts.
     progress
         Called after each block with counts, the best so far, and the bound of what is left [s].
+    watch
+        Marks candidates of which the best one is wanted beside the best of all: why not those?
     visit
         Called with each priced block: for fronts and for materialising samples.
     """
     started = time.perf_counter()
-    counts, best = Counts(), Best(KEPT, top)
+    counts, best, watched = Counts(), Best(KEPT, top), Best(1, 1)
     table = families(space, degree_tables(space), counts)
     links = link_table(space, table)
     bound_s = table.bound_s
@@ -102,7 +108,12 @@ def search(
     try:
         for part in _parts(rows):
             left_s = float(bound_s[part[0]])
-            _price_part(space, table, links, part, best, counts, prune=prune, visit=visit)
+            near = _near(table, part, best, watched, watch) if prune else part
+            counts.pruned_by_bound += int(table.num_members[np.setdiff1d(part, near)].sum())
+            for block in members(space, table, links, near, counts) if len(near) else ():
+                _fold(block, best, watched, watch)
+                if visit is not None:
+                    visit(table, block)
             if progress is not None:
                 progress(counts, best, left_s)
     except KeyboardInterrupt:
@@ -110,7 +121,9 @@ def search(
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
     found = tuple(_found(table, best, index) for index in range(len(best.times_s)))
     bound = proven_s if is_complete else min(proven_s, left_s)
-    return SearchResult(found, counts, bound, is_complete, time.perf_counter() - started)
+    other = tuple(_found(table, watched, index) for index in range(len(watched.times_s)))
+    elapsed_s = time.perf_counter() - started
+    return SearchResult(found, other, counts, bound, is_complete, elapsed_s)
 
 
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
@@ -150,21 +163,24 @@ def _parts(rows: IntArray) -> list[IntArray]:
     return [part for part in np.array_split(rows, cuts) if len(part)]
 
 
-def _price_part(
-    space: SearchSpace, table: Families, links: LinkTable, rows: IntArray, best: Best,
-    counts: Counts, *, prune: bool, visit: Callable[[Families, Block], None] | None,
-) -> None:  # fmt: skip
-    """Price the members of some families, or leave out those beyond the bound."""
-    near: BoolArray = table.bound_s[rows] <= best.limit_s
-    if prune and not near.all():
-        counts.pruned_by_bound += int(table.num_members[rows[~near]].sum())
-        rows = rows[near]
-    if not len(rows):
-        return
-    for block in members(space, table, links, rows, counts):
-        if visit is not None:
-            visit(table, block)
-        best.fold(block.time.total_s, block.memory_bytes, _identities(block))
+def _near(
+    table: Families, rows: IntArray, best: Best, watched: Best, watch: Watch | None
+) -> IntArray:
+    """Return the families that may hold a candidate among the best, or the best watched one."""
+    bound_s = table.bound_s[rows]
+    near = bound_s <= best.limit_s
+    if watch is not None:
+        near |= (bound_s <= watched.limit_s) & watch(take(table.strategy, rows))
+    return rows[near]
+
+
+def _fold(block: Block, best: Best, watched: Best, watch: Watch | None) -> None:
+    """Take a priced block into account."""
+    times_s, identities = block.time.total_s, _identities(block)
+    best.fold(times_s, block.memory_bytes, identities)
+    if watch is not None:
+        rows = np.flatnonzero(watch(block.strategy))
+        watched.fold(times_s[rows], block.memory_bytes[rows], identities[rows])
 
 
 def _identities(block: Block) -> IntArray:
