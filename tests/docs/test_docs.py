@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog)/[\w./-]+)`")
 
@@ -55,6 +56,12 @@ def test_links_and_paths_exist(page):
         for path in IN_REPOSITORY.findall(text)
         if "NAME" not in path and not any((place / path).exists() for place in places)
     ] == []
+
+
+def test_readme_python_runs(capsys):
+    for block in PYTHON.findall((ROOT / "README.md").read_text(encoding="utf-8")):
+        exec(block, {})
+    assert "num_priced" in capsys.readouterr().out
 
 
 def test_readme_lists_the_commands():

@@ -14,16 +14,9 @@ from meshwright.baselines.textbook_3d import (
     price,
     ranked_grids,
 )
-from meshwright.catalog.calibration import load_calibration
-from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system
-from meshwright.catalog.workloads import load_optimizer
-from meshwright.pricing.problem import Problem
-from meshwright.search.exhaustive import Found, search
-from meshwright.search.families import SearchSpace
-from meshwright.spec.workload import Training
-from meshwright.strategy.space import Choices, factorizations
-from meshwright.strategy.strategy import plan_string
+from meshwright.planner import plan, training
+from meshwright.plans import Candidate
+from meshwright.strategy.space import factorizations
 from meshwright.studies.registry import StudyResult, studies
 
 BOOK = TextbookSetting()
@@ -203,69 +196,59 @@ def whole_model() -> StudyResult:
     lines = [f"the whole model beside it: {MODEL} on {SYSTEM}, sequence {SEQUENCE_LENGTH}"]
     data = {}
     for batch in BATCHES:
-        problem = whole_problem(batch)
-        best = fastest(problem, Choices())
-        grids = {grid: fastest(problem, fixed_to(grid)) for grid in GRIDS_BESIDE}
-        saving = 1 - grids[1, 8, 8].time_s / grids[ANECDOTE_GRID].time_s
+        best = chosen(batch)
+        grids = {grid: chosen(batch, grid) for grid in GRIDS_BESIDE}
+        before, after = grids[ANECDOTE_GRID].estimate, grids[1, 8, 8].estimate
+        saving = 1 - after.step_time_s / before.step_time_s
         lines += [
             f"  {batch} sequences a step",
             f"    best       {told(best)}",
-            *(f"    {grid}  {told(found)}" for grid, found in grids.items()),
+            *(f"    {grid}  {told(candidate)}" for grid, candidate in grids.items()),
             f"    {ANECDOTE_GRID} reshaped to (1, 8, 8) changes the step by {-saving:+.1%}"
             f" (the story: {-ANECDOTE_SAVING:+.0%})",
         ]
         data[str(batch)] = {
-            "best": found_record(best),
-            "grids": {"x".join(map(str, grid)): found_record(f) for grid, f in grids.items()},
+            "best": candidate_record(best),
+            "grids": {"x".join(map(str, g)): candidate_record(c) for g, c in grids.items()},
             "anecdote_saving_fraction": saving,
         }
     lines.append("  (closed form, uncalibrated; a grid gets the best of all other choices)")
     return StudyResult(tuple(lines), data)
 
 
-def whole_problem(global_batch_size: int) -> Problem:
-    """Return the book's situation as the whole model states it."""
-    system = load_system(SYSTEM)
-    workload = Training(
-        global_batch_size=global_batch_size,
-        sequence_length=SEQUENCE_LENGTH,
-        optimizer=load_optimizer("megatron-adam"),
+def chosen(global_batch_size: int, grid: tuple[int, int, int] | None = None) -> Candidate:
+    """Return the plan for the book's cluster: of the whole space, or with (dp, pp, tp) fixed."""
+    workload = training(
+        SYSTEM, sequence_length=SEQUENCE_LENGTH, global_batch_size=global_batch_size
     )
-    return Problem(load_model(MODEL), system, workload, load_calibration(system.chip.family))
+    return plan(MODEL, SYSTEM, workload, allowed=fixed_to(grid) if grid else None, top=1).best
 
 
-def fixed_to(grid: tuple[int, int, int]) -> Choices:
+def fixed_to(grid: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
     """Return a grid (dp, pp, tp) as the only choice of degrees; dp is replicated or sharded."""
     dp, pp, tp = grid
     replicas = tuple(factor for factor in range(1, dp + 1) if dp % factor == 0)
-    return Choices(
-        {
-            "dp_replicate": replicas,
-            "dp_shard": replicas,
-            "pp": (pp,),
-            "tp": (tp,),
-            "cp": (1,),
-            "num_devices": (dp * pp * tp,),
-        }
-    )
+    return {
+        "dp_replicate": replicas,
+        "dp_shard": replicas,
+        "pp": (pp,),
+        "tp": (tp,),
+        "cp": (1,),
+        "num_devices": (dp * pp * tp,),
+    }
 
 
-def fastest(problem: Problem, choices: Choices) -> Found:
-    """Return the best candidate of what the choices leave open."""
-    return search(SearchSpace(problem, choices), top=1).found[0]
-
-
-def told(found: Found) -> str:
+def told(candidate: Candidate) -> str:
     """Return a candidate as time and plan."""
-    return f"{found.time_s:6.3f} s  {plan_string(found.strategy, found.structure)}"
+    return f"{candidate.estimate.step_time_s:6.3f} s  {candidate.text}"
 
 
-def found_record(found: Found) -> dict[str, Any]:
+def candidate_record(candidate: Candidate) -> dict[str, Any]:
     """Return a candidate as data."""
     return {
-        "plan": plan_string(found.strategy, found.structure),
-        "step_time_s": found.time_s,
-        "memory_bytes": found.memory_bytes,
+        "plan": candidate.text,
+        "step_time_s": candidate.estimate.step_time_s,
+        "memory_bytes": candidate.estimate.memory_bytes,
     }
 
 

@@ -100,7 +100,9 @@ def test_anecdote(data):
 def test_no_grid_of_the_book_beats_the_whole_space(data, batch):
     found = data["whole_model"][batch]
     assert set(found["grids"]) == {"1x8x8", "2x4x8", "8x1x8"}
-    assert all(g["step_time_s"] >= found["best"]["step_time_s"] for g in found["grids"].values())
+    # Among plans within one per cent of the fastest the planner prefers the one with headroom.
+    fastest_s = found["best"]["step_time_s"] / 1.01
+    assert all(grid["step_time_s"] >= fastest_s for grid in found["grids"].values())
 
 
 @pytest.mark.parametrize("batch", ["16", "256"])
