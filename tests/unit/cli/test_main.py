@@ -119,7 +119,7 @@ def test_version(capsys):
 
 
 def test_closed_pipe_is_quiet():
-    code = "from meshwright.cli.main import main; raise SystemExit(main(['study', 'textbook-3d']))"
+    code = "from meshwright.cli.main import main; raise SystemExit(main(['study']))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
