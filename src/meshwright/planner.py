@@ -17,10 +17,13 @@ from meshwright.plans import Candidate, Coverage, Estimate, Plan, Robustness, Se
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
+from meshwright.report.explain import Explanation
 from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found, Progress, SearchResult, search
 from meshwright.search.families import SearchSpace
+from meshwright.search.neighbours import leaner, missing_features
 from meshwright.search.robustness import NUM_DRAWS, robustness
+from meshwright.search.sensitivity import Change, changes
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Training
@@ -263,6 +266,48 @@ def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Can
     )
     last = problem.model.num_layers - 1
     return Candidate((Segment(0, last, strategy, structure),), price)
+
+
+def problem_of(plan: Plan) -> Problem:
+    """Return the question that a plan answers."""
+    return make_problem(plan.model, plan.system, plan.workload, plan.calibration)
+
+
+def what_would_change(plan: Plan) -> list[Change]:
+    """Return how the step time of the same plan changes on a better system."""
+    return changes(problem_of(plan), plan.best.strategy, plan.best.structure)
+
+
+def what_would_fit(plan: Plan) -> list[Candidate]:
+    """Return the smallest single changes of a plan that fit, nearest first: at most three."""
+    problem, found = problem_of(plan), []
+    for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
+        if not check_problem(problem, strategy, structure):
+            entry = candidate(problem, strategy, structure)
+            if entry.estimate.fits:
+                found.append(entry)
+    return sorted(found, key=lambda entry: entry.estimate.step_time_s)[:3]
+
+
+def explain(plan: Plan) -> Explanation:
+    """Return why this plan: what limits it, what beats what, and what is not possible."""
+    problem, price = problem_of(plan), plan.best.estimate
+    whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
+    impossible: dict[str, str] = {}
+    for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):
+        try:
+            result = search(SearchSpace(problem, Choices({choice: values})), top=1)
+        except InfeasibleError as error:
+            impossible[name] = str(error)
+            continue
+        if result.found:
+            first = result.found[0]
+            other = candidate(problem, first.strategy, first.structure)
+            whys.append(compared(name, plan.best, other))
+        else:
+            impossible[name] = result.counts.summary
+    shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
+    return Explanation(shares, what_would_change(plan), whys, impossible)
 
 
 def distinct(found: Sequence[Found]) -> list[Found]:

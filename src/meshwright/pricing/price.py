@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.pricing.layers import Collectives, price_layers
-from meshwright.pricing.problem import Problem
+from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
 from meshwright.pricing.steps import StepPrice, price_step, sync_links
 from meshwright.spec.collective import CollectiveKind
@@ -45,7 +45,7 @@ def price_one(problem: Problem, structure: Structure, strategy: Strategy) -> Pri
 
 
 def send_s(
-    problem: Problem, structure: Structure, strategy: Any, collectives: Collectives
+    problem: ProblemOf[Any], structure: Structure, strategy: Any, collectives: Collectives
 ) -> Any:
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
     plain = replace(structure, zero_stage=0)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
@@ -15,7 +16,7 @@ from meshwright.pricing.network import AxisNetwork, level_efficiencies, strides_
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Training
+from meshwright.spec.workload import Training, Workload
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
 from meshwright.strategy.strategy import (
@@ -27,15 +28,16 @@ from meshwright.strategy.strategy import (
 )
 
 LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
+Work = TypeVar("Work", bound=Workload)
 
 
 @dataclass(frozen=True)
-class Problem:
-    """A training step to be priced. The calibration may hold columns of perturbed constants."""
+class ProblemOf(ABC, Generic[Work]):
+    """Work to be priced. The calibration may hold columns of perturbed constants."""
 
     model: ModelSpec
     system: SystemSpec
-    workload: Training
+    workload: Work
     calibration: CalibrationOf[Any]
 
     @cached_property
@@ -114,7 +116,22 @@ class Problem:
         kinds = self.model.layer_kinds
         return max((kind.experts.num_experts for kind in kinds if kind.experts), default=0)
 
+    @property
+    @abstractmethod
+    def pass_length(self) -> int:
+        """Tokens of one sequence that pass through the layers at once."""
+
     def bound_sizes(self, piece: LayerGraph, micro_batch_size: Any) -> Mapping[str, Any]:
         """Return the sizes of a piece with its token dims bound to a micro-batch."""
-        length = float(self.workload.sequence_length)
+        length = float(self.pass_length)
         return piece.bind(length * micro_batch_size, length)
+
+
+@dataclass(frozen=True)
+class Problem(ProblemOf[Training]):
+    """A training step to be priced."""
+
+    @property
+    def pass_length(self) -> int:
+        """Tokens of one sequence."""
+        return self.workload.sequence_length

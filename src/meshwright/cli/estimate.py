@@ -1,0 +1,39 @@
+"""``meshwright estimate MODEL --on SYSTEM --tp 8 --pp 4``: the price of one given strategy."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from meshwright.cli.question import add_fixed, add_question, strategy_of, workload_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the question and the strategy."""
+    add_question(parser)
+    add_fixed(parser, several=False)
+    parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Price, write, print."""
+    from pathlib import Path
+
+    from meshwright import planner, plans
+    from meshwright.catalog.systems import load_system
+    from meshwright.cli.output import show
+    from meshwright.report.plan import plan_lines
+
+    workload = workload_of(args)
+    strategy, structure = strategy_of(args, load_system(args.on).num_alive)
+    plan = planner.estimate(
+        args.model, args.on, workload, strategy, structure,
+        calibration=args.calibration, command=" ".join(["meshwright", *sys.argv[1:]]),
+    )  # fmt: skip
+    if args.out:
+        plans.save(plan, Path(args.out))
+    if args.json:
+        show((), plans.to_data(plan), as_json=True)
+    else:
+        show(plan_lines(plan, planner.what_would_change(plan)), None, as_json=False)
+    return 0 if plan.best.estimate.fits else 3

@@ -1,0 +1,41 @@
+"""``meshwright fit MODEL --on SYSTEM --tp 8``: does it fit, and what fills the memory."""
+
+from __future__ import annotations
+
+import argparse
+
+from meshwright.cli.question import add_fixed, add_question, strategy_of, workload_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the question and the strategy."""
+    add_question(parser)
+    add_fixed(parser, several=False)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Price the memory of one strategy and print it."""
+    from meshwright import planner, plans
+    from meshwright.catalog.systems import load_system
+    from meshwright.cli.output import show
+    from meshwright.report.plan import fit_lines
+
+    workload = workload_of(args)
+    strategy, structure = strategy_of(args, load_system(args.on).num_alive)
+    plan = planner.estimate(
+        args.model, args.on, workload, strategy, structure, calibration=args.calibration
+    )
+    price = plan.best.estimate
+    advice = [] if price.fits else planner.what_would_fit(plan)
+    data = {
+        "plan": plan.best.text,
+        "fits": price.fits,
+        "memory_bytes": price.memory_bytes,
+        "memory_capacity_bytes": price.memory_capacity_bytes,
+        "memory_parts_bytes": dict(price.memory_parts_bytes),
+        "fullest_stage": price.fullest_stage,
+        "host_bytes_per_device": price.host_bytes_per_device,
+        "would_fit": [plans.candidate_data(entry) for entry in advice],
+    }
+    show(fit_lines(plan, advice), data, args.json)
+    return 0 if price.fits else 3

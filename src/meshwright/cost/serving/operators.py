@@ -1,0 +1,212 @@
+"""Seconds and traffic of single operators in a forward pass that keeps nothing for later.
+
+Weights and the key-value cache have their own words here, and matrix products may have very few
+rows: one for each sequence of a decode step.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import ceil_div, larger, smaller, where
+from meshwright.cost.compute import Engine, attention_forward_s, matmul_compute_s, traffic_s
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.matmul import matmul_shape
+from meshwright.cost.operator import op_cost
+from meshwright.graph.op import Op, OpKind
+from meshwright.spec.model import AttentionSpec
+
+LEAST_ROWS = 8.0
+"""Rows to which a small product is padded: the short side of a matrix instruction of tensor cores."""
+
+
+@dataclass(frozen=True)
+class PassShape:
+    """One forward pass: what each sequence brings, finds in the cache, and the words of both."""
+
+    new_tokens: float
+    """Tokens of each sequence that pass through the model: the prompt, or one."""
+    past_tokens: float
+    """Tokens of each sequence whose keys and values lie in the cache."""
+    weight_word_bytes: float
+    """Bytes of one resident weight of a linear layer or an expert."""
+    cache_word_bytes: float
+    """Bytes of one word of the key-value cache."""
+
+
+@dataclass(frozen=True)
+class ForwardCost:
+    """One operator in a forward pass on one device; what it lacks is 0.0."""
+
+    matmul_compute_s: Any = 0.0
+    """Matrix products that arithmetic limits [s]."""
+    matmul_memory_s: Any = 0.0
+    """Matrix products that reading weights and activations limits [s]."""
+    attention_s: Any = 0.0
+    elementwise_s: Any = 0.0
+    flops: Any = 0.0
+    traffic_bytes: Any = 0.0
+    num_kernels: Any = 1.0
+
+    @property
+    def busy_s(self) -> Any:
+        """Seconds of the operator on the device."""
+        return (
+            self.matmul_compute_s + self.matmul_memory_s + self.attention_s + self.elementwise_s
+        )
+
+
+def forward_cost(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+    """Return the price of one operator in a forward pass."""
+    if op.kind is OpKind.MATMUL:
+        return _matmul_forward(op, layer, engine, shape)
+    if op.kind is OpKind.ATTENTION:
+        return _attention_forward(op, layer, engine, shape)
+    cost = op_cost(op, layer, engine, None, causal=True)
+    return ForwardCost(elementwise_s=cost.forward_s, traffic_bytes=cost.forward_traffic_bytes)
+
+
+def _matmul_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+    """Return a matrix product: the slower of its arithmetic and of its operands' way from memory."""
+    count, rows, inner, columns = matmul_shape(op, layer)
+    if "experts" in op.weights[0].dims:
+        count, rows = experts_at_work(layer)
+    is_logits = "vocab" in op.output.dims
+    rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    word = engine.activation_bytes if is_logits else shape.weight_word_bytes
+    compute_s = product_compute_s(count, rows, inner, columns, rate, engine)
+    activations = engine.activation_bytes * rows * (inner + columns)
+    traffic = count * (word * inner * columns + activations)
+    memory_s = traffic / engine.memory_bytes_per_s
+    is_compute_bound = compute_s > memory_s
+    return ForwardCost(
+        matmul_compute_s=where(is_compute_bound, compute_s, 0.0),
+        matmul_memory_s=where(is_compute_bound, 0.0, memory_s),
+        flops=2.0 * count * rows * inner * columns,
+        traffic_bytes=traffic,
+    )
+
+
+def product_compute_s(
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, engine: Engine
+) -> Any:
+    """Return the arithmetic seconds of ``count`` products, also of products with few rows.
+
+    From one tile of rows on, whole waves of tiles are charged. Below, kernels cut the columns and
+    the inner size so that all cores have work, and rows are padded to ``LEAST_ROWS`` only:
+    2 count padded(rows) inner columns / rate.
+
+    Valid for: products that do not fill a tile of rows when they are limited by memory, as those
+    of decode are; it is a lower bound where they are not.
+    """
+    padded = LEAST_ROWS * ceil_div(rows, LEAST_ROWS)
+    few_s = 2.0 * count * padded * inner * columns / rate
+    many_s = matmul_compute_s(count, rows, inner, columns, rate, engine)
+    return where(rows >= engine.tile_rows, many_s, few_s)
+
+
+def experts_at_work(layer: LocalLayer) -> tuple[Any, Any]:
+    """Return how many of its routed experts a device computes in a pass, and the rows of each.
+
+    t tokens that each choose k of E experts evenly hit E (1 - (1 - k/E)^t) of them on average,
+    and a device that holds a part of them hits its part: weights of the others are not read. The
+    busiest rank is priced: with at least one token, one expert and one row.
+
+    Assumes: an even router, times the stated load of the busiest rank over the mean.
+    """
+    held, total = layer.size("experts"), float(layer.sizes["experts"])
+    chosen = float(layer.sizes["top_k"])
+    mean_tokens = layer.routed_rows * total / (held * chosen)
+    tokens = larger(mean_tokens, 1.0)
+    hit = larger(held * hit_fraction(chosen / total, tokens), 1.0)
+    rows = larger(tokens * chosen * held / total, 1.0)
+    return hit, larger(rows / hit, 1.0)
+
+
+def hit_fraction(probability: float, num_draws: Any) -> Any:
+    """Return the chance that an expert is chosen by any of some tokens: 1 - (1 - p)^t [1].
+
+    Few numbers of tokens occur in a column, so each is computed once, as a plain number.
+    """
+    values, inverse = np.unique(np.asarray(num_draws, dtype=float), return_inverse=True)
+    if probability >= 1.0:
+        return np.ones(np.shape(num_draws))[()]
+    hits = np.array([-math.expm1(t * math.log1p(-probability)) for t in values.tolist()])
+    return hits[inverse].reshape(np.shape(num_draws))[()]
+
+
+def mean_keys_seen(new_tokens: float, past_tokens: float, window: float | None) -> float:
+    """Return how many keys a new token sees on average, itself included [tokens].
+
+    Token i of s new ones behind c old ones sees min(c + i, w): with n of them below the window,
+    (n c + n (n + 1) / 2 + (s - n) w) / s.
+    """
+    if window is None:
+        return past_tokens + (new_tokens + 1.0) / 2.0
+    below = min(max(window - past_tokens, 0.0), new_tokens)
+    seen = below * past_tokens + below * (below + 1.0) / 2.0 + (new_tokens - below) * window
+    return seen / new_tokens
+
+
+def cached_tokens(num_tokens: Any, window: float | None) -> Any:
+    """Return the tokens of one sequence that a layer keeps in its cache: no more than a window."""
+    return num_tokens if window is None else smaller(num_tokens, float(window))
+
+
+def cached_words_per_token(spec: AttentionSpec, layer: LocalLayer) -> Any:
+    """Return the words that one device keeps for one token of one layer.
+
+    Key and value heads are split over tp as far as there are heads; beyond, each is held by
+    several ranks. The latent of MLA has no heads: every rank of tp holds it whole.
+    """
+    if spec.kind == "mla":
+        return float((spec.kv_rank or 0) + spec.rope_head_size) + 0.0 * layer.degrees.tp
+    return layer.size("key") + layer.size("value")
+
+
+def flops_per_score(spec: AttentionSpec, *, reads_cache: bool) -> float:
+    """Return the FLOPs of a query head for each key: score and weighted sum [FLOP].
+
+    MLA on cached latents multiplies queries and results by the up-projections instead of the keys
+    and values, so that both sides have the rank of the latent.
+    Source: DeepSeek-AI 2024 (arXiv 2405.04434), section 2.1.2 (absorbed projections).
+    """
+    if spec.kind == "mla" and reads_cache:
+        return 2.0 * (2.0 * (spec.kv_rank or 0) + spec.rope_head_size)
+    return 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
+
+
+def _attention_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+    """Return the attention core over cache and new tokens: arithmetic or traffic, the slower one.
+
+    The cache of all sequences is read once, and the new keys and values are written into it.
+    """
+    spec = op.attention
+    assert spec is not None
+    keys = mean_keys_seen(shape.new_tokens, shape.past_tokens, spec.window)
+    flops = layer.tokens * keys * layer.size("query_heads") * flops_per_score(spec, reads_cache=shape.past_tokens > 0)
+    width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
+    words = cached_words_per_token(spec, layer)
+    sequences = layer.degrees.micro_batch_size
+    read = sequences * cached_tokens(shape.past_tokens, spec.window) * words
+    cache = shape.cache_word_bytes * (read + layer.tokens * words)
+    traffic = cache + engine.activation_bytes * layer.tokens * width
+    materialised = op.words_per_element[0] * score_bytes(op, layer, engine, shape)
+    return ForwardCost(
+        attention_s=attention_forward_s(flops, traffic, engine) + traffic_s(materialised, engine),
+        flops=flops,
+        traffic_bytes=traffic + materialised,
+        num_kernels=2.0 if op.moved is None else 5.0,
+    )
+
+
+def score_bytes(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> Any:
+    """Return the bytes of a score matrix that reaches memory: none with flash attention."""
+    if not op.is_materialized_attention:
+        return 0.0
+    keys = shape.past_tokens + shape.new_tokens
+    return engine.activation_bytes * layer.tokens * keys * layer.size("query_heads")

@@ -1,0 +1,52 @@
+"""The table of export targets, and the one way to render a plan for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.base.registry import Registry
+from meshwright.exporters.refusals import shared_refusals
+from meshwright.plans import Plan
+
+
+class Exporter(Protocol):
+    """One framework: what it cannot express, and the files that express the rest."""
+
+    title: str
+    """The framework and the version whose names are written."""
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what this target cannot express, beyond what none can, with the nearest fix."""
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the files by name, for a plan that is not refused."""
+
+
+exporters: Registry[type[Exporter]] = Registry("export target")
+
+
+def refusals(plan: Plan, target: str) -> list[Fault]:
+    """Return everything of a plan that a target cannot express."""
+    return [*shared_refusals(plan), *exporters[target].refusals(plan)]
+
+
+def rendered(plan: Plan, target: str) -> dict[str, str]:
+    """Return the files of a target by name.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such target; lists the near ones.
+    UnsupportedError
+        When the target cannot express the plan; names everything that it cannot.
+    """
+    exporter = exporters[target]
+    faults = refusals(plan, target)
+    if faults:
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        raise UnsupportedError(f"{exporter.title} cannot express this plan\n{lines}", faults)
+    return exporter.render(plan)

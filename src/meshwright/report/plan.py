@@ -1,0 +1,195 @@
+"""The default screen of a plan: verdict, memory, time, the next best ones, and the proof."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.plans import Candidate, Plan, WhyNot
+from meshwright.report.bars import WIDTH, bar_lines, words
+from meshwright.search.sensitivity import Change
+
+JOULES_PER_KWH = 3.6e6
+SECONDS_PER_DAY = 86_400.0
+
+
+def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield the screen of a plan, at most 100 columns wide."""
+    yield question_line(plan)
+    yield from verdict_lines(plan)
+    yield ""
+    yield from memory_lines(plan.best)
+    yield ""
+    yield from time_lines(plan.best)
+    yield ""
+    if plan.runners_up:
+        yield from ranking_lines(plan)
+        yield ""
+    yield from limit_lines(plan, changes)
+    for why in plan.why_not:
+        yield from why_not_lines(why)
+    yield from proof_lines(plan)
+    for warning in plan.warnings:
+        yield from wrapped("note: ", warning)
+
+
+def question_line(plan: Plan) -> str:
+    """Return what was asked."""
+    work = plan.workload
+    return (
+        f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+
+
+def verdict_lines(plan: Plan) -> Iterator[str]:
+    """Yield whether it fits, how fast it is, what it costs, and the plan string."""
+    price = plan.best.estimate
+    fits = "FITS" if price.fits else "DOES NOT FIT"
+    yield (
+        f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
+        f"({price.tokens_per_s_per_device:,.0f} a device)"
+        + _between(price.interval_s)
+    )
+    yield (
+        f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
+        f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
+    )
+    yield _cost_line(plan)
+    yield from wrapped("plan  ", plan.best.text)
+    order = [name for name in plan.best.structure.axis_order if _degree(plan.best, name) > 1]
+    yield (
+        f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
+        f"axes from the inside: {' '.join(order) or 'none'}"
+    )
+
+
+def _between(interval_s: tuple[float, float] | None) -> str:
+    if interval_s is None:
+        return ""
+    return f", 90 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
+
+
+def _degree(candidate: Candidate, axis: str) -> float:
+    return float(getattr(candidate.strategy, axis))
+
+
+def _cost_line(plan: Plan) -> str:
+    """Return money and energy by million tokens and for the whole run; unknown where unknown."""
+    price, work = plan.best.estimate, plan.workload
+    million = work.tokens_per_step / 1e6
+    money = "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
+    energy = (
+        "energy unknown"
+        if price.energy_j is None
+        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh/Mtok"
+    )
+    parts = [money, energy]
+    if work.total_tokens is not None:
+        days = work.total_tokens / price.tokens_per_s / SECONDS_PER_DAY
+        parts.append(f"{work.total_tokens:.3g} tokens take {days:.1f} days without failures")
+    return "cost  " + ", ".join(parts)
+
+
+def memory_lines(candidate: Candidate) -> Iterator[str]:
+    """Yield the memory of the fullest device, part by part."""
+    price = candidate.estimate
+    used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
+    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
+    yield f"memory of the fullest device ({where}): {used} of {room}"
+    parts = {words(name): size for name, size in price.memory_parts_bytes.items() if size}
+    yield from bar_lines(parts, format_bytes, whole=price.memory_capacity_bytes)
+    if price.host_bytes_per_device:
+        yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
+
+
+def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
+    """Yield whether a strategy fits, its memory, and the nearest changes that fit if it does not."""
+    price = plan.best.estimate
+    yield question_line(plan)
+    yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
+    yield from memory_lines(plan.best)
+    if would_fit:
+        yield "least changes that fit:"
+        for entry in would_fit:
+            yield from wrapped(f"  {format_bytes(entry.estimate.memory_bytes):>9}  ", entry.text)
+    for warning in plan.warnings:
+        yield from wrapped("note: ", warning)
+
+
+def time_lines(candidate: Candidate) -> Iterator[str]:
+    """Yield the time of a step on the slowest stage, part by part."""
+    price = candidate.estimate
+    yield f"time of a step: {format_seconds(price.step_time_s)}"
+    parts = {words(name): seconds for name, seconds in price.time_parts_s.items() if seconds}
+    yield from bar_lines(parts, format_seconds)
+
+
+def ranking_lines(plan: Plan) -> Iterator[str]:
+    """Yield the best candidates, one line each."""
+    yield f"top {1 + len(plan.runners_up)}"
+    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
+        price = entry.estimate
+        head = (
+            f"  {number}  {format_seconds(price.step_time_s):>8} "
+            f"{format_bytes(price.memory_bytes):>9}  "
+        )
+        yield from wrapped(head, entry.text)
+
+
+def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield what takes most time beside arithmetic, what is nearly full, and what would help."""
+    price = plan.best.estimate
+    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
+    first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])
+    headroom = price.memory_capacity_bytes - price.memory_bytes
+    yield f"limits: {first}; {format_bytes(headroom)} of memory left"
+    helps = [c for c in changes if c.faster_by_fraction > 0.002][:4]
+    if helps:
+        text = ", ".join(f"{c.what} {c.faster_by_fraction:.1%} faster" for c in helps)
+        yield from wrapped("would change it: ", text)
+
+
+def why_not_lines(why: WhyNot) -> Iterator[str]:
+    """Yield how the best plan with something else compares."""
+    parts = ", ".join(
+        f"{words(name)} +{format_seconds(seconds)}" for name, seconds in list(why.because.items())[:3]
+    )
+    text = (
+        f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "
+        f"({why.slower_by_fraction:+.1%}); {parts}"
+    )
+    yield from wrapped(f"why not {why.question}: ", text)
+
+
+def proof_lines(plan: Plan) -> Iterator[str]:
+    """Yield how the space was covered, and how robust the choice is."""
+    cover = plan.coverage
+    if cover is None:
+        return
+    refused = sum(cover.num_refused.values())
+    head = "proof: " if cover.is_complete else "interrupted, best so far: "
+    text = (
+        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
+        f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
+        f"bound + {cover.num_dominated:,} dominated; nothing is faster than "
+        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
+    )
+    yield from wrapped(head, text)
+    robust = plan.robustness
+    if robust is not None:
+        text = (
+            f"under {robust.num_draws} draws of the constants the choice stays first in "
+            f"{robust.best_stays_first_fraction:.0%}; least regret "
+            f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
+        )
+        yield from wrapped("robust: ", text)
+
+
+def wrapped(head: str, text: str) -> Iterator[str]:
+    """Yield a text behind a head, wrapped under it."""
+    yield from textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), 24),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
