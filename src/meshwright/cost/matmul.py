@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.base.arrays import ceil_div, larger, positive_part, where
 from meshwright.cost.compute import Engine, matmul_compute_s, matmul_traffic_bytes
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.op import Op
@@ -140,9 +140,11 @@ def _streamed(
     ratio = links.accumulator_bytes / word_bytes
     buffers = stream_buffer_bytes(sub_tensor_bytes, STREAM_BUFFERS, ratio)
     chunks = num_chunks_to_fit(buffers, engine.stream_sram_bytes, 0.0 * buffers)
+    members = links.num_members
+    travels = members > 1
     relays = chunks > 64.0
     chunks = where(relays, 1.0, chunks)
-    relay_s = where(relays, 2.0 * sub_tensor_bytes / engine.memory_bytes_per_s, 0.0)
+    relay_s = where(relays & travels, 2.0 * sub_tensor_bytes / engine.memory_bytes_per_s, 0.0)
 
     def link_s(num_bytes: Any) -> Any:
         return round_link_s(
@@ -151,7 +153,6 @@ def _streamed(
         )  # fmt: skip
 
     item_s, accumulator_s = link_s(sub_tensor_bytes), link_s(sub_tensor_bytes * ratio)
-    members = links.num_members
     ahead = forward_s(members, forward.compute_s, item_s, forward.memory_s + relay_s)
     back = backward_s(
         members, to_input.compute_s + to_weight.compute_s, item_s, accumulator_s,
@@ -160,8 +161,8 @@ def _streamed(
     backward_alone_s = alone.input_gradient_s + alone.weight_gradient_s
     return replace(
         alone,
-        stream_forward_s=larger(ahead.total_s - alone.forward_s, 0.0),
-        stream_backward_s=larger(back.total_s - backward_alone_s, 0.0),
+        stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * travels,
+        stream_backward_s=positive_part(back.total_s - backward_alone_s) * travels,
         link_bytes=(members - 1.0) * sub_tensor_bytes * (2.0 + ratio),
         stream_buffer_bytes=buffers / chunks,
     )
