@@ -13,7 +13,16 @@ from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.plans import Candidate, Coverage, Estimate, Plan, Robustness, Segment, WhyNot
+from meshwright.plans import (
+    Candidate,
+    Coverage,
+    Estimate,
+    Plan,
+    Replan,
+    Robustness,
+    Segment,
+    WhyNot,
+)
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
@@ -22,6 +31,7 @@ from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found, Progress, SearchResult, search
 from meshwright.search.families import SearchSpace
 from meshwright.search.neighbours import leaner, missing_features
+from meshwright.search.pareto import pareto_front
 from meshwright.search.robustness import NUM_DRAWS, robustness
 from meshwright.search.sensitivity import Change, changes
 from meshwright.spec.model import ModelSpec
@@ -308,6 +318,82 @@ def explain(plan: Plan) -> Explanation:
             impossible[name] = result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
     return Explanation(shares, what_would_change(plan), whys, impossible)
+
+
+def front(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    calibration: str = "uncalibrated",
+    progress: Progress | None = None,
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the plans that no other one beats in time, memory, energy and money at once.
+
+    Also returns the objectives that had to be left out, because a price or power is not known.
+    """
+    problem = make_problem(model, system, workload, calibration)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    found = pareto_front(SearchSpace(problem, choices), progress=progress)
+    if not found.found:
+        raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
+    return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
+
+
+def replan(before: Plan, *, without: int, progress: Progress | None = None) -> Replan:
+    """Return the plan for the devices that are left after some were lost, and what moves.
+
+    The lost devices are taken from the end. A device that keeps its place in tp, tatp, pp and ep
+    keeps its weights and moves only the part of sharded state that grows; otherwise it loads all.
+    """
+    system = before.system
+    if not 0 < without < system.num_alive:
+        message = f"{without} lost of {system.num_alive} devices"
+        raise SpecError(Fault("--without", message, f"1 to {system.num_alive - 1}"))
+    alive = [d for d in range(system.num_devices) if d not in system.dead_devices]
+    dead = tuple(sorted({*system.dead_devices, *alive[-without:]}))
+    smaller = system.model_copy(update={"dead_devices": dead})
+    after = plan(
+        before.model, smaller, before.workload, calibration=before.calibration, progress=progress
+    )
+    old, new = before.best, after.best
+    held = held_bytes(new.estimate)
+    stays = all(getattr(old.strategy, n) == getattr(new.strategy, n) for n in _PLACE)
+    moved = max(0.0, held - held_bytes(old.estimate)) if stays else held
+    return Replan(
+        plan=after,
+        num_lost=without,
+        throughput_fraction=new.estimate.tokens_per_s / old.estimate.tokens_per_s,
+        changed=tuple(differences(old, new)),
+        moved_bytes_per_device=moved,
+    )
+
+
+_PLACE = ("tp", "tatp", "pp", "num_virtual_stages", "ep", "etp")
+
+
+def held_bytes(price: Estimate) -> float:
+    """Return the bytes of weights and optimizer state on the fullest device and its host."""
+    parts = price.memory_parts_bytes
+    return parts["weights_bytes"] + parts["optimizer_bytes"] + price.host_bytes_per_device
+
+
+def differences(old: Candidate, new: Candidate) -> list[str]:
+    """Return the degrees and choices in which two candidates differ."""
+    pairs = [(vars(old.strategy), vars(new.strategy)), (vars(old.structure), vars(new.structure))]
+    return [
+        f"{name}: {_shown(before[name])} to {_shown(after[name])}"
+        for before, after in pairs
+        for name in before
+        if before[name] != after[name]
+    ]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}"
+    return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def distinct(found: Sequence[Found]) -> list[Found]:

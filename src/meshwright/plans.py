@@ -161,6 +161,20 @@ class Plan:
     """Room for placement, routes and timelines."""
 
 
+@dataclass(frozen=True)
+class Replan:
+    """A plan after devices were lost, and what the change costs."""
+
+    plan: Plan
+    num_lost: int
+    throughput_fraction: float
+    """Tokens per second of the new plan over those of the old one."""
+    changed: tuple[str, ...]
+    """Degrees and choices that differ, as ``name: old to new``."""
+    moved_bytes_per_device: float
+    """Weights and optimizer state that a device does not hold yet, at most."""
+
+
 def to_data(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data, ready for JSON."""
     data = {

@@ -58,7 +58,11 @@ class InfeasibleError(MeshwrightError):
 
 
 class UnsupportedError(MeshwrightError):
-    """An exporter or a model cannot express this; says what can."""
+    """An exporter or a model cannot express this; says what can, each fault with its fix."""
+
+    def __init__(self, message: str, faults: Sequence[Fault] = ()) -> None:
+        self.faults: tuple[Fault, ...] = tuple(faults)
+        super().__init__(message)
 
 
 def nearest(name: str, known: Iterable[str], *, most: int = 3) -> str:

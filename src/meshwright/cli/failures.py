@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError
+from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
 
 BAD_INPUT = 2
 NOTHING_FITS = 3
@@ -38,7 +38,7 @@ def report_failure(error: Exception, *, as_json: bool) -> None:
 
 def failure_record(error: Exception) -> dict[str, object]:
     """Return the error as data: its kind, its message, and each fault with path and fix."""
-    faults = error.faults if isinstance(error, SpecError) else ()
+    faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
     return {
         "kind": kind_of(error),
         "message": message_of(error),

@@ -23,10 +23,16 @@ CHOICES = {
 _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp"}
 
 
-def add_question(parser: argparse.ArgumentParser) -> None:
-    """Declare model, system and workload."""
-    parser.add_argument("model", help="catalog name, Hugging Face id, config.json or its folder")
-    parser.add_argument("--on", required=True, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file")
+def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
+    """Declare model, system and workload; ``is_needed`` is False where a file may hold them."""
+    parser.add_argument(
+        "model",
+        nargs=None if is_needed else "?",
+        help="catalog name, Hugging Face id, config.json or its folder",
+    )
+    parser.add_argument(
+        "--on", required=is_needed, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file"
+    )
     parser.add_argument("--seq", metavar="TOKENS", help="tokens of a sequence; 8k is 8192")
     parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of a step")
     parser.add_argument("--workload", metavar="FILE", help="a YAML file instead of the options")
@@ -68,6 +74,9 @@ def workload_of(args: argparse.Namespace) -> Training:
     from meshwright.spec.workload import Precision, SoftwareStack
     from meshwright.spec.workload import Training as TrainingSpec
 
+    absent = [name for name, value in (("MODEL", args.model), ("--on", args.on)) if value is None]
+    if absent:
+        raise SpecError([Fault(name, "is needed") for name in absent])
     if args.workload:
         loaded = load_workload(args.workload)
         if not isinstance(loaded, TrainingSpec):

@@ -42,7 +42,7 @@ def torchrun_words(launch: Launch) -> list[str]:
     words = ["torchrun", f"--nnodes={launch.num_hosts}"]
     words.append(f"--nproc-per-node={launch.devices_per_host}")
     if launch.num_hosts > 1:
-        words += ["--rdzv-backend=c10d", '--rdzv-endpoint="${HEAD_ADDRESS}:29500"']
+        words += ["--rdzv-backend=c10d", '--rdzv-endpoint="${HEAD_ADDRESS:?the first host}:29500"']
     return words
 
 
@@ -86,6 +86,6 @@ def shell_script(
     Words of the options are quoted; ``start`` and ``variables`` are shell text already. What the
     user adds behind the name of the script goes to the program.
     """
-    lines = [*start, program, *(shlex.join(words) for words in options), '"$@"']
-    command = " \\\n    ".join([" ".join(lines[: len(start)]), *lines[len(start) :]])
+    lines = [" ".join([*start, program]), *(shlex.join(words) for words in options), '"$@"']
+    command = " \\\n    ".join(lines)
     return "\n".join(["#!/usr/bin/env bash", *comments, "set -euo pipefail", *variables, command, ""])

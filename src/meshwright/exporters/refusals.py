@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from meshwright.base.errors import Fault
@@ -77,11 +76,17 @@ def _batch(plan: Plan) -> Iterator[Fault]:
             "workload.global_batch_size",
             f"{batch} is not divisible by dp {sizes['dp']} x micro-batch "
             f"{sizes['micro_batch_size']}; ranks would run different numbers of micro-batches",
-            f"global_batch_size={max(1, round(batch / unit)) * unit} or "
-            f"micro_batch_size={math.gcd(batch // math.gcd(batch, sizes['dp']), unit) or 1}"
-            if batch % sizes["dp"] == 0
-            else f"global_batch_size={max(1, round(batch / unit)) * unit}",
+            _nearest_batch(batch, sizes["dp"], sizes["micro_batch_size"]),
         )
+
+
+def _nearest_batch(batch: int, dp: int, micro_batch_size: int) -> str:
+    """Return the nearest micro-batch that divides the batch of a rank; else the nearest batch."""
+    if batch % dp == 0:
+        sizes = range(micro_batch_size, 0, -1)
+        return f"micro_batch_size={next(size for size in sizes if batch // dp % size == 0)}"
+    unit = dp * micro_batch_size
+    return f"global_batch_size={max(1, round(batch / unit)) * unit}"
 
 
 def _rules(plan: Plan) -> Iterator[Fault]:

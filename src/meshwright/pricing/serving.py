@@ -121,9 +121,9 @@ def price_serving(
     jitter = jitter_fraction(_devices_together(strategy), problem.calibration.jitter)
     slowest_s = _slowest_stage_s(costs, layout, send)
     time = _times(problem, strategy, whole, slowest_s, send, jitter, num_groups)
-    sequences = smaller(
-        strategy.micro_batch_size * num_groups, ceil_div(problem.workload.batch_size, strategy.dp)
-    )
+    sequences = strategy.micro_batch_size * num_groups
+    if problem.is_decode:
+        sequences = smaller(sequences, ceil_div(problem.workload.batch_size, strategy.dp))
     memory, room = _memories(problem, strategy, costs, layout, sequences)
     bottleneck_s = slowest_s * (1.0 + jitter)
     latency_s = time.total_s
@@ -164,7 +164,8 @@ def _times(
     sends = strategy.pp - 1.0 + float(problem.is_decode) * (strategy.pp > 1)
     pp_comm_s = sends * send
     pass_s = whole.total_s + pp_comm_s
-    wait_s = positive_part(num_groups * slowest_s - pass_s) * float(problem.is_decode)
+    waits = (num_groups > 1) * float(problem.is_decode)
+    wait_s = positive_part(num_groups * slowest_s - pass_s) * waits
     return ServingTime(
         **{name: getattr(whole, name) for name in PASS_TIME_PARTS},
         pp_comm_s=pp_comm_s,

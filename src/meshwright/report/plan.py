@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.plans import Candidate, Plan, WhyNot
+from meshwright.plans import Candidate, Plan, Replan, WhyNot
 from meshwright.report.bars import WIDTH, bar_lines, words
 from meshwright.search.sensitivity import Change
 
@@ -136,6 +136,34 @@ def ranking_lines(plan: Plan) -> Iterator[str]:
             f"{format_bytes(price.memory_bytes):>9}  "
         )
         yield from wrapped(head, entry.text)
+
+
+def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[str]:
+    """Yield the front: plans that no other one beats in every respect."""
+    yield f"{len(found)} plans of which none is beaten in every respect"
+    yield f"  {'time':>8} {'memory':>9} {'energy':>10} {'money':>10}  plan"
+    for entry in found:
+        price = entry.estimate
+        energy = "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
+        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g} USD"
+        head = (
+            f"  {format_seconds(price.step_time_s):>8} {format_bytes(price.memory_bytes):>9} "
+            f"{energy:>10} {money:>10}  "
+        )
+        yield from wrapped(head, entry.text)
+    if unknown:
+        yield "left out, because not known: " + ", ".join(words(name) for name in unknown)
+
+
+def replan_lines(changed: Replan, changes: list[Change]) -> Iterator[str]:
+    """Yield the plan after a loss, what it costs, and what moves."""
+    yield (
+        f"without {changed.num_lost} devices: {changed.throughput_fraction:.1%} of the throughput, "
+        f"{format_bytes(changed.moved_bytes_per_device)} to move to each device"
+    )
+    yield from wrapped("changed: ", "; ".join(changed.changed) or "nothing")
+    yield ""
+    yield from plan_lines(changed.plan, changes)
 
 
 def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:

@@ -89,7 +89,7 @@ def _divisions(
     lengths = np.array([len(d) for d in degrees], dtype=np.int64)
     index = np.repeat(np.arange(len(degrees)), lengths)
     shard = np.array([s for d in degrees for s in d], dtype=float)
-    return index, shard, lengths, np.array([1 in d for d in degrees])
+    return index, shard, lengths, np.array([1 in d for d in degrees], dtype=bool)
 
 
 def _needed(links: DataParallelLinks, rows: IntArray, zero_stage: int) -> DataParallelLinks:

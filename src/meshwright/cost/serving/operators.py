@@ -96,17 +96,18 @@ def product_compute_s(
 ) -> Any:
     """Return the arithmetic seconds of ``count`` products, also of products with few rows.
 
-    From one tile of rows on, whole waves of tiles are charged. Below, kernels cut the columns and
-    the inner size so that all cores have work, and rows are padded to ``LEAST_ROWS`` only:
-    2 count padded(rows) inner columns / rate.
+    Products of at least one tile of rows and one wave of tiles are charged whole waves. Smaller
+    ones are cut along columns and inner size so that all cores have work, and their rows are
+    padded to ``LEAST_ROWS`` only: 2 count padded(rows) inner columns / rate.
 
-    Valid for: products that do not fill a tile of rows when they are limited by memory, as those
-    of decode are; it is a lower bound where they are not.
+    Valid for: small products that memory limits, as those of decode; a lower bound elsewhere.
     """
     padded = LEAST_ROWS * ceil_div(rows, LEAST_ROWS)
     few_s = 2.0 * count * padded * inner * columns / rate
     many_s = matmul_compute_s(count, rows, inner, columns, rate, engine)
-    return where(rows >= engine.tile_rows, many_s, few_s)
+    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
+    fills = (rows >= engine.tile_rows) & (tiles >= engine.num_cores)
+    return where(fills, many_s, few_s)
 
 
 def experts_at_work(layer: LocalLayer) -> tuple[Any, Any]:

@@ -1,0 +1,59 @@
+"""Writing the files of a target: all of them, each whole, and nothing of the user's replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.exporters.registry import rendered
+from meshwright.plans import Plan
+
+
+def write(plan: Plan, target: str, folder: Path, *, force: bool = False) -> list[Path]:
+    """Write the files of a target into a folder, and return their paths.
+
+    Every file is written beside its place first and moved there when all are complete. A file
+    that is there with the same content stays; one with other content is replaced with ``force``.
+
+    Raises
+    ------
+    UnsupportedError
+        When the target cannot express the plan; nothing is written.
+    SpecError
+        When a file with other content is in the way.
+    """
+    files = rendered(plan, target)
+    if not force:
+        _refuse_other_content(files, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    moves = [(folder / f".{name}.partial", folder / name) for name in files]
+    try:
+        for (partial, _), text in zip(moves, files.values(), strict=True):
+            partial.write_text(text, encoding="utf-8", newline="\n")
+            if text.startswith("#!"):
+                partial.chmod(0o755)
+        for partial, path in moves:
+            partial.replace(path)
+    finally:
+        for partial, _ in moves:
+            partial.unlink(missing_ok=True)
+    return [path for _, path in moves]
+
+
+def _refuse_other_content(files: Mapping[str, str], folder: Path) -> None:
+    """Raise an error that names each file that is there with other content."""
+    faults = [
+        Fault(str(folder / name), "is there with other content", "--force, or another --out")
+        for name, text in files.items()
+        if _holds_other(folder / name, text)
+    ]
+    if faults:
+        raise SpecError(faults)
+
+
+def _holds_other(path: Path, text: str) -> bool:
+    """Return whether something else than this text is at a path."""
+    if path.is_file():
+        return path.read_bytes() != text.encode("utf-8")
+    return path.exists() or path.is_symlink()

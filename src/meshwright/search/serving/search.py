@@ -1,0 +1,324 @@
+"""The best way to serve, over the whole space: every candidate is refused, over memory, or priced.
+
+The space holds, for each split of the devices, a ladder of batches and the largest batch that fits
+the memory and keeps the latency that was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.errors import InfeasibleError
+from meshwright.pricing.serving import ServingPrice, price_serving
+from meshwright.search.best import TIE
+from meshwright.search.counts import Counts
+from meshwright.search.serving.space import ServingSpace, degree_table, layouts, with_batches
+from meshwright.strategy.axes import all_refusals
+from meshwright.strategy.strategy import (
+    DEGREES,
+    Strategy,
+    StrategyColumns,
+    StrategyOf,
+    Structure,
+    row,
+    take,
+)
+
+BLOCK_ROWS = 16_384
+"""Rows that are priced at a time: about the size of a cache."""
+
+
+class Objective(StrEnum):
+    """What is wanted of a serving system."""
+
+    THROUGHPUT = "throughput"
+    """Most tokens per second of the whole system, within the latency that is allowed."""
+    LATENCY = "latency"
+    """Least latency with the whole batch in flight."""
+
+
+@dataclass(frozen=True)
+class ServingColumns:
+    """Candidates that fit, one row each."""
+
+    strategy: StrategyColumns
+    structure_of: IntArray
+    """Index into the structures of the result."""
+    num_groups: FloatArray
+    latency_s: FloatArray
+    tokens_per_s: FloatArray
+    tokens_per_s_per_user: FloatArray
+    sequences_in_flight: FloatArray
+    memory_bytes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.structure_of)
+
+    def take(self, rows: IntArray | BoolArray) -> ServingColumns:
+        """Return some of the rows."""
+        parts = {f.name: getattr(self, f.name) for f in fields(self)}
+        strategy = take(parts.pop("strategy"), rows)
+        return ServingColumns(strategy, **{name: column[rows] for name, column in parts.items()})
+
+
+@dataclass(frozen=True)
+class ServingResult:
+    """The best candidates, the Pareto front, and how the space was covered."""
+
+    objective: Objective
+    structures: tuple[Structure, ...]
+    fitting: ServingColumns
+    """All candidates that fit the memory."""
+    ranked: IntArray
+    """Rows of ``fitting``, best first: the best batch of each split, among those in time."""
+    front: IntArray
+    """Rows that no other one beats in tokens/s and in tokens/s of one user, fastest user first."""
+    counts: Counts
+    num_too_slow: int
+    """Candidates that fit but exceed the latency that is allowed."""
+    elapsed_s: float
+
+    def candidate(self, index: int) -> tuple[Strategy, Structure, int]:
+        """Return strategy, structure and number of groups of one row of ``fitting``."""
+        structure = self.structures[int(self.fitting.structure_of[index])]
+        return row(self.fitting.strategy, index), structure, int(self.fitting.num_groups[index])
+
+
+def search_serving(
+    space: ServingSpace, objective: Objective = Objective.THROUGHPUT, *, top: int = 5
+) -> ServingResult:
+    """Return the best ways to serve, proven over the whole space.
+
+    Raises
+    ------
+    InfeasibleError
+        When nothing fits the memory or the latency; says what is closest and what would help.
+    """
+    started = time.perf_counter()
+    counts = Counts()
+    structures, fitting = covered(space, counts)
+    if not len(fitting):
+        from meshwright.search.serving.shortfall import memory_shortfall
+
+        raise InfeasibleError(memory_shortfall(space, counts))
+    limit_s = space.problem.max_latency_s
+    in_time = fitting.latency_s <= (np.inf if limit_s is None else limit_s)
+    eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
+    if not eligible.any():
+        from meshwright.search.serving.shortfall import latency_shortfall
+
+        raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
+    return ServingResult(
+        objective, structures, fitting, ranking(fitting, eligible, objective, top),
+        pareto_front(fitting), counts, int((~in_time).sum()), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def covered(
+    space: ServingSpace, counts: Counts
+) -> tuple[tuple[Structure, ...], ServingColumns]:
+    """Return every candidate that fits, and the structures that they refer to."""
+    degrees = degree_table(space)
+    structures: list[Structure] = []
+    found: list[ServingColumns] = []
+    if degrees is not None:
+        columns, groups = with_batches(space, degrees)
+        for structure, own in layouts(space, columns):
+            rows = np.flatnonzero(own)
+            if len(rows):
+                structures.append(structure)
+                mine = (take(columns, rows), groups[rows])
+                found += _covered_by(space, structure, len(structures) - 1, *mine, counts)
+    return tuple(structures), joined_columns(found)
+
+
+def _covered_by(
+    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
+    groups: FloatArray, counts: Counts,
+) -> Iterator[ServingColumns]:  # fmt: skip
+    """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
+    legal = legal_rows(space, structure, columns, counts)
+    columns, groups = take(columns, legal), groups[legal]
+    ladder = _fitting(space, structure, number, columns, groups, counts)
+    yield ladder
+    largest = _largest_batches(space, structure, columns, groups)
+    if largest is not None:
+        yield _fitting(space, structure, number, *largest, counts)
+
+
+def legal_rows(
+    space: ServingSpace, structure: Structure, columns: StrategyColumns, counts: Counts
+) -> IntArray:
+    """Return the rows that no rule refuses; others are counted under the first rule they break."""
+    chip = space.problem.system.chip
+    left = np.ones(len(columns.tp), dtype=bool)
+    for refusal in all_refusals(
+        space.problem.model, space.problem.workload, columns, structure,
+        tile_rows=float(chip.tile_rows), tile_columns=float(chip.tile_columns),
+    ):  # fmt: skip
+        broken = left & refusal.mask
+        if broken.any():
+            counts.refused[refusal.name] += int(broken.sum())
+            left &= ~refusal.mask
+    return np.flatnonzero(left)
+
+
+def _prices(
+    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
+) -> Iterator[ServingPrice]:
+    """Yield the prices of columns in blocks."""
+    for start in range(0, len(groups), BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, len(groups)))
+        yield price_serving(space.problem, structure, take(columns, rows), groups[rows])
+
+
+def _fitting(
+    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
+    groups: FloatArray, counts: Counts,
+) -> ServingColumns:  # fmt: skip
+    """Return the priced rows that fit the memory."""
+    capacity = space.problem.system.chip.main_memory.capacity_bytes
+    found = []
+    for price in _prices(space, structure, columns, groups):
+        fits = price.memory_bytes <= capacity
+        counts.priced += int(fits.sum())
+        counts.does_not_fit += int((~fits).sum())
+        found.append(_light(price, number).take(fits))
+    return joined_columns(found)
+
+
+def _light(price: ServingPrice, number: int) -> ServingColumns:
+    """Return what ranking needs of a price."""
+    length = len(price.strategy.tp)
+    return ServingColumns(
+        price.strategy,
+        np.full(length, number, dtype=np.int64),
+        price.num_groups,
+        price.latency_s,
+        price.tokens_per_s,
+        price.tokens_per_s_per_user,
+        price.sequences_in_flight,
+        price.memory_bytes,
+    )
+
+
+def _largest_batches(
+    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
+) -> tuple[StrategyColumns, FloatArray] | None:
+    """Return, for each split and number of groups, the largest batch that fits and is in time.
+
+    Memory and latency grow with the batch, so the ladder brackets it and halving finds it. Rows
+    that the ladder holds already are left out.
+    """
+    if "micro_batch_size" in space.choices.allowed or not len(groups):
+        return None
+    first, low, high = _brackets(space, structure, columns, groups)
+    while (high - low > 1).any():
+        middle = np.where(high - low > 1, np.floor((low + high) / 2.0), low)
+        good = _is_good(space, structure, replace(first[0], micro_batch_size=middle), first[1])
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    start = first[0].micro_batch_size
+    news = np.flatnonzero(low > start)
+    if not len(news):
+        return None
+    return replace(take(first[0], news), micro_batch_size=low[news]), first[1][news]
+
+
+def _brackets(
+    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
+) -> tuple[tuple[StrategyColumns, FloatArray], FloatArray, FloatArray]:
+    """Return the largest good row of each split, and the gap above it in which a limit lies."""
+    good = _is_good(space, structure, columns, groups)
+    keys = np.stack([*(getattr(columns, n) for n in DEGREES if n != "micro_batch_size"), groups])
+    _, split = np.unique(keys, axis=1, return_inverse=True)
+    split = split.reshape(-1)
+    order = np.lexsort((columns.micro_batch_size, split))
+    following = np.append(split[order][1:] == split[order][:-1], False)
+    stops = good[order] & following & ~np.append(good[order][1:], False)
+    at = np.flatnonzero(stops)
+    sizes = columns.micro_batch_size[order]
+    rows = order[at]
+    return (take(columns, rows), groups[rows]), sizes[at], sizes[np.minimum(at + 1, len(order) - 1)]
+
+
+def _is_good(
+    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
+) -> BoolArray:
+    """Return whether rows fit the memory and keep the latency."""
+    capacity = space.problem.system.chip.main_memory.capacity_bytes
+    limit_s = space.problem.max_latency_s
+    most_s = np.inf if limit_s is None else limit_s
+    parts = [
+        (price.memory_bytes <= capacity) & (price.latency_s <= most_s)
+        for price in _prices(space, structure, columns, groups)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+
+
+def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:
+    """Return the rows whose replicas hold their whole share of the batch at once."""
+    batch = space.problem.workload.batch_size
+    held = columns.strategy.micro_batch_size * (
+        columns.num_groups if space.problem.is_decode else 1.0
+    )
+    full: BoolArray = held >= np.floor(batch / columns.strategy.dp)
+    return full
+
+
+def ranking(
+    columns: ServingColumns, eligible: BoolArray, objective: Objective, top: int
+) -> IntArray:
+    """Return the best row of each split of the devices, best first.
+
+    Within a tie (see ``TIE``) of the best one, fewer devices win, then the other measure.
+    """
+    rows = np.flatnonzero(eligible)
+    wants_rate = objective is Objective.THROUGHPUT
+    measures = (-columns.tokens_per_s[rows], columns.latency_s[rows])
+    first, second = measures if wants_rate else measures[::-1]
+    devices, memory = columns.strategy.num_devices[rows], columns.memory_bytes[rows]
+    best = first.min()
+    is_tie = first <= (best * (1.0 - TIE) if wants_rate else best * (1.0 + TIE))
+    order = np.lexsort((memory, second, devices * is_tie, np.where(is_tie, best, first), ~is_tie))
+    keys = [columns.structure_of[rows][order]]
+    keys += [
+        getattr(columns.strategy, name)[rows][order]
+        for name in DEGREES
+        if name != "micro_batch_size"
+    ]
+    _, firsts = np.unique(np.stack(keys), axis=1, return_index=True)
+    return rows[order[np.sort(firsts)[:top]]]
+
+
+def pareto_front(columns: ServingColumns) -> IntArray:
+    """Return the rows that no other row beats in tokens/s of the system and of one user.
+
+    Every row counts over all devices of the system, so devices that stay idle are a loss.
+    """
+    order = np.lexsort(
+        (columns.memory_bytes, -columns.tokens_per_s, -columns.tokens_per_s_per_user)
+    )
+    rates = columns.tokens_per_s[order]
+    before = np.maximum.accumulate(np.append(-np.inf, rates[:-1]))
+    return order[rates > before]
+
+
+def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
+    """Return columns put after one another."""
+    if not parts:
+        nothing = np.zeros(0)
+        none = StrategyOf(**{name: nothing for name in DEGREES})
+        return ServingColumns(none, np.zeros(0, dtype=np.int64), *[nothing] * 6)
+    strategy = StrategyOf(
+        **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}
+    )
+    names = [f.name for f in fields(ServingColumns) if f.name != "strategy"]
+    return ServingColumns(
+        strategy, **{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
+    )
