@@ -21,7 +21,7 @@ from meshwright.graph.op import Op, OpKind
 from meshwright.spec.model import AttentionSpec
 
 LEAST_ROWS = 8.0
-"""Rows to which a small product is padded: the short side of a matrix instruction of tensor cores."""
+"""Rows to which a small product is padded: the short side of an instruction of tensor cores."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,7 @@ class ForwardCost:
     @property
     def busy_s(self) -> Any:
         """Seconds of the operator on the device."""
-        return (
-            self.matmul_compute_s + self.matmul_memory_s + self.attention_s + self.elementwise_s
-        )
+        return self.matmul_compute_s + self.matmul_memory_s + self.attention_s + self.elementwise_s
 
 
 def forward_cost(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
@@ -71,7 +69,7 @@ def forward_cost(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) ->
 
 
 def _matmul_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
-    """Return a matrix product: the slower of its arithmetic and of its operands' way from memory."""
+    """Return a matrix product: the slower of its arithmetic and of reading its operands."""
     count, rows, inner, columns = matmul_shape(op, layer)
     if "experts" in op.weights[0].dims:
         count, rows = experts_at_work(layer)
@@ -189,7 +187,8 @@ def _attention_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassSha
     spec = op.attention
     assert spec is not None
     keys = mean_keys_seen(shape.new_tokens, shape.past_tokens, spec.window)
-    flops = layer.tokens * keys * layer.size("query_heads") * flops_per_score(spec, reads_cache=shape.past_tokens > 0)
+    per_score = flops_per_score(spec, reads_cache=shape.past_tokens > 0)
+    flops = layer.tokens * keys * layer.size("query_heads") * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     words = cached_words_per_token(spec, layer)
     sequences = layer.degrees.micro_batch_size

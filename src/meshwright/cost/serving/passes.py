@@ -56,7 +56,7 @@ PASS_TIME_PARTS = tuple(name for name in PASS_PARTS if name.endswith("_s"))
 
 
 def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Any]) -> PassCost:
-    """Return ``counts[k]`` passes of each kind k, one after another; the largest transient stays."""
+    """Return ``counts[k]`` passes of each kind k, one by one; the largest transient stays."""
     totals: dict[str, Any] = {}
     for name in PASS_PARTS:
         largest = name == _TRANSIENT

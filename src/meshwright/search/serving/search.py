@@ -120,9 +120,7 @@ def search_serving(
     )  # fmt: skip
 
 
-def covered(
-    space: ServingSpace, counts: Counts
-) -> tuple[tuple[Structure, ...], ServingColumns]:
+def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[Structure, ...], ServingColumns]:
     """Return every candidate that fits, and the structures that they refer to."""
     degrees = degree_table(space)
     structures: list[Structure] = []
@@ -313,7 +311,7 @@ def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
     """Return columns put after one another."""
     if not parts:
         nothing = np.zeros(0)
-        none = StrategyOf(**{name: nothing for name in DEGREES})
+        none = StrategyOf(**dict.fromkeys(DEGREES, nothing))
         return ServingColumns(none, np.zeros(0, dtype=np.int64), *[nothing] * 6)
     strategy = StrategyOf(
         **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}

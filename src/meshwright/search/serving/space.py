@@ -151,9 +151,7 @@ def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
     return (PIPELINE_INSIDE,) if one_level else (PIPELINE_INSIDE, CONTEXT_OUTSIDE)
 
 
-def _own_rows(
-    problem: ServingProblem, structure: Structure, columns: StrategyColumns
-) -> BoolArray:
+def _own_rows(problem: ServingProblem, structure: Structure, columns: StrategyColumns) -> BoolArray:
     """Return the rows for which a structure is a choice of its own.
 
     Splitting the tokens of a decode step over tp changes nothing worth a choice, and is left out.
@@ -166,4 +164,3 @@ def _own_rows(
     if structure.axis_order == CONTEXT_OUTSIDE:
         rows &= (columns.cp > 1) & (columns.pp > 1)
     return rows
-
