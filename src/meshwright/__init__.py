@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from meshwright.base.errors import MeshwrightError as MeshwrightError
     from meshwright.catalog.models import load_model as load_model
     from meshwright.catalog.systems import load_system as load_system
-    from meshwright.exporters import export as export
     from meshwright.planner import check as check
     from meshwright.planner import estimate as estimate
     from meshwright.planner import explain as explain
+    from meshwright.planner import export as export
     from meshwright.planner import front as front
     from meshwright.planner import load_plan as load_plan
     from meshwright.planner import plan as plan
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from meshwright.strategy.strategy import make_strategy as make_strategy
 
 _HOME = {
-    "MeshwrightError": "base.errors", "load_model": "catalog.models", "load_system": "catalog.systems",
-    "export": "exporters", "check": "planner", "estimate": "planner", "explain": "planner",
+    "MeshwrightError": "base.errors",
+    "load_model": "catalog.models", "load_system": "catalog.systems",
+    "export": "planner", "check": "planner", "estimate": "planner", "explain": "planner",
     "front": "planner", "load_plan": "planner", "plan": "planner", "replan": "planner",
     "training": "planner", "Plan": "plans", "save_plan": "plans", "Structure": "strategy.strategy",
     "make_strategy": "strategy.strategy",

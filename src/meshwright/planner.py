@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from meshwright.plans import (
     WhyNot,
 )
 from meshwright.pricing.estimates import figures
+from meshwright.pricing.network import crosses_data_parallel_network
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
 from meshwright.report.explain import Explanation
 from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found, Progress, SearchResult, search
-from meshwright.search.families import SearchSpace
+from meshwright.search.families import DATA_PARALLEL_ONLY, SearchSpace
 from meshwright.search.neighbours import leaner, missing_features
 from meshwright.search.pareto import pareto_front
 from meshwright.search.robustness import NUM_DRAWS, robustness
@@ -170,7 +171,11 @@ def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> t
     if best.strategy.tatp > 1 or not result.watched:
         return ()
     other = result.watched[0]
-    return (compared("tensor streams (tatp)", best, candidate(problem, other.strategy, other.structure)),)
+    return (
+        compared(
+            "tensor streams (tatp)", best, candidate(problem, other.strategy, other.structure)
+        ),
+    )
 
 
 def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
@@ -243,6 +248,10 @@ def check_problem(problem: Problem, strategy: Strategy, structure: Structure) ->
         Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
         for refusal in found
     ]
+    network = problem.network(structure.axis_order, columns)
+    if bool(crosses_data_parallel_network(network)[0]):
+        message = "an axis other than dp crosses a network that carries dp only"
+        faults.append(Fault(DATA_PARALLEL_ONLY, message, "smaller tp, cp, pp or ep"))
     given = problem.system.num_alive
     if strategy.num_devices > given:
         used = f"{strategy.num_devices:.0f}"
@@ -276,6 +285,13 @@ def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Can
     )
     last = problem.model.num_layers - 1
     return Candidate((Segment(0, last, strategy, structure),), price)
+
+
+def export(plan: Plan, target: str, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Write launch files for a target, whole or not at all; return what was written."""
+    from meshwright.exporters import write
+
+    return write(plan, target, Path(folder), force=force)
 
 
 def problem_of(plan: Plan) -> Problem:
@@ -476,5 +492,3 @@ def version() -> str:
         return installed("meshwright")
     except PackageNotFoundError:
         return "source"
-
-

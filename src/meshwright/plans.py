@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +21,8 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.strategy.strategy import Strategy, Structure, plan_string
+
+Answer = TypeVar("Answer")
 
 FORMAT = 1
 """Version of the layout of plan files."""
@@ -177,9 +179,7 @@ class Replan:
 
 def to_data(plan: Plan) -> dict[str, Any]:
     """Return a plan as plain data, ready for JSON."""
-    data = {
-        entry.name: _plain(getattr(plan, entry.name)) for entry in dataclasses.fields(plan)
-    }
+    data = {entry.name: _plain(getattr(plan, entry.name)) for entry in dataclasses.fields(plan)}
     data["best"]["plan"] = plan.best.text
     for candidate, entry in zip(plan.runners_up, data["runners_up"], strict=True):
         entry["plan"] = candidate.text
@@ -223,20 +223,33 @@ def from_json(text: str, origin: str = "plan") -> Plan:
     SpecError
         With all faults: no JSON, fields that are missing, unknown or of the wrong type.
     """
+    data = parsed(text, origin)
+    _drop_derived(data)
+    return validated(_ADAPTER, data, origin)
+
+
+def parsed(text: str, origin: str) -> dict[str, Any]:
+    """Return the object of a JSON text, if it has the layout of this version."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
     if not isinstance(data, dict):
-        raise SpecError(Fault("", f"expected an object, found {type(data).__name__}"), origin=origin)
+        raise SpecError(
+            Fault("", f"expected an object, found {type(data).__name__}"), origin=origin
+        )
     found = data.get("format")
     if found != FORMAT:
         fault = Fault("format", f"found {found!r}, this version reads {FORMAT}")
         raise SpecError(fault, origin=origin)
-    _drop_derived(data)
+    return data
+
+
+def validated(adapter: TypeAdapter[Answer], data: dict[str, Any], origin: str) -> Answer:
+    """Return the answer that data describe, or every fault of them at once."""
     try:
-        return _ADAPTER.validate_python(data)
+        return adapter.validate_python(data)
     except ValidationError as error:
         faults = [
             Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])

@@ -31,6 +31,9 @@ def run(args: argparse.Namespace) -> int:
     }
     verdict = "legal" if not faults else f"refused by {len(faults)} rule(s)"
     lines = [f"{text}: {verdict}"]
-    lines += [f"  {f.path}: {f.message}" + (f"\n    nearest legal: {f.fix}" if f.fix else "") for f in faults]
+    lines += [
+        f"  {f.path}: {f.message}" + (f"\n    nearest legal: {f.fix}" if f.fix else "")
+        for f in faults
+    ]
     show(lines, data, args.json)
     return 2 if faults else 0

@@ -60,9 +60,10 @@ SHOW = Family(
         "model": Command("dims, parameter counts and operators of a model", "show_model"),
         "chip": Command("rates, memories, power and their sources", "show_chip"),
         "system": Command("devices and network levels of a system", "show_system"),
-        "optimizer": Command("bytes per parameter of an optimizer preset", "show_optimizer"),
         "optimizer": Command("bytes per parameter that a framework keeps", "show_optimizer"),
-        "collectives": Command("what each collective algorithm takes on a group", "show_collectives"),
+        "collectives": Command(
+            "what each collective algorithm takes on a group", "show_collectives"
+        ),
     },
 )
 

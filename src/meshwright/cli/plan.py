@@ -116,6 +116,6 @@ class Reporter:
             return
         self.last = now
         found = f"{best.times_s[0]:.3g} s" if len(best.times_s) else "none"
-        text = f"{counts.priced:,} priced, best {found}, bound {left_s:.3g} s; Ctrl-C for the best so far"
+        text = f"{counts.priced:,} priced, best {found}, bound {left_s:.3g} s; Ctrl-C: best so far"
         sys.stderr.write(f"\r{text:<98}")
         sys.stderr.flush()

@@ -44,14 +44,20 @@ def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
     parser.add_argument("--cuda-graphs", action="store_true", help="kernel launches are recorded")
     parser.add_argument("--async-tp", action="store_true", help="tp communication is decomposed")
     parser.add_argument("--dropout", action="store_true", help="dropout keeps its masks")
-    parser.add_argument("--calibration", default="uncalibrated", metavar="NAME", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--calibration", default="uncalibrated", metavar="NAME", help=argparse.SUPPRESS
+    )
 
 
 def add_fixed(parser: argparse.ArgumentParser, *, several: bool) -> None:
     """Declare degrees and choices that the user fixes; lists of them where ``several``."""
-    group = parser.add_argument_group("fix a degree or a choice" + (" (or several: 2,4)" if several else ""))
+    group = parser.add_argument_group(
+        "fix a degree or a choice" + (" (or several: 2,4)" if several else "")
+    )
     for name in DEGREES:
-        group.add_argument(f"--{name}", metavar="N", help=argparse.SUPPRESS if name == "etp" else None)
+        group.add_argument(
+            f"--{name}", metavar="N", help=argparse.SUPPRESS if name == "etp" else None
+        )
     for name, option in OTHER_DEGREES.items():
         group.add_argument(f"--{option}", dest=name, metavar="N")
     for name, values in CHOICES.items():
@@ -80,7 +86,9 @@ def workload_of(args: argparse.Namespace) -> Training:
     if args.workload:
         loaded = load_workload(args.workload)
         if not isinstance(loaded, TrainingSpec):
-            raise SpecError(Fault("kind", f"{loaded.kind} is no training workload"), origin=args.workload)
+            raise SpecError(
+                Fault("kind", f"{loaded.kind} is no training workload"), origin=args.workload
+            )
         return loaded
     faults = [
         Fault(option, "is needed", "or a file with --workload")
@@ -113,7 +121,9 @@ def whole_number(option: str, text: str, *, kilo: int = 1000) -> int:
 
     digits, factor = (text[:-1], kilo) if text[-1:] in ("k", "K") else (text, 1)
     if not digits.isdigit() or int(digits) < 1:
-        fault = Fault(option, f"found {text!r}, expected a whole number above 0", "such as 4096 or 4k")
+        fault = Fault(
+            option, f"found {text!r}, expected a whole number above 0", "such as 4096 or 4k"
+        )
         raise SpecError(fault)
     return int(digits) * factor
 

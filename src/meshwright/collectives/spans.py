@@ -104,6 +104,15 @@ def _shared_bandwidth(level: NetworkLevel, factor: Any) -> Any:
     return level.bandwidth_bytes_per_s * level.links_per_device * factor
 
 
+def _share_of_pairs(level: NetworkLevel, size: Any) -> Any:
+    """Return the share of the links of a device that lead to the other members of its group.
+
+    Where each pair of devices has links of its own, a group of k uses (k - 1) / (size - 1) of them.
+    """
+    others = max(level.size - 1, 1)
+    return smaller(larger(size - 1.0, 1.0), others) / others
+
+
 def _span(
     level: NetworkLevel,
     factor: Any,
@@ -124,6 +133,8 @@ def _span(
         rides_rail = (np.mod(stride, host_size) == 0) & level.rail_optimized
         own_bandwidth = bandwidth / where(rides_rail, 1.0, level.oversubscription)
         own_latency_s = level.latency_s
+    if level.kind == "fully_connected":
+        own_bandwidth = own_bandwidth * _share_of_pairs(level, size)
     closes = where(
         is_aligned & (size == level.size) & (level.kind == "torus") | (not is_grid), 1.0, 0.0
     )

@@ -30,7 +30,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a transfer beside computation costs: the part that shows, and the part that is hidden."""
+    """What a transfer beside computation costs: what shows of it, and what is hidden."""
 
     exposed_s: Any
     hidden_s: Any

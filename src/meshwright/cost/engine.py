@@ -14,6 +14,11 @@ _SAME_RATE: dict[DType, DType] = {"fp16": "bf16", "bf16": "fp16"}
 """Types of equal rate on every chip of the catalog, where only one of them is stated."""
 
 
+def _names(dtype: DType) -> tuple[DType, ...]:
+    """Return the type, and the one of equal rate."""
+    return (dtype, _SAME_RATE[dtype]) if dtype in _SAME_RATE else (dtype,)
+
+
 def stated_rate(chip: ChipSpec, dtype: DType) -> float:
     """Return the dense peak of a chip for a type [FLOP/s].
 
@@ -22,16 +27,18 @@ def stated_rate(chip: ChipSpec, dtype: DType) -> float:
     SpecError
         When the chip has no rate for the type; names the types that it has.
     """
-    for name in (dtype, _SAME_RATE.get(dtype)):
+    for name in _names(dtype):
         if name in chip.matmul_flops_per_s:
             return chip.matmul_flops_per_s[name]
     known = ", ".join(sorted(chip.matmul_flops_per_s))
-    raise SpecError(Fault("precision.matmul", f"{chip.name} has no rate for {dtype}", f"has {known}"))
+    raise SpecError(
+        Fault("precision.matmul", f"{chip.name} has no rate for {dtype}", f"has {known}")
+    )
 
 
 def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) -> Any:
     """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak."""
-    for name in (dtype, _SAME_RATE.get(dtype)):
+    for name in _names(dtype):
         if name in chip.best_matmul_flops_per_s:
             return chip.best_matmul_flops_per_s[name]
     return stated_rate(chip, dtype) * calibration.matmul_efficiency

@@ -187,7 +187,10 @@ def layer_cost(
         cp_s=comm.cp_s + zero,
         ep_s=comm.ep_s + zero,
         stream_s=comm.stream_s + stream_s + zero,
-        forward_share=total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
+        forward_share=total.forward_s
+        + launch_forward
+        + comm.forward_s
+        + total.stream_forward_s
         + zero,
         per_step_s=comm.per_step_s + zero,
         kept_bytes=kept,

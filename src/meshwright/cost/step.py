@@ -191,9 +191,7 @@ def step_time(
     jitter
         What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
-    window_s = pipeline.num_micro_batches * (
-        pipeline.forward_window_s + pipeline.backward_window_s
-    )
+    window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
     dp_comm_s = dp_exposed_s + pipeline.tied_sync_s
     slowdown = slowdown_s(dp_hidden_s, window_s, sigma)
     before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload_s

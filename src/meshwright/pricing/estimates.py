@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.memory import MEMORY_PARTS, fullest
 from meshwright.cost.engine import stated_rate
+from meshwright.cost.memory import MEMORY_PARTS, fullest
 from meshwright.cost.stage import POSITIONS
 from meshwright.cost.step import TIME_PARTS
 from meshwright.graph.flops import ScoreCount, step_flops

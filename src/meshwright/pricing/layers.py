@@ -75,7 +75,9 @@ class Collectives:
         return self.transfer(kind, axis).time_s(num_bytes, 1.0)
 
 
-def stream_links(network: AxisNetwork, structure: Structure, accumulator_bytes: float) -> StreamLinks:
+def stream_links(
+    network: AxisNetwork, structure: Structure, accumulator_bytes: float
+) -> StreamLinks:
     """Return the links between neighbours of the tensor streams: the slowest that they cross."""
     group = network.group("tatp")
     bandwidths = [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]

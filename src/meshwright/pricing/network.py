@@ -68,6 +68,16 @@ class AxisNetwork:
         return make_group(self.levels, self.strides[axis], whole, self.efficiency)
 
 
+def crosses_data_parallel_network(network: AxisNetwork) -> Any:
+    """Return the rows in which an axis other than dp crosses a network that carries dp only."""
+    crosses: Any = network.strategy.tp < 0
+    for axis in ("tp", "tatp", "cp", "pp", "ep"):
+        for level, span in zip(network.levels, network.group(axis).spans, strict=True):
+            if level.data_parallel_only:
+                crosses = crosses | (span.size > 1)
+    return crosses
+
+
 def _joined(first: Group[Any], second: Group[Any]) -> Group[Any]:
     """Return the group over two axes: members multiply at each level, the slower links count."""
     spans = []

@@ -10,8 +10,8 @@ from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
 from meshwright.pricing.steps import StepPrice, price_step, sync_links
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.derivation import stage_boundary_calls
 from meshwright.strategy.calls import call_elements
+from meshwright.strategy.derivation import stage_boundary_calls
 from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure, stack
 
 

@@ -91,15 +91,11 @@ class ProblemOf(ABC, Generic[Work]):
             )
         return self._layouts[key]
 
-    def network(
-        self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]
-    ) -> AxisNetwork:
+    def network(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies under one order of the axes."""
         return self.network_with(strides_of(axis_order, strategy), strategy)
 
-    def network_with(
-        self, strides: Mapping[str, Any], strategy: StrategyOf[Any]
-    ) -> AxisNetwork:
+    def network_with(self, strides: Mapping[str, Any], strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies whose strides are known."""
         kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
         levels = self.system.levels

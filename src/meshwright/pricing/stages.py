@@ -57,9 +57,9 @@ def price_pipeline(
         num_micro_batches,
     )
     slowest = stage.bottleneck
-    pipeline = _pipeline_cost(slowest, num_micro_batches, bubble_s, strategy, structure, send_s)
+    parts = _pipeline_cost(slowest, num_micro_batches, bubble_s, strategy, structure, send_s)
     pipeline = PipelineCost(
-        **pipeline,
+        **parts,
         num_layers=stage.layers_of_bottleneck,
         tied_sync_s=_tied_sync_s(problem, prices.embedding, strategy, send_s),
     )

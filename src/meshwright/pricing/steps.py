@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -62,27 +62,30 @@ class StepPrice:
 
 def take_rows(record: Record, rows: Any) -> Record:
     """Return the named rows of a record of columns; numbers stay as they are."""
+    result: Any = record
     if isinstance(record, np.ndarray):
-        return record[rows]  # type: ignore[return-value]
-    if isinstance(record, tuple):
-        return tuple(take_rows(entry, rows) for entry in record)  # type: ignore[return-value]
-    if is_dataclass(record) and not isinstance(record, type):
+        result = record[rows]
+    elif isinstance(record, tuple):
+        result = tuple(take_rows(entry, rows) for entry in record)
+    elif is_dataclass(record) and not isinstance(record, type):
         parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record)}
-        return type(record)(**parts)
-    return record
+        result = type(record)(**parts)
+    return cast(Record, result)
 
 
 def joined(records: Sequence[Record]) -> Record:
     """Return records of columns put after one another."""
-    first = records[0]
+    first: Any = records[0]
+    result: Any = first
     if isinstance(first, np.ndarray):
-        return np.concatenate(records)  # type: ignore[arg-type,return-value]
-    if isinstance(first, tuple):
-        return tuple(joined(list(entries)) for entries in zip(*records, strict=True))  # type: ignore
-    if is_dataclass(first) and not isinstance(first, type):
+        result = np.concatenate([cast(Any, record) for record in records])
+    elif isinstance(first, tuple):
+        entries = zip(*[cast(Any, record) for record in records], strict=True)
+        result = tuple(joined(list(entry)) for entry in entries)
+    elif is_dataclass(first) and not isinstance(first, type):
         parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
-        return type(first)(**parts)
-    return first
+        result = type(first)(**parts)
+    return cast(Record, result)
 
 
 def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:

@@ -49,8 +49,7 @@ def verdict_lines(plan: Plan) -> Iterator[str]:
     fits = "FITS" if price.fits else "DOES NOT FIT"
     yield (
         f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
-        f"({price.tokens_per_s_per_device:,.0f} a device)"
-        + _between(price.interval_s)
+        f"({price.tokens_per_s_per_device:,.0f} a device)" + _between(price.interval_s)
     )
     yield (
         f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
@@ -79,7 +78,9 @@ def _cost_line(plan: Plan) -> str:
     """Return money and energy by million tokens and for the whole run; unknown where unknown."""
     price, work = plan.best.estimate, plan.workload
     million = work.tokens_per_step / 1e6
-    money = "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
+    money = (
+        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
+    )
     energy = (
         "energy unknown"
         if price.energy_j is None
@@ -105,7 +106,7 @@ def memory_lines(candidate: Candidate) -> Iterator[str]:
 
 
 def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
-    """Yield whether a strategy fits, its memory, and the nearest changes that fit if it does not."""
+    """Yield whether a strategy fits, its memory, and the nearest changes that would fit."""
     price = plan.best.estimate
     yield question_line(plan)
     yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
@@ -144,7 +145,9 @@ def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[
     yield f"  {'time':>8} {'memory':>9} {'energy':>10} {'money':>10}  plan"
     for entry in found:
         price = entry.estimate
-        energy = "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
+        energy = (
+            "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
+        )
         money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g} USD"
         head = (
             f"  {format_seconds(price.step_time_s):>8} {format_bytes(price.memory_bytes):>9} "
@@ -182,7 +185,8 @@ def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
 def why_not_lines(why: WhyNot) -> Iterator[str]:
     """Yield how the best plan with something else compares."""
     parts = ", ".join(
-        f"{words(name)} +{format_seconds(seconds)}" for name, seconds in list(why.because.items())[:3]
+        f"{words(name)} +{format_seconds(seconds)}"
+        for name, seconds in list(why.because.items())[:3]
     )
     text = (
         f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "

@@ -11,8 +11,8 @@ from meshwright.strategy.strategy import AXES, Offload
 
 def num_axes_in_use(found: Found) -> int:
     """Return how many axes have more than one device, virtual stages counted as one more."""
-    axes = sum(getattr(found.strategy, name) > 1 for name in AXES)
-    return axes + (found.strategy.num_virtual_stages > 1)
+    axes = [name for name in AXES if getattr(found.strategy, name) > 1]
+    return len(axes) + int(found.strategy.num_virtual_stages > 1)
 
 
 def _preference(found: Found) -> tuple[bool, float, int, float]:

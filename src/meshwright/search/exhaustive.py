@@ -17,7 +17,7 @@ from meshwright.pricing.steps import fits_memory
 from meshwright.search.best import Best
 from meshwright.search.counts import Counts
 from meshwright.search.families import Families, SearchSpace, families
-from meshwright.search.links import LinkTable, link_table
+from meshwright.search.links import link_table
 from meshwright.search.members import Block, members
 from meshwright.strategy.space import Grid, degree_columns, device_counts
 from meshwright.strategy.strategy import (
@@ -150,7 +150,9 @@ def _rows_that_may_fit(space: SearchSpace, table: Families, counts: Counts) -> I
     stage = max(stage for stage, _ in space.zero_choices)
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
     leanest = Structure(zero_stage=stage, offload=offload)
-    device_only = replace(space.problem, system=space.problem.system.model_copy(update={"host": None}))
+    device_only = replace(
+        space.problem, system=space.problem.system.model_copy(update={"host": None})
+    )
     _, can_fit = fits_memory(device_only, leanest, strategy, table.price)
     can_fit = can_fit & np.ones(len(table), dtype=bool)
     counts.pruned_by_memory += int(table.num_members[~can_fit].sum())

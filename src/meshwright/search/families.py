@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
-from meshwright.pricing.network import AxisNetwork, strides_of
+from meshwright.pricing.network import AxisNetwork, crosses_data_parallel_network, strides_of
 from meshwright.pricing.price import send_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
@@ -36,6 +36,10 @@ from meshwright.strategy.strategy import (
 
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
+
+
+DATA_PARALLEL_ONLY = "network-data-parallel-only"
+"""Rule: a network between slices or pods carries dp only."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
     has_one = keeps_one[np.searchsorted(values, dp)] & (columns.cp == 1)
     sharded = sum(1 for stage, _ in space.zero_choices if stage > 0)
     whole = sum(1 for stage, _ in space.zero_choices if stage == 0)
-    return (whole + (shards - has_one) * sharded) * len(space.offloads)
+    number: FloatArray = (whole + (shards - has_one) * sharded) * len(space.offloads)
+    return number
 
 
 def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
@@ -143,7 +148,8 @@ def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     mask = np.zeros(len(columns.tp), dtype=np.int64)
     for bit, name in enumerate(AXES):
         mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
-    return first_orders(space.orders)[:, mask] == 1
+    keeps: BoolArray = first_orders(space.orders)[:, mask] == 1
+    return keeps
 
 
 def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
@@ -153,11 +159,13 @@ def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
 
 def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     """Return the rows that a schedule is about; one stage needs no schedule and gets 1F1B."""
+    has_chunks: BoolArray = columns.num_virtual_stages > 1
     if kind is ScheduleKind.INTERLEAVED:
-        return columns.num_virtual_stages > 1
+        return has_chunks
     if kind is ScheduleKind.ONE_F_ONE_B:
-        return columns.num_virtual_stages == 1
-    return (columns.num_virtual_stages == 1) & (columns.pp > 1)
+        return ~has_chunks
+    has_stages: BoolArray = columns.pp > 1
+    return ~has_chunks & has_stages
 
 
 def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
@@ -197,9 +205,7 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
     )
 
 
-def _families(
-    space: SearchSpace, columns: StrategyColumns, counts: Counts
-) -> Iterator[Families]:
+def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> Iterator[Families]:
     """Yield the legal families of each structure for one number of devices."""
     for layout in layout_structures(space):
         rows = take(columns, rows_of_layout(columns, layout))
@@ -209,7 +215,7 @@ def _families(
             if len(chosen.tp):
                 structure = replace(layout, schedule=kind)
                 legal.append((kind, _legal_rows(space, structure, chosen, counts)))
-        yield from _priced(space, layout, [(k, s) for k, s in legal if len(s.tp)])
+        yield from _priced(space, layout, [(k, s) for k, s in legal if len(s.tp)], counts)
 
 
 def _legal_rows(
@@ -245,9 +251,16 @@ class _Ordered:
     strides: dict[str, FloatArray]
 
 
-def _ordered(space: SearchSpace, kind: ScheduleKind, columns: StrategyColumns) -> _Ordered:
-    """Return the rows with their strides, order by order."""
+def _ordered(
+    space: SearchSpace, kind: ScheduleKind, columns: StrategyColumns, counts: Counts
+) -> _Ordered:
+    """Return the rows with their strides, order by order; a network may refuse some orders."""
     orders, rows = np.nonzero(orders_of(space, columns))
+    if any(level.data_parallel_only for level in space.problem.system.levels):
+        refused = _refused_orders(space, columns, orders, rows)
+        members = num_members(space, columns)[rows[refused]] * len(_recomputes(space))
+        counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
+        orders, rows = orders[~refused], rows[~refused]
     parts = [
         strides_of(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
@@ -256,13 +269,31 @@ def _ordered(space: SearchSpace, kind: ScheduleKind, columns: StrategyColumns) -
     return _Ordered(kind, take(columns, rows), orders, strides)
 
 
+def _refused_orders(
+    space: SearchSpace, columns: StrategyColumns, orders: IntArray, rows: IntArray
+) -> BoolArray:
+    """Return the rows whose order lets another axis than dp cross a network for dp only."""
+    refused = np.zeros(len(rows), dtype=bool)
+    for number, order in enumerate(space.orders):
+        of_order = orders == number
+        network = space.problem.network(order, take(columns, rows[of_order]))
+        refused[of_order] = crosses_data_parallel_network(network)
+    return refused
+
+
 def _priced(
-    space: SearchSpace, layout: Structure, legal: Sequence[tuple[ScheduleKind, StrategyColumns]]
+    space: SearchSpace,
+    layout: Structure,
+    legal: Sequence[tuple[ScheduleKind, StrategyColumns]],
+    counts: Counts,
 ) -> Iterator[Families]:
     """Yield the families of one layout: layers are priced once for all schedules and orders."""
     if not legal:
         return
-    parts = [_ordered(space, kind, columns) for kind, columns in legal]
+    ordered = [_ordered(space, kind, columns, counts) for kind, columns in legal]
+    parts = [part for part in ordered if len(part.order_of)]
+    if not parts:
+        return
     network = space.problem.network_with(
         {name: np.concatenate([p.strides[name] for p in parts]) for name in parts[0].strides},
         joined([part.strategy for part in parts]),
@@ -276,9 +307,7 @@ def _priced(
         for recompute, table in prices.items():
             structure = replace(layout, schedule=part.schedule, recompute=recompute)
             gathered = take_rows(table, groups[rows])
-            price = price_pipeline(
-                space.problem, structure, part.strategy, gathered, sends[rows]
-            )
+            price = price_pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)
             yield Families(structures, part.order_of, part.strategy, price, members)
 

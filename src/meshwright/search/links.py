@@ -105,9 +105,7 @@ def _needed(links: DataParallelLinks, rows: IntArray, zero_stage: int) -> DataPa
 
 def _thinned(links: SyncLinks) -> SyncLinks:
     """Return the collectives without the algorithms that never win."""
-    return SyncLinks(
-        _thin(links.dense), None if links.expert is None else _thin(links.expert)
-    )
+    return SyncLinks(_thin(links.dense), None if links.expert is None else _thin(links.expert))
 
 
 def _thin(links: DataParallelLinks) -> DataParallelLinks:
@@ -123,7 +121,8 @@ def _winners(transfer: Transfer) -> Transfer:
     for number, form in enumerate(transfer.forms):
         rivals = [*kept, *transfer.forms[number + 1 :]]
         beaten = any(
-            bool(np.all((r[0] <= form[0]) & ((r[1] <= form[1]) | np.isinf(form[0])))) for r in rivals
+            bool(np.all((r[0] <= form[0]) & ((r[1] <= form[1]) | np.isinf(form[0]))))
+            for r in rivals
         )
         if not beaten:
             kept.append(form)

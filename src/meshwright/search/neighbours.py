@@ -14,26 +14,28 @@ Variant = tuple[Strategy, Structure]
 
 def leaner(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
     """Yield plans that differ by one change and need less memory, on as many devices."""
-    for recompute in (Recompute.SELECTIVE, Recompute.FULL):
-        if recompute is not structure.recompute:
-            yield strategy, replace(structure, recompute=recompute)
-    if strategy.dp_shard * strategy.cp > 1:
-        for stage in range(structure.zero_stage + 1, 4):
-            yield strategy, replace(structure, zero_stage=stage)
+    for recompute in {Recompute.SELECTIVE, Recompute.FULL} - {structure.recompute}:
+        yield strategy, replace(structure, recompute=recompute)
+    has_shards = strategy.dp_shard * strategy.cp > 1
+    for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
+        yield strategy, replace(structure, zero_stage=stage)
     for offload in (Offload.OPTIMIZER, Offload.ACTIVATIONS, Offload.ALL):
         yield strategy, replace(structure, offload=offload)
     if strategy.micro_batch_size > 1:
         yield replace(strategy, micro_batch_size=1.0), structure
+    yield from _split_further(strategy, structure)
+
+
+def _split_further(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
+    """Yield plans in which tp, pp or cp takes devices from the shards of dp."""
     for axis in ("tp", "pp", "cp"):
         for factor in (2.0, 4.0, 8.0):
-            if strategy.dp_shard % factor == 0:
-                degree = getattr(strategy, axis) * factor
-                split = replace(strategy, **{axis: degree, "dp_shard": strategy.dp_shard / factor})
-                yield split, replace(
-                    structure,
-                    sequence_parallel=split.tp > 1,
-                    zero_stage=structure.zero_stage if split.dp_shard * split.cp > 1 else 0,
-                )
+            if strategy.dp_shard % factor:
+                continue
+            degrees = {axis: getattr(strategy, axis) * factor}
+            split = replace(strategy, dp_shard=strategy.dp_shard / factor, **degrees)
+            stage = structure.zero_stage if split.dp_shard * split.cp > 1 else 0
+            yield split, replace(structure, sequence_parallel=split.tp > 1, zero_stage=stage)
 
 
 def missing_features(

@@ -1,4 +1,4 @@
-"""Would the winner still win if the calibrated constants were a little different?"""
+"""Whether the winner would still win if the calibrated constants were a little different."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Verdict:
     def wins(self) -> FloatArray:
         """Share of the draws in which each candidate is the fastest."""
         best = self.times_s.argmin(axis=0)
-        return np.bincount(best, minlength=len(self.times_s)) / self.times_s.shape[1]
+        counts = np.bincount(best, minlength=len(self.times_s)).astype(np.float64)
+        return counts / float(self.times_s.shape[1])
 
     @property
     def largest_regret(self) -> FloatArray:

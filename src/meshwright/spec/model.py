@@ -29,7 +29,7 @@ class AttentionSpec(Declaration):
     window: Count | None = None
     """Tokens that one token sees, itself included; None: all before it."""
     window_kind: Literal["sliding", "chunked"] = "sliding"
-    """``sliding``: the last ``window`` tokens; ``chunked``: those of its own chunk of ``window``."""
+    """``sliding``: the last ``window`` tokens; ``chunked``: tokens of the same chunk."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: Literal["none", "head", "full", "unweighted"] = "none"

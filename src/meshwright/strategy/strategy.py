@@ -154,29 +154,32 @@ def take(columns: StrategyColumns, rows: Any) -> StrategyColumns:
 
 
 def plan_string(strategy: Strategy, structure: Structure) -> str:
-    """Return the plan in the field's words: ``tp8 pp4 vpp5 dp2, sp, zero1, recompute=selective``."""
-    parts = [f"tp{strategy.tp:.0f}", f"pp{strategy.pp:.0f}"]
-    if strategy.num_virtual_stages > 1:
-        parts.append(f"vpp{strategy.num_virtual_stages:.0f}")
-    parts += [f"cp{strategy.cp:.0f}", f"dp{strategy.dp:.0f}"]
-    if strategy.ep > 1 or strategy.etp > 1:
-        parts.append(f"ep{strategy.ep:.0f}")
-    if strategy.etp > 1:
-        parts.append(f"etp{strategy.etp:.0f}")
-    if strategy.tatp > 1:
-        parts.append(f"tatp{strategy.tatp:.0f}")
-    parts.append(f"mbs{strategy.micro_batch_size:.0f}")
-    words = [" ".join(parts)]
-    if structure.sequence_parallel and strategy.tp > 1:
-        words.append("sp")
-    if structure.zero_stage and strategy.dp_shard > 1:
-        replicated = strategy.dp_replicate > 1
-        words.append(f"zero{structure.zero_stage}" + (" hybrid" if replicated else ""))
-    if strategy.cp > 1:
-        words.append(f"cp={structure.context_kind}")
-    if strategy.pp > 1:
-        words.append(str(structure.schedule))
-    words.append(f"recompute={structure.recompute}")
-    if structure.offload is not Offload.NONE:
-        words.append(f"offload={structure.offload}")
-    return ", ".join(words)
+    """Return the plan as the field writes it: ``tp8 pp4 dp2 mbs1, sp, zero1, recompute=none``."""
+    replicated = " hybrid" if strategy.dp_replicate > 1 else ""
+    choices = (
+        ("sp", structure.sequence_parallel and strategy.tp > 1),
+        (f"zero{structure.zero_stage}{replicated}",
+         structure.zero_stage > 0 and strategy.dp_shard * strategy.cp > 1),
+        (f"cp={structure.context_kind}", strategy.cp > 1),
+        (str(structure.schedule), strategy.pp > 1),
+        (f"recompute={structure.recompute}", True),
+        (f"offload={structure.offload}", structure.offload is not Offload.NONE),
+    )  # fmt: skip
+    return ", ".join([_degrees_string(strategy), *(word for word, is_used in choices if is_used)])
+
+
+def _degrees_string(strategy: Strategy) -> str:
+    """Return the degrees in the order of the field; those that are rarely used only if used."""
+    has_experts = strategy.ep > 1 or strategy.etp > 1
+    degrees = (
+        ("tp", strategy.tp, True),
+        ("pp", strategy.pp, True),
+        ("vpp", strategy.num_virtual_stages, strategy.num_virtual_stages > 1),
+        ("cp", strategy.cp, True),
+        ("dp", strategy.dp, True),
+        ("ep", strategy.ep, has_experts),
+        ("etp", strategy.etp, strategy.etp > 1),
+        ("tatp", strategy.tatp, strategy.tatp > 1),
+        ("mbs", strategy.micro_batch_size, True),
+    )
+    return " ".join(f"{name}{degree:.0f}" for name, degree, is_used in degrees if is_used)
