@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.pricing.steps import fits_memory
+from meshwright.base.arrays import BoolArray, IntArray, larger
+from meshwright.pricing.steps import step_memory
 from meshwright.search.best import Best
 from meshwright.search.counts import Counts
 from meshwright.search.families import Families, SearchSpace, families
@@ -34,8 +35,11 @@ BLOCK_ROWS = 4_096
 FIRST_ROWS = 256
 """Families of the first block, which finds a first good plan."""
 KEPT = 512
+ROUNDING = 1e-9
+"""What sums of the same parts in another order may differ by, as a fraction."""
 Progress = Callable[[Counts, Best, float], None]
 Watch = Callable[[StrategyColumns], BoolArray]
+Visit = Callable[[Families, Block], None]
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def search(
     prune: bool = True,
     progress: Progress | None = None,
     watch: Watch | None = None,
-    visit: Callable[[Families, Block], None] | None = None,
+    visit: Visit | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -98,32 +102,73 @@ def search(
         Called with each priced block: for fronts and for materialising samples.
     """
     started = time.perf_counter()
-    counts, best, watched = Counts(), Best(KEPT, top), Best(1, 1)
-    table = families(space, degree_tables(space), counts)
-    links = link_table(space, table)
-    bound_s = table.bound_s
-    rows = _rows_that_may_fit(space, table, counts)
-    rows = rows[np.argsort(bound_s[rows], kind="stable")]
-    left_s, is_complete = float("inf"), True
-    try:
-        for part in _parts(rows):
-            left_s = float(bound_s[part[0]])
-            near = _near(table, part, best, watched, watch) if prune else part
-            counts.pruned_by_bound += int(table.num_members[np.setdiff1d(part, near)].sum())
-            for block in members(space, table, links, near, counts) if len(near) else ():
-                _fold(block, best, watched, watch)
-                if visit is not None:
-                    visit(table, block)
-            if progress is not None:
-                progress(counts, best, left_s)
-    except KeyboardInterrupt:
-        is_complete = False
+    run = _Run(space, Best(KEPT, top), watch, visit)
+    is_complete = run.cover(prune=prune, progress=progress)
+    best, table = run.best, run.table
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
-    found = tuple(_found(table, best, index) for index in range(len(best.times_s)))
-    bound = proven_s if is_complete else min(proven_s, left_s)
-    other = tuple(_found(table, watched, index) for index in range(len(watched.times_s)))
-    elapsed_s = time.perf_counter() - started
-    return SearchResult(found, other, counts, bound, is_complete, elapsed_s)
+    return SearchResult(
+        found=tuple(_found(table, best, index) for index in range(len(best.times_s))),
+        watched=tuple(
+            _found(table, run.watched, index) for index in range(len(run.watched.times_s))
+        ),
+        counts=run.counts,
+        lower_bound_s=proven_s if is_complete else min(proven_s, run.left_s),
+        is_complete=is_complete,
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+class _Run:
+    """One search: its table of families, what was counted, and the best so far."""
+
+    def __init__(
+        self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
+    ) -> None:
+        self.space, self.best, self.watch, self.visit = space, best, watch, visit
+        self.watched = Best(1, 1)
+        self.counts = Counts()
+        self.table = families(space, degree_tables(space), self.counts)
+        self.links = link_table(space, self.table)
+        self.left_s = float("inf")
+
+    def cover(self, *, prune: bool, progress: Progress | None) -> bool:
+        """Go through all families in order of their bounds; False after an interrupt."""
+        bound_s = self.table.bound_s
+        rows = _rows_that_may_fit(self.space, self.table, self.counts)
+        rows = rows[np.argsort(bound_s[rows], kind="stable")]
+        try:
+            for part in _parts(rows):
+                self.left_s = float(bound_s[part[0]])
+                self._price(part, prune=prune)
+                if progress is not None:
+                    progress(self.counts, self.best, self.left_s)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _price(self, rows: IntArray, *, prune: bool) -> None:
+        """Price the members of some families, or leave out those beyond the bound."""
+        near = self._near(rows) if prune else np.ones(len(rows), dtype=bool)
+        self.counts.pruned_by_bound += int(self.table.num_members[rows[~near]].sum())
+        if not near.any():
+            return
+        for block in members(self.space, self.table, self.links, rows[near], self.counts):
+            times_s, identities = block.time.total_s, _identities(block)
+            self.best.fold(times_s, block.memory_bytes, identities)
+            if self.watch is not None:
+                seen = np.flatnonzero(self.watch(block.strategy))
+                self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
+            if self.visit is not None:
+                self.visit(self.table, block)
+
+    def _near(self, rows: IntArray) -> BoolArray:
+        """Return which families may hold a candidate among the best, or the best watched one."""
+        bound_s = self.table.bound_s[rows]
+        near: BoolArray = bound_s <= self.best.limit_s
+        if self.watch is not None:
+            is_watched = self.watch(take(self.table.strategy, rows))
+            near = near | ((bound_s <= self.watched.limit_s) & is_watched)
+        return near
 
 
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
@@ -163,26 +208,6 @@ def _parts(rows: IntArray) -> list[IntArray]:
     """Return the rows in blocks; the first ones are small."""
     cuts = range(FIRST_ROWS, len(rows), BLOCK_ROWS)
     return [part for part in np.array_split(rows, cuts) if len(part)]
-
-
-def _near(
-    table: Families, rows: IntArray, best: Best, watched: Best, watch: Watch | None
-) -> IntArray:
-    """Return the families that may hold a candidate among the best, or the best watched one."""
-    bound_s = table.bound_s[rows]
-    near = bound_s <= best.limit_s
-    if watch is not None:
-        near |= (bound_s <= watched.limit_s) & watch(take(table.strategy, rows))
-    return rows[near]
-
-
-def _fold(block: Block, best: Best, watched: Best, watch: Watch | None) -> None:
-    """Take a priced block into account."""
-    times_s, identities = block.time.total_s, _identities(block)
-    best.fold(times_s, block.memory_bytes, identities)
-    if watch is not None:
-        rows = np.flatnonzero(watch(block.strategy))
-        watched.fold(times_s[rows], block.memory_bytes[rows], identities[rows])
 
 
 def _identities(block: Block) -> IntArray:

@@ -21,7 +21,8 @@ from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
 from meshwright.pricing.steps import joined, take_rows
 from meshwright.search.counts import Counts
-from meshwright.strategy.axes import all_refusals
+from meshwright.strategy.axes import all_refusals, all_rules
+from meshwright.strategy.rules import Case
 from meshwright.strategy.space import Choices, axis_orders, divisors, first_orders
 from meshwright.strategy.strategy import (
     AXES,
@@ -38,6 +39,8 @@ ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
 
 
+EXPERTS_REGROUP = "ep-devices"
+"""Rule on which members of one family differ."""
 DATA_PARALLEL_ONLY = "network-data-parallel-only"
 """Rule: a network between slices or pods carries dp only."""
 
@@ -73,14 +76,15 @@ class SearchSpace:
     @property
     def offloads(self) -> tuple[Offload, ...]:
         """What may live in host memory, where there is any."""
-        if self.problem.system.host is None:
-            return (Offload.NONE,)
-        return tuple(o for o in Offload if self.choices.keeps("offload", o))
+        kinds = (Offload.NONE,) if self.problem.system.host is None else tuple(Offload)
+        return tuple(o for o in kinds if self.choices.keeps("offload", o))
 
     @property
     def zero_choices(self) -> tuple[tuple[int, bool], ...]:
-        """ZeRO stages that are allowed."""
-        return tuple(z for z in ZERO_CHOICES if self.choices.keeps("zero_stage", z[0]))
+        """ZeRO stages that are allowed; without ZeRO there is one shard."""
+        keeps = self.choices.keeps
+        allowed = (z for z in ZERO_CHOICES if keeps("zero_stage", z[0]))
+        return tuple(z for z in allowed if z[0] or keeps("dp_shard", 1))
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
@@ -94,17 +98,46 @@ class SearchSpace:
 
 
 def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
-    """Return the number of members of each family."""
-    dp = columns.dp.astype(np.int64)
-    values = np.unique(dp)
-    num_divisors = np.array([len(shard_degrees(space, d)) for d in values.tolist()])
-    shards = num_divisors[np.searchsorted(values, dp)] * 1.0
-    keeps_one = np.array([1 in shard_degrees(space, d) for d in values.tolist()])
-    has_one = keeps_one[np.searchsorted(values, dp)] & (columns.cp == 1)
-    sharded = sum(1 for stage, _ in space.zero_choices if stage > 0)
+    """Return the number of legal members of each family."""
     whole = sum(1 for stage, _ in space.zero_choices if stage == 0)
-    number: FloatArray = (whole + (shards - has_one) * sharded) * len(space.offloads)
+    divided = num_divisions(space, columns)[0] * _num_sharded_choices(space)
+    number: FloatArray = (whole + divided) * len(space.offloads)
     return number
+
+
+def _num_sharded_choices(space: SearchSpace) -> int:
+    return sum(1 for stage, _ in space.zero_choices if stage > 0)
+
+
+def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
+    """Return how many divisions of the replicas into shards are legal, and how many are not.
+
+    One device is no shard: neither dp_shard nor cp divides anything then.
+    """
+    legal, refused = np.zeros(len(columns.tp)), np.zeros(len(columns.tp))
+    for dp in np.unique(columns.dp).tolist():
+        rows = np.flatnonzero(columns.dp == dp)
+        of_dp = take(columns, rows)
+        for shard in shard_degrees(space, int(dp)):
+            divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
+            counts = divided.dp_shard * divided.cp > 1
+            regroups = experts_regroup(space, divided)
+            legal[rows] += counts & regroups
+            refused[rows] += counts & ~regroups
+    return legal, refused
+
+
+def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
+    """Return the rows whose experts find their devices among the shards of one replica.
+
+    Families are judged with all replicas whole; ZeRO keeps replicas apart.
+    """
+    if not space.problem.num_experts:
+        return np.ones(len(columns.tp), dtype=bool)
+    sharded = Structure(zero_stage=1)
+    case = Case(space.problem.model, space.problem.workload, sharded, columns)
+    regroups: BoolArray = ~all_rules()[EXPERTS_REGROUP].breaks(case)
+    return regroups
 
 
 def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
@@ -191,6 +224,10 @@ def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
     """Return the legal families of all structures, and count the members of the refused ones."""
     parts = [part for columns in tables for part in _families(space, columns, counts)]
+    if not (space.zero_choices and space.offloads):
+        raise InfeasibleError(
+            "the choices contradict each other: no way to shard or offload is left"
+        )
     if not parts:
         raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
     starts = np.cumsum([0, *(len(part.structures) for part in parts)])
@@ -226,7 +263,9 @@ def _legal_rows(
     chip = problem.system.chip
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
-    members = num_members(space, columns) * len(_recomputes(space)) * num_orders
+    weight = len(_recomputes(space)) * num_orders
+    divided = num_divisions(space, columns)[1] * _num_sharded_choices(space) * len(space.offloads)
+    members = (num_members(space, columns) + divided) * weight
     for refusal in all_refusals(
         problem.model, problem.workload, columns, structure,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
@@ -234,6 +273,7 @@ def _legal_rows(
         first = refusal.mask & ~refused
         counts.refused[refusal.name] += int(members[first].sum())
         refused |= refusal.mask
+    counts.refused[EXPERTS_REGROUP] += int((divided * weight)[~refused].sum())
     return take(columns, ~refused)
 
 

@@ -12,7 +12,7 @@ from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.step import DataParallelLinks
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.steps import SyncLinks, joined, sync_links, take_rows
-from meshwright.search.families import Families, SearchSpace, shard_degrees
+from meshwright.search.families import Families, SearchSpace, experts_regroup, shard_degrees
 from meshwright.strategy.strategy import StrategyColumns, take
 
 _GRID = ("tp", "tatp", "cp", "pp", "dp_shard", "ep", "etp")
@@ -52,7 +52,7 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         of_order = [i for i, s in enumerate(families.structures) if s.axis_order == order]
         rows = np.flatnonzero(np.isin(families.structure_of, of_order))
         grids, grid_of = _unique_grids(take(families.strategy, rows))
-        index, shard, lengths, has_one = _divisions(space, grids)
+        index, shard, lengths, divides_one = _divisions(space, grids)
         expanded = take(grids, index)
         expanded = replace(expanded, dp_shard=shard, dp_replicate=expanded.dp_shard / shard)
         network = space.problem.network(order, expanded)
@@ -61,9 +61,8 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         shards.append(shard)
         ends = np.cumsum(lengths)
         whole[rows] = (start + ends - lengths)[grid_of]
-        useless = has_one & (grids.cp == 1)
-        first[rows] = whole[rows] + useless[grid_of]
-        number[rows] = (lengths - useless)[grid_of]
+        first[rows] = whole[rows] + ~divides_one[grid_of]
+        number[rows] = (lengths - ~divides_one)[grid_of]
         start += len(shard)
     return LinkTable(_thinned(joined(parts)), np.concatenate(shards), whole, first, number)
 
@@ -83,13 +82,19 @@ def _divisions(
 ) -> tuple[IntArray, FloatArray, IntArray, Any]:
     """Return (grid, dp_shard) of every division, the number of each grid's, and whether 1 is one.
 
-    Divisions ascend, so the undivided one comes first.
+    The undivided one comes first, whether it is a division (of cp alone) or not.
     """
     degrees = [shard_degrees(space, int(dp)) for dp in grids.dp_shard.tolist()]
-    lengths = np.array([len(d) for d in degrees], dtype=np.int64)
+    lengths = np.array([len({1, *d}) for d in degrees], dtype=np.int64)
     index = np.repeat(np.arange(len(degrees)), lengths)
-    shard = np.array([s for d in degrees for s in d], dtype=float)
-    return index, shard, lengths, np.array([1 in d for d in degrees], dtype=bool)
+    shard = np.array([s for d in degrees for s in sorted({1, *d})], dtype=float)
+    divided = take(grids, index)
+    divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
+    regroups, is_one = experts_regroup(space, divided), shard == 1
+    divides_one = regroups[is_one] & (grids.cp > 1) & space.choices.keeps("dp_shard", 1)
+    kept = regroups | is_one
+    lengths = np.bincount(index[kept], minlength=len(degrees))
+    return index[kept], shard[kept], lengths, divides_one
 
 
 def _needed(links: DataParallelLinks, rows: IntArray, zero_stage: int) -> DataParallelLinks:

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.pricing.serving import ServingPrice, price_serving
+from meshwright.pricing.serving import price_serving
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts
 from meshwright.search.serving.space import ServingSpace, degree_table, layouts, with_batches
@@ -142,12 +142,11 @@ def _covered_by(
 ) -> Iterator[ServingColumns]:  # fmt: skip
     """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
     legal = legal_rows(space, structure, columns, counts)
-    columns, groups = take(columns, legal), groups[legal]
-    ladder = _fitting(space, structure, number, columns, groups, counts)
-    yield ladder
-    largest = _largest_batches(space, structure, columns, groups)
-    if largest is not None:
-        yield _fitting(space, structure, number, *largest, counts)
+    ladder = _priced(space, structure, number, take(columns, legal), groups[legal])
+    yield _that_fit(space, ladder, counts)
+    if "micro_batch_size" not in space.choices.allowed and len(ladder):
+        largest = _largest_batches(space, structure, ladder)
+        yield _that_fit(space, largest, counts)
 
 
 def legal_rows(
@@ -167,96 +166,80 @@ def legal_rows(
     return np.flatnonzero(left)
 
 
-def _prices(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
-) -> Iterator[ServingPrice]:
-    """Yield the prices of columns in blocks."""
+def _priced(
+    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
+    groups: FloatArray,
+) -> ServingColumns:  # fmt: skip
+    """Return what ranking needs of the price of each row, in blocks."""
+    parts = []
     for start in range(0, len(groups), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(groups)))
-        yield price_serving(space.problem, structure, take(columns, rows), groups[rows])
+        price = price_serving(space.problem, structure, take(columns, rows), groups[rows])
+        parts.append(
+            ServingColumns(
+                price.strategy,
+                np.full(len(rows), number, dtype=np.int64),
+                price.num_groups,
+                price.latency_s,
+                price.tokens_per_s,
+                price.tokens_per_s_per_user,
+                price.sequences_in_flight,
+                price.memory_bytes,
+            )
+        )
+    return joined_columns(parts)
 
 
-def _fitting(
-    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
-    groups: FloatArray, counts: Counts,
-) -> ServingColumns:  # fmt: skip
-    """Return the priced rows that fit the memory."""
-    capacity = space.problem.system.chip.main_memory.capacity_bytes
-    found = []
-    for price in _prices(space, structure, columns, groups):
-        fits = price.memory_bytes <= capacity
-        counts.priced += int(fits.sum())
-        counts.does_not_fit += int((~fits).sum())
-        found.append(_light(price, number).take(fits))
-    return joined_columns(found)
-
-
-def _light(price: ServingPrice, number: int) -> ServingColumns:
-    """Return what ranking needs of a price."""
-    length = len(price.strategy.tp)
-    return ServingColumns(
-        price.strategy,
-        np.full(length, number, dtype=np.int64),
-        price.num_groups,
-        price.latency_s,
-        price.tokens_per_s,
-        price.tokens_per_s_per_user,
-        price.sequences_in_flight,
-        price.memory_bytes,
-    )
+def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> ServingColumns:
+    """Return the priced rows that fit the memory, and count all of them."""
+    fits = priced.memory_bytes <= space.problem.system.chip.main_memory.capacity_bytes
+    counts.priced += int(fits.sum())
+    counts.does_not_fit += int((~fits).sum())
+    return priced.take(fits)
 
 
 def _largest_batches(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
-) -> tuple[StrategyColumns, FloatArray] | None:
+    space: ServingSpace, structure: Structure, ladder: ServingColumns
+) -> ServingColumns:
     """Return, for each split and number of groups, the largest batch that fits and is in time.
 
     Memory and latency grow with the batch, so the ladder brackets it and halving finds it. Rows
     that the ladder holds already are left out.
     """
-    if "micro_batch_size" in space.choices.allowed or not len(groups):
-        return None
-    first, low, high = _brackets(space, structure, columns, groups)
+    best, low, high = _brackets(space, ladder)
+    number = int(ladder.structure_of[0])
+    start = low
     while (high - low > 1).any():
         middle = np.where(high - low > 1, np.floor((low + high) / 2.0), low)
-        good = _is_good(space, structure, replace(first[0], micro_batch_size=middle), first[1])
+        tried = replace(best.strategy, micro_batch_size=middle)
+        good = _is_good(space, _priced(space, structure, number, tried, best.num_groups))
         low, high = np.where(good, middle, low), np.where(good, high, middle)
-    start = first[0].micro_batch_size
     news = np.flatnonzero(low > start)
-    if not len(news):
-        return None
-    return replace(take(first[0], news), micro_batch_size=low[news]), first[1][news]
+    columns = replace(take(best.strategy, news), micro_batch_size=low[news])
+    return _priced(space, structure, number, columns, best.num_groups[news])
 
 
 def _brackets(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
-) -> tuple[tuple[StrategyColumns, FloatArray], FloatArray, FloatArray]:
-    """Return the largest good row of each split, and the gap above it in which a limit lies."""
-    good = _is_good(space, structure, columns, groups)
-    keys = np.stack([*(getattr(columns, n) for n in DEGREES if n != "micro_batch_size"), groups])
-    _, split = np.unique(keys, axis=1, return_inverse=True)
+    space: ServingSpace, ladder: ServingColumns
+) -> tuple[ServingColumns, FloatArray, FloatArray]:
+    """Return the last good row of each split, its batch, and the next batch, which is not good."""
+    degrees = [getattr(ladder.strategy, name) for name in DEGREES if name != "micro_batch_size"]
+    _, split = np.unique(np.stack([*degrees, ladder.num_groups]), axis=1, return_inverse=True)
     split = split.reshape(-1)
-    order = np.lexsort((columns.micro_batch_size, split))
-    following = np.append(split[order][1:] == split[order][:-1], False)
-    stops = good[order] & following & ~np.append(good[order][1:], False)
-    at = np.flatnonzero(stops)
-    sizes = columns.micro_batch_size[order]
-    rows = order[at]
-    return (take(columns, rows), groups[rows]), sizes[at], sizes[np.minimum(at + 1, len(order) - 1)]
+    order = np.lexsort((ladder.strategy.micro_batch_size, split))
+    good, sizes = _is_good(space, ladder)[order], ladder.strategy.micro_batch_size[order]
+    goes_on = split[order][1:] == split[order][:-1]
+    stops = np.flatnonzero(good[:-1] & ~good[1:] & goes_on)
+    return ladder.take(order[stops]), sizes[stops], sizes[stops + 1]
 
 
-def _is_good(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, groups: FloatArray
-) -> BoolArray:
+def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
     """Return whether rows fit the memory and keep the latency."""
     capacity = space.problem.system.chip.main_memory.capacity_bytes
     limit_s = space.problem.max_latency_s
     most_s = np.inf if limit_s is None else limit_s
-    parts = [
-        (price.memory_bytes <= capacity) & (price.latency_s <= most_s)
-        for price in _prices(space, structure, columns, groups)
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=bool)
+    good: BoolArray = (priced.memory_bytes <= capacity) & (priced.latency_s <= most_s)
+    return good
 
 
 def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:

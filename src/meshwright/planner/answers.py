@@ -1,0 +1,118 @@
+"""From priced strategies and search results to the parts of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshwright.catalog.evidence import best_measured_mfu
+from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
+from meshwright.pricing.estimates import figures
+from meshwright.pricing.price import price_one
+from meshwright.pricing.problem import Problem
+from meshwright.search.exhaustive import Found, SearchResult
+from meshwright.strategy.strategy import Strategy, Structure, plan_string
+
+FIDELITY = "closed_form"
+
+
+def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
+    """Return one strategy with its full price."""
+    known = figures(problem, price_one(problem, structure, strategy))
+    price = Estimate(
+        fidelity=FIDELITY,
+        is_calibrated=problem.calibration.is_calibrated,
+        step_time_s=known.step_time_s,
+        time_parts_s=known.time_parts_s,
+        memory_bytes=known.memory_bytes,
+        memory_parts_bytes=known.memory_parts_bytes,
+        fullest_stage=known.fullest_stage,
+        memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
+        host_bytes_per_device=known.host_bytes,
+        num_devices_used=known.num_devices,
+        num_micro_batches=known.num_micro_batches,
+        tokens_per_s=known.tokens_per_s,
+        tokens_per_s_per_device=known.tokens_per_s / known.num_devices,
+        mfu_causal=known.mfu_causal,
+        mfu_full=known.mfu_full,
+        hfu=known.hfu,
+        energy_j=known.energy_j,
+        cost_usd=known.cost_usd,
+    )
+    last = problem.model.num_layers - 1
+    return Candidate((Segment(0, last, strategy, structure),), price)
+
+
+def distinct(found: Sequence[Found]) -> list[Found]:
+    """Return candidates without those that read the same as one before."""
+    seen: set[str] = set()
+    kept = []
+    for entry in found:
+        text = plan_string(entry.strategy, entry.structure)
+        if text not in seen:
+            seen.add(text)
+            kept.append(entry)
+    return kept
+
+
+def coverage(result: SearchResult) -> Coverage:
+    """Return how the space was covered."""
+    counts = result.counts
+    return Coverage(
+        num_candidates=counts.total,
+        num_priced=counts.priced,
+        num_refused={name: n for name, n in sorted(counts.refused.items()) if n},
+        num_over_memory=counts.does_not_fit + counts.pruned_by_memory,
+        num_beyond_bound=counts.pruned_by_bound,
+        num_dominated=counts.dominated,
+        is_complete=result.is_complete,
+        lower_bound_s=result.lower_bound_s,
+        gap=result.gap,
+        elapsed_s=result.elapsed_s,
+    )
+
+
+def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
+    """Return how another candidate compares with the best one, part by part."""
+    ours, theirs = best.estimate, other.estimate
+    longer = {
+        name: seconds - ours.time_parts_s[name]
+        for name, seconds in theirs.time_parts_s.items()
+        if seconds > ours.time_parts_s[name]
+    }
+    because = dict(sorted(longer.items(), key=lambda item: -item[1]))
+    return WhyNot(question, other, theirs.step_time_s / ours.step_time_s - 1.0, because)
+
+
+def warnings(problem: Problem, best: Candidate) -> list[str]:
+    """Return what the user should know before trusting a candidate."""
+    notes = []
+    work, price = problem.workload, best.estimate
+    if not price.is_calibrated:
+        notes.append("uncalibrated: constants come from data sheets and public sources")
+    limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
+    if limit is not None and price.mfu_full > limit:
+        notes.append(
+            f"outside the evidence: MFU {price.mfu_full:.0%} is above the best reported for "
+            f"{problem.system.chip.name} in {work.precision.matmul} ({limit:.0%})"
+        )
+    unused = problem.system.num_alive - price.num_devices_used
+    if unused:
+        notes.append(f"{unused} of {problem.system.num_alive} devices stay idle")
+    sequences = price.num_micro_batches * best.strategy.micro_batch_size * best.strategy.dp
+    padding = sequences / work.global_batch_size - 1.0
+    if padding > 0:
+        notes.append(
+            f"the batch does not divide evenly: the fullest rank has {padding:.1%} more sequences "
+            "than the mean"
+        )
+    return notes
+
+
+def nothing_fits(problem: Problem, result: SearchResult) -> str:
+    """Return why no candidate is left, in one message."""
+    capacity = problem.system.chip.main_memory.capacity_bytes / 2**30
+    return (
+        f"no plan for {problem.model.name} fits {problem.system.name} "
+        f"({problem.system.num_alive} devices of {capacity:.0f} GiB). {result.counts.summary}. "
+        "Use more devices, a smaller micro-batch or sequence, or an optimizer with less state."
+    )

@@ -1,0 +1,52 @@
+"""Why a plan is what it is, and what would change or fit."""
+
+from __future__ import annotations
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.planner.answers import candidate, compared
+from meshwright.planner.legality import check_problem
+from meshwright.planner.question import problem_of
+from meshwright.plans import Candidate, Plan
+from meshwright.report.explain import Explanation
+from meshwright.search.exhaustive import search
+from meshwright.search.families import SearchSpace
+from meshwright.search.neighbours import leaner, missing_features
+from meshwright.search.sensitivity import Change, changes
+from meshwright.strategy.space import Choices
+
+
+def what_would_change(plan: Plan) -> list[Change]:
+    """Return how the step time of the same plan changes on a better system."""
+    return changes(problem_of(plan), plan.best.strategy, plan.best.structure)
+
+
+def what_would_fit(plan: Plan) -> list[Candidate]:
+    """Return the smallest single changes of a plan that fit, nearest first: at most three."""
+    problem, found = problem_of(plan), []
+    for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
+        if not check_problem(problem, strategy, structure):
+            entry = candidate(problem, strategy, structure)
+            if entry.estimate.fits:
+                found.append(entry)
+    return sorted(found, key=lambda entry: entry.estimate.step_time_s)[:3]
+
+
+def explain(plan: Plan) -> Explanation:
+    """Return why this plan: what limits it, what beats what, and what is not possible."""
+    problem, price = problem_of(plan), plan.best.estimate
+    whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
+    impossible: dict[str, str] = {}
+    for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):
+        try:
+            result = search(SearchSpace(problem, Choices({choice: values})), top=1)
+        except InfeasibleError as error:
+            impossible[name] = str(error)
+            continue
+        if result.found:
+            first = result.found[0]
+            other = candidate(problem, first.strategy, first.structure)
+            whys.append(compared(name, plan.best, other))
+        else:
+            impossible[name] = result.counts.summary
+    shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
+    return Explanation(shares, what_would_change(plan), whys, impossible)

@@ -1,0 +1,190 @@
+"""The best plan of the whole space, a given plan, and the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.planner.answers import (
+    candidate,
+    compared,
+    coverage,
+    distinct,
+    nothing_fits,
+    warnings,
+)
+from meshwright.planner.legality import check_problem
+from meshwright.planner.question import make_problem
+from meshwright.plans import Candidate, Plan, Robustness, WhyNot
+from meshwright.pricing.problem import Problem
+from meshwright.search.choice import in_order_of_preference
+from meshwright.search.exhaustive import Found, Progress, SearchResult, search
+from meshwright.search.families import SearchSpace
+from meshwright.search.pareto import pareto_front
+from meshwright.search.robustness import NUM_DRAWS, Verdict, robustness
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.strategy.space import Choices
+from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure, plan_string
+
+SHAKEN = 8
+"""Leading candidates that are priced again under perturbed constants."""
+
+
+def plan(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    top: int = 5,
+    calibration: str = "uncalibrated",
+    progress: Progress | None = None,
+    command: str = "",
+) -> Plan:
+    """Return the best plan of the whole space, with its price and the proof.
+
+    Parameters
+    ----------
+    allowed
+        What is fixed: values of a degree or of a structural choice by name, such as
+        ``{"tp": [8], "recompute": ["full"]}``.
+    top
+        Candidates whose order is proven; they come back as the best and its runners-up.
+    progress
+        Called after each block of the search.
+
+    Raises
+    ------
+    SpecError, UnknownNameError
+        Bad input.
+    InfeasibleError
+        Nothing fits; carries the counts and the least change that would.
+    """
+    problem = make_problem(model, system, workload, calibration)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    watch = uses_streams if problem.has_grid else None
+    result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
+    if not result.found:
+        raise InfeasibleError(nothing_fits(problem, result))
+    chosen = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
+    verdict = robustness(problem, chosen[:SHAKEN])
+    candidates = [candidate(problem, f.strategy, f.structure) for f in chosen[:top]]
+    priced = replace(candidates[0].estimate, interval_s=verdict.interval_s(0))
+    best = replace(candidates[0], estimate=priced)
+    return Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=workload,
+        calibration=calibration,
+        best=best,
+        fastest_s=result.found[0].time_s,
+        runners_up=tuple(candidates[1:]),
+        coverage=coverage(result),
+        robustness=_robustness(chosen, verdict),
+        why_not=why_no_streams(problem, best, result),
+        warnings=tuple(warnings(problem, best)),
+        version=version(),
+        command=command,
+    )
+
+
+def _robustness(chosen: Sequence[Found], verdict: Verdict) -> Robustness:
+    """Return what perturbed constants say of the chosen candidates."""
+    regret = verdict.largest_regret
+    safest = int(regret.argmin())
+    texts = [plan_string(f.strategy, f.structure) for f in chosen]
+    return Robustness(
+        num_draws=NUM_DRAWS,
+        best_stays_first_fraction=float(verdict.wins[0]),
+        least_regret=texts[safest],
+        least_regret_fraction=float(regret[safest]),
+        ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+    )
+
+
+def uses_streams(columns: StrategyColumns) -> Any:
+    """Return which candidates stream tensors between neighbours."""
+    return columns.tatp > 1
+
+
+def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> tuple[WhyNot, ...]:
+    """Return the best plan with tensor streams, where there is one and the chosen one has none."""
+    if best.strategy.tatp > 1 or not result.watched:
+        return ()
+    other = result.watched[0]
+    return (
+        compared(
+            "tensor streams (tatp)", best, candidate(problem, other.strategy, other.structure)
+        ),
+    )
+
+
+def estimate(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    strategy: Strategy,
+    structure: Structure,
+    *,
+    calibration: str = "uncalibrated",
+    command: str = "",
+) -> Plan:
+    """Return the price of one given strategy.
+
+    Raises
+    ------
+    SpecError
+        The strategy is illegal: names each rule it breaks and the nearest legal change.
+    """
+    problem = make_problem(model, system, workload, calibration)
+    faults = check_problem(problem, strategy, structure)
+    if faults:
+        raise SpecError(faults, origin=plan_string(strategy, structure))
+    only = candidate(problem, strategy, structure)
+    return Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=workload,
+        calibration=calibration,
+        best=only,
+        fastest_s=only.estimate.step_time_s,
+        warnings=tuple(warnings(problem, only)),
+        version=version(),
+        command=command,
+    )
+
+
+def front(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    calibration: str = "uncalibrated",
+    progress: Progress | None = None,
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the plans that no other one beats in time, memory, energy and money at once.
+
+    Also returns the objectives that had to be left out, because a price or power is not known.
+    """
+    problem = make_problem(model, system, workload, calibration)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    found = pareto_front(SearchSpace(problem, choices), progress=progress)
+    if not found.found:
+        raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
+    return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
+
+
+def version() -> str:
+    """Return the version of this package."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("meshwright")
+    except PackageNotFoundError:
+        return "source"

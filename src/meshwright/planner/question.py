@@ -1,0 +1,57 @@
+"""What is asked: specifications loaded, defaults filled in, and checked against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.plans import Plan
+from meshwright.pricing.problem import Problem
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import OptimizerPreset, Training
+
+
+def default_optimizer(system: SystemSpec) -> OptimizerPreset:
+    """Return the optimizer preset that users of a system would expect.
+
+    Wafer studies count 12 bytes for each parameter; elsewhere Megatron's mixed-precision Adam.
+    """
+    return load_optimizer("temp-12" if system.chip.family == "temp-die" else "megatron-adam")
+
+
+def training(system: SystemSpec | str, **fields: Any) -> Training:
+    """Return a training workload; ``optimizer`` is a preset, its name, or the system's default."""
+    spec = load_system(system) if isinstance(system, str) else system
+    optimizer = fields.pop("optimizer", None) or default_optimizer(spec)
+    if isinstance(optimizer, str):
+        optimizer = load_optimizer(optimizer)
+    return Training(optimizer=optimizer, **fields)
+
+
+def make_problem(
+    model: ModelSpec | str, system: SystemSpec | str, workload: Training, calibration: str
+) -> Problem:
+    """Return the question with its specifications loaded."""
+    model_spec = load_model(model) if isinstance(model, str) else model
+    system_spec = load_system(system) if isinstance(system, str) else system
+    longest = model_spec.max_sequence_length
+    if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
+        fault = Fault(
+            "sequence_length",
+            f"{workload.sequence_length} tokens, but {model_spec.name} has learned positions for "
+            f"{model_spec.learned_positions}",
+            f"at most {longest or model_spec.learned_positions}",
+        )
+        raise SpecError(fault)
+    constants = load_calibration(system_spec.chip.family, calibration)
+    return Problem(model_spec, system_spec, workload, constants)
+
+
+def problem_of(plan: Plan) -> Problem:
+    """Return the question that a plan answers."""
+    return make_problem(plan.model, plan.system, plan.workload, plan.calibration)
