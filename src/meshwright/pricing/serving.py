@@ -87,8 +87,9 @@ class ServingPrice:
     most_sequences: Any
     """Sequences of the whole system for whose cache there is room."""
     flops: Any
-    """Of one pass of one group, over all devices of a replica that differ in pp [FLOP]."""
+    """Of one pass of one group, on one device of each stage together [FLOP]."""
     traffic_bytes: Any
+    link_bytes: Any
 
     @property
     def memory_bytes(self) -> Any:
@@ -130,7 +131,7 @@ def price_serving(
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
     return ServingPrice(
         strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
-        room * strategy.dp, whole.flops, whole.traffic_bytes,
+        room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
     )  # fmt: skip
 
 

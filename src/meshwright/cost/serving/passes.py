@@ -38,6 +38,8 @@ class PassCost:
     """Executed [FLOP]."""
     traffic_bytes: Any
     """Across the main memory [bytes]."""
+    link_bytes: Any
+    """Sent by the device inside the stage [bytes]."""
     working_bytes: Any
     """Largest transient [bytes]."""
     weight_bytes: Any
@@ -107,6 +109,7 @@ def pass_cost(
         ep_comm_s=comm.ep_s + zero,
         flops=total.flops + zero,
         traffic_bytes=total.traffic_bytes + zero,
+        link_bytes=comm.link_bytes + zero,
         working_bytes=working_bytes + zero,
         weight_bytes=weight_bytes + zero,
         cache_bytes=cache_bytes + zero,

@@ -18,7 +18,13 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.serving import price_serving
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts
-from meshwright.search.serving.space import ServingSpace, degree_table, layouts, with_batches
+from meshwright.search.serving.space import (
+    Candidates,
+    ServingSpace,
+    degree_table,
+    layouts,
+    with_batches,
+)
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import (
     DEGREES,
@@ -48,6 +54,8 @@ class ServingColumns:
     """Candidates that fit, one row each."""
 
     strategy: StrategyColumns
+    split_of: IntArray
+    """The split of the devices, whatever the batch."""
     structure_of: IntArray
     """Index into the structures of the result."""
     num_groups: FloatArray
@@ -126,23 +134,21 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[Structure, ...],
     structures: list[Structure] = []
     found: list[ServingColumns] = []
     if degrees is not None:
-        columns, groups = with_batches(space, degrees)
-        for structure, own in layouts(space, columns):
-            rows = np.flatnonzero(own)
-            if len(rows):
+        candidates = with_batches(space, degrees)
+        for structure, own in layouts(space, candidates.strategy):
+            if own.any():
                 structures.append(structure)
-                mine = (take(columns, rows), groups[rows])
-                found += _covered_by(space, structure, len(structures) - 1, *mine, counts)
+                mine = candidates.take(np.flatnonzero(own))
+                found += _covered_by(space, structure, len(structures) - 1, mine, counts)
     return tuple(structures), joined_columns(found)
 
 
 def _covered_by(
-    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
-    groups: FloatArray, counts: Counts,
+    space: ServingSpace, structure: Structure, number: int, candidates: Candidates, counts: Counts
 ) -> Iterator[ServingColumns]:  # fmt: skip
     """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
-    legal = legal_rows(space, structure, columns, counts)
-    ladder = _priced(space, structure, number, take(columns, legal), groups[legal])
+    legal = legal_rows(space, structure, candidates.strategy, counts)
+    ladder = _priced(space, structure, number, candidates.take(legal))
     yield _that_fit(space, ladder, counts)
     if "micro_batch_size" not in space.choices.allowed and len(ladder):
         largest = _largest_batches(space, structure, ladder)
@@ -167,17 +173,18 @@ def legal_rows(
 
 
 def _priced(
-    space: ServingSpace, structure: Structure, number: int, columns: StrategyColumns,
-    groups: FloatArray,
-) -> ServingColumns:  # fmt: skip
+    space: ServingSpace, structure: Structure, number: int, candidates: Candidates
+) -> ServingColumns:
     """Return what ranking needs of the price of each row, in blocks."""
     parts = []
-    for start in range(0, len(groups), BLOCK_ROWS):
-        rows = np.arange(start, min(start + BLOCK_ROWS, len(groups)))
-        price = price_serving(space.problem, structure, take(columns, rows), groups[rows])
+    for start in range(0, len(candidates), BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
+        block = candidates.take(rows)
+        price = price_serving(space.problem, structure, block.strategy, block.num_groups)
         parts.append(
             ServingColumns(
                 price.strategy,
+                block.split_of,
                 np.full(len(rows), number, dtype=np.int64),
                 price.num_groups,
                 price.latency_s,
@@ -211,26 +218,26 @@ def _largest_batches(
     start = low
     while (high - low > 1).any():
         middle = np.where(high - low > 1, np.floor((low + high) / 2.0), low)
-        tried = replace(best.strategy, micro_batch_size=middle)
-        good = _is_good(space, _priced(space, structure, number, tried, best.num_groups))
+        tried = replace(best, strategy=replace(best.strategy, micro_batch_size=middle))
+        good = _is_good(space, _priced(space, structure, number, tried))
         low, high = np.where(good, middle, low), np.where(good, high, middle)
     news = np.flatnonzero(low > start)
-    columns = replace(take(best.strategy, news), micro_batch_size=low[news])
-    return _priced(space, structure, number, columns, best.num_groups[news])
+    found = replace(best, strategy=replace(best.strategy, micro_batch_size=low))
+    return _priced(space, structure, number, found.take(news))
 
 
 def _brackets(
     space: ServingSpace, ladder: ServingColumns
-) -> tuple[ServingColumns, FloatArray, FloatArray]:
+) -> tuple[Candidates, FloatArray, FloatArray]:
     """Return the last good row of each split, its batch, and the next batch, which is not good."""
-    degrees = [getattr(ladder.strategy, name) for name in DEGREES if name != "micro_batch_size"]
-    _, split = np.unique(np.stack([*degrees, ladder.num_groups]), axis=1, return_inverse=True)
-    split = split.reshape(-1)
-    order = np.lexsort((ladder.strategy.micro_batch_size, split))
+    order = np.lexsort((ladder.strategy.micro_batch_size, ladder.num_groups, ladder.split_of))
     good, sizes = _is_good(space, ladder)[order], ladder.strategy.micro_batch_size[order]
-    goes_on = split[order][1:] == split[order][:-1]
+    split, groups = ladder.split_of[order], ladder.num_groups[order]
+    goes_on = (split[1:] == split[:-1]) & (groups[1:] == groups[:-1])
     stops = np.flatnonzero(good[:-1] & ~good[1:] & goes_on)
-    return ladder.take(order[stops]), sizes[stops], sizes[stops + 1]
+    rows = order[stops]
+    best = Candidates(take(ladder.strategy, rows), groups[stops], split[stops])
+    return best, sizes[stops], sizes[stops + 1]
 
 
 def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
@@ -267,13 +274,8 @@ def ranking(
     best = first.min()
     is_tie = first <= (best * (1.0 - TIE) if wants_rate else best * (1.0 + TIE))
     order = np.lexsort((memory, second, devices * is_tie, np.where(is_tie, best, first), ~is_tie))
-    keys = [columns.structure_of[rows][order]]
-    keys += [
-        getattr(columns.strategy, name)[rows][order]
-        for name in DEGREES
-        if name != "micro_batch_size"
-    ]
-    _, firsts = np.unique(np.stack(keys), axis=1, return_index=True)
+    splits = columns.split_of[rows] * (1 + columns.structure_of.max()) + columns.structure_of[rows]
+    _, firsts = np.unique(splits[order], return_index=True)
     return rows[order[np.sort(firsts)[:top]]]
 
 
@@ -295,7 +297,8 @@ def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
     if not parts:
         nothing = np.zeros(0)
         none = StrategyOf(**dict.fromkeys(DEGREES, nothing))
-        return ServingColumns(none, np.zeros(0, dtype=np.int64), *[nothing] * 6)
+        whole = np.zeros(0, dtype=np.int64)
+        return ServingColumns(none, whole, whole, *[nothing] * 6)
     strategy = StrategyOf(
         **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}
     )

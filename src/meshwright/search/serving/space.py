@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.pricing.serving_problem import ServingProblem
 from meshwright.strategy.space import Choices, Grid, degree_columns, device_counts
 from meshwright.strategy.strategy import (
@@ -93,10 +93,25 @@ def _degree_blocks(space: ServingSpace) -> Iterator[StrategyColumns]:
         yield replace(columns, dp_replicate=columns.dp_shard, dp_shard=columns.dp_replicate)
 
 
-def with_batches(
-    space: ServingSpace, degrees: StrategyColumns
-) -> tuple[StrategyColumns, FloatArray]:
-    """Return each row with every batch that is tried, and the groups of each new row."""
+@dataclass(frozen=True)
+class Candidates:
+    """Ways to serve, not yet priced; one row each."""
+
+    strategy: StrategyColumns
+    num_groups: FloatArray
+    split_of: IntArray
+    """The split of the devices: a row of the table of degrees."""
+
+    def __len__(self) -> int:
+        return len(self.split_of)
+
+    def take(self, rows: IntArray) -> Candidates:
+        """Return some of the rows."""
+        return Candidates(take(self.strategy, rows), self.num_groups[rows], self.split_of[rows])
+
+
+def with_batches(space: ServingSpace, degrees: StrategyColumns) -> Candidates:
+    """Return each row with every batch that is tried."""
     pairs: dict[tuple[int, int], list[tuple[int, int]]] = {}
     rows: list[int] = []
     batches: list[tuple[int, int]] = []
@@ -108,8 +123,9 @@ def with_batches(
         rows += [index] * len(pairs[key])
         batches += pairs[key]
     table = np.array(batches, dtype=float).reshape(-1, 2)
-    columns = take(degrees, np.array(rows, dtype=np.int64))
-    return replace(columns, micro_batch_size=table[:, 1].copy()), table[:, 0].copy()
+    split_of = np.array(rows, dtype=np.int64)
+    strategy = replace(take(degrees, split_of), micro_batch_size=table[:, 1].copy())
+    return Candidates(strategy, table[:, 0].copy(), split_of)
 
 
 def _batches(space: ServingSpace, dp: int, pp: int) -> list[tuple[int, int]]:

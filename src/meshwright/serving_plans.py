@@ -1,0 +1,288 @@
+"""The answer to a question of serving as data: prefill or decode; to JSON and back.
+
+Field names are stable and carry their unit; what is not known is null, never zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.plans import FORMAT, Coverage, parsed, validated
+from meshwright.pricing.serving_figures import serving_figures
+from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.search.serving.search import ServingResult
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Decode, Prefill
+from meshwright.strategy.strategy import Strategy, Structure
+
+FIDELITY = "closed_form"
+
+
+@dataclass(frozen=True)
+class ServingEstimate:
+    """The price of one way of serving; parts sum to their wholes."""
+
+    fidelity: str
+    is_calibrated: bool
+    latency_s: float
+    """Prefill: time to the first token of a prompt that need not wait; decode: time per output
+    token of one user [s]."""
+    time_parts_s: Mapping[str, float]
+    """What a pass through all stages consists of [s]; they sum to ``latency_s``."""
+    bottleneck_s: float
+    """Time between two passes through the slowest stage [s]."""
+    tokens_per_s: float
+    """Of the system: prompt tokens (prefill) or output tokens (decode)."""
+    tokens_per_s_per_device: float
+    """The same over all working devices of the system, idle ones too."""
+    tokens_per_s_per_user: float
+    sequences_in_flight: float
+    most_sequences: int
+    """Sequences of full length for whose cache all replicas together have room."""
+    num_groups: int
+    """Groups of sequences in flight in the pipeline of each replica."""
+    num_devices_used: int
+    memory_bytes: float
+    """Of the fullest device, margin included."""
+    memory_parts_bytes: Mapping[str, float]
+    fullest_stage: str
+    memory_capacity_bytes: float
+    energy_j_per_million_tokens: float | None
+    cost_usd_per_million_tokens: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device holds it."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True)
+class ServingCandidate:
+    """One way of serving, priced."""
+
+    strategy: Strategy
+    structure: Structure
+    estimate: ServingEstimate
+
+    @property
+    def text(self) -> str:
+        """The plan string."""
+        return serving_string(self.strategy, self.structure, self.estimate.num_groups)
+
+
+@dataclass(frozen=True)
+class ServingFront:
+    """Ways of serving that no other one beats for the system and for one user; equal lengths."""
+
+    plans: tuple[str, ...]
+    tokens_per_s_per_user: tuple[float, ...]
+    tokens_per_s_per_device: tuple[float, ...]
+    """Over all working devices of the system, idle ones too."""
+    latency_s: tuple[float, ...]
+    sequences_in_flight: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """The best way of serving found for a question, with the question and the proof."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Prefill | Decode
+    calibration: str
+    objective: str
+    """``throughput`` within the allowed latency, or ``latency`` with the whole batch."""
+    best: ServingCandidate
+    runners_up: tuple[ServingCandidate, ...]
+    front: ServingFront | None
+    coverage: Coverage | None
+    num_too_slow: int
+    """Candidates that fit but exceed the allowed latency."""
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether tokens are made one by one."""
+        return isinstance(self.workload, Decode)
+
+
+def serving_string(strategy: Strategy, structure: Structure, num_groups: int) -> str:
+    """Return a way of serving in the field's words: ``tp8 pp2 dp4, sp, batch 4 x 2 x 90``.
+
+    The batch is written as replicas times groups in the pipeline times sequences of a group.
+    """
+    parts = [f"tp{strategy.tp:.0f}", f"pp{strategy.pp:.0f}"]
+    if strategy.cp > 1:
+        parts.append(f"cp{strategy.cp:.0f}")
+    parts.append(f"dp{strategy.dp:.0f}")
+    if strategy.ep > 1 or strategy.etp > 1:
+        parts.append(f"ep{strategy.ep:.0f}")
+    if strategy.etp > 1:
+        parts.append(f"etp{strategy.etp:.0f}")
+    words = [" ".join(parts)]
+    if structure.sequence_parallel and strategy.tp > 1:
+        words.append("sp")
+    if strategy.cp > 1:
+        words.append(f"cp={structure.context_kind}")
+    words.append(f"batch {strategy.dp:.0f} x {num_groups} x {strategy.micro_batch_size:.0f}")
+    return ", ".join(words)
+
+
+def serving_candidate(
+    problem: ServingProblem, strategy: Strategy, structure: Structure, num_groups: int
+) -> ServingCandidate:
+    """Return one way of serving with its full price."""
+    known = serving_figures(problem, strategy, structure, num_groups)
+    shared = {
+        f.name: getattr(known, f.name) for f in fields(ServingEstimate) if hasattr(known, f.name)
+    }
+    price = ServingEstimate(
+        **{
+            **shared,
+            "fidelity": FIDELITY,
+            "is_calibrated": problem.calibration.is_calibrated,
+            "tokens_per_s_per_device": known.tokens_per_s / problem.system.num_alive,
+            "most_sequences": int(known.most_sequences),
+            "num_groups": num_groups,
+            "num_devices_used": int(strategy.num_devices),
+            "memory_capacity_bytes": problem.system.chip.main_memory.capacity_bytes,
+        }
+    )
+    return ServingCandidate(strategy, structure, price)
+
+
+def serving_plan(
+    problem: ServingProblem, result: ServingResult, *, calibration: str, version: str = "",
+    command: str = "",
+) -> ServingPlan:  # fmt: skip
+    """Return the answer of a search as data."""
+    candidates = [
+        serving_candidate(problem, *result.candidate(index)) for index in result.ranked.tolist()
+    ]
+    return ServingPlan(
+        model=problem.model,
+        system=problem.system,
+        workload=problem.workload,
+        calibration=calibration,
+        objective=str(result.objective),
+        best=candidates[0],
+        runners_up=tuple(candidates[1:]),
+        front=_front(problem, result),
+        coverage=_coverage(result),
+        num_too_slow=result.num_too_slow,
+        warnings=tuple(serving_warnings(problem, candidates[0])),
+        version=version,
+        command=command,
+    )
+
+
+def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
+    """Return the Pareto front as columns, the fastest user first."""
+    rows = result.fitting.take(result.front)
+    return ServingFront(
+        plans=tuple(serving_string(*result.candidate(row)) for row in result.front.tolist()),
+        tokens_per_s_per_user=tuple(rows.tokens_per_s_per_user.tolist()),
+        tokens_per_s_per_device=tuple((rows.tokens_per_s / problem.system.num_alive).tolist()),
+        latency_s=tuple(rows.latency_s.tolist()),
+        sequences_in_flight=tuple(rows.sequences_in_flight.tolist()),
+    )
+
+
+def _coverage(result: ServingResult) -> Coverage:
+    """Return how the space was covered; all of it is, so nothing is left to a bound."""
+    counts = result.counts
+    best_s = float(result.fitting.latency_s[result.ranked[0]])
+    return Coverage(
+        num_candidates=counts.total,
+        num_priced=counts.priced,
+        num_refused=dict(counts.refused),
+        num_over_memory=counts.does_not_fit,
+        num_beyond_bound=0,
+        num_dominated=0,
+        is_complete=True,
+        lower_bound_s=best_s,
+        gap=0.0,
+        elapsed_s=result.elapsed_s,
+    )
+
+
+def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[str]:
+    """Return what the reader should know beside the numbers."""
+    price, notes = best.estimate, []
+    if not price.is_calibrated:
+        notes.append("uncalibrated: no constant was fitted to measurements of this system")
+    left_out = "sampling and queues are not priced"
+    if not problem.is_decode:
+        left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
+    notes.append(left_out)
+    if price.num_devices_used < problem.system.num_alive:
+        idle = problem.system.num_alive - price.num_devices_used
+        notes.append(f"{idle} of {problem.system.num_alive} devices stay idle")
+    batch = problem.workload.batch_size
+    if problem.is_decode and price.sequences_in_flight < batch:
+        flying = f"{price.sequences_in_flight:.0f} of {batch} sequences"
+        notes.append(f"{flying} are in flight at once; the others wait")
+    if problem.is_decode and not problem.workload.software.cuda_graphs:
+        notes.append("kernels are launched one by one; serving engines record them (cuda_graphs)")
+    return notes
+
+
+_ADAPTER: TypeAdapter[ServingPlan] = TypeAdapter(ServingPlan)
+
+
+def serving_to_data(plan: ServingPlan) -> dict[str, Any]:
+    """Return a plan as plain data, ready for JSON."""
+    data: dict[str, Any] = _ADAPTER.dump_python(plan, mode="json")
+    for candidate, entry in zip(
+        (plan.best, *plan.runners_up), (data["best"], *data["runners_up"]), strict=True
+    ):
+        entry["plan"] = candidate.text
+    return data
+
+
+def serving_to_json(plan: ServingPlan) -> str:
+    """Return a plan as JSON text."""
+    return json.dumps(serving_to_data(plan), indent=2)
+
+
+def serving_from_json(text: str, origin: str = "plan") -> ServingPlan:
+    """Return the plan of a JSON text.
+
+    Raises
+    ------
+    SpecError
+        With all faults: no JSON, fields that are missing, unknown or of the wrong type.
+    """
+    data = parsed(text, origin)
+    runners_up = data.get("runners_up")
+    for entry in (data.get("best"), *(runners_up if isinstance(runners_up, list) else [])):
+        if isinstance(entry, dict):
+            entry.pop("plan", None)
+    return validated(_ADAPTER, data, origin)
+
+
+def save_serving(plan: ServingPlan, path: Path) -> None:
+    """Write a plan to a file, whole or not at all."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(serving_to_json(plan) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def load_serving(path: Path) -> ServingPlan:
+    """Return the plan of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
+    return serving_from_json(text, origin=str(path))
