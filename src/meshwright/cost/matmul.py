@@ -102,15 +102,21 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | 
     word = engine.activation_bytes if is_logits else engine.matmul_word_bytes
     rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
 
-    def product(m: Any, k: Any, n: Any, extra_bytes: Any) -> _Product:
-        traffic = matmul_traffic_bytes(count, m, k, n, word, engine) + extra_bytes
-        compute_s = matmul_compute_s(count, m, k, n, rate, engine)
-        return _Product(compute_s, traffic / engine.memory_bytes_per_s, traffic)
-
-    forward = product(rows, inner, columns, 0.0)
-    to_input = product(rows, columns, inner, 0.0)
     params = count * inner * columns
-    to_weight = product(inner, rows, columns, GRADIENT_ACCUMULATION_BYTES * params)
+    shapes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
+    moved = [matmul_traffic_bytes(count, *shape, word, engine) for shape in shapes]
+    moved[2] = moved[2] + GRADIENT_ACCUMULATION_BYTES * params
+    if streams:
+        in_rounds = stream_traffic_bytes(count, rows, inner, columns, rounds, word, engine)
+        moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, moved, strict=True)]
+    forward, to_input, to_weight = (
+        _Product(
+            matmul_compute_s(count, *shape, rate, engine),
+            traffic / engine.memory_bytes_per_s,
+            traffic,
+        )
+        for shape, traffic in zip(shapes, moved, strict=True)
+    )
     flops = 2.0 * rows * params * rounds
     alone = OpCost(
         forward_s=rounds * forward.time_s,
@@ -126,6 +132,34 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | 
     if not streams or links is None:
         return alone
     return _streamed(alone, forward, to_input, to_weight, params * word, word, links, engine)
+
+
+def stream_traffic_bytes(
+    count: Any, rows: Any, inner: Any, columns: Any, rounds: Any, word: float, engine: Engine
+) -> tuple[Any, Any, Any]:
+    """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
+
+    Travelling sub-weights and accumulators pass through on-chip buffers: a device reads its own
+    sub-weight once and completes its own gradient once in all rounds. X (and dX, which is
+    accumulated) stays on chip over the rounds where it fills at most half of that memory;
+    otherwise it moves in every round. Y and dY move once.
+
+    Parameters
+    ----------
+    columns
+        Columns of one round: those of one sub-weight [1].
+    """
+    sub_weight = word * count * inner * columns / rounds
+    x_bytes = word * count * rows * inner
+    stays = x_bytes <= 0.5 * engine.stream_sram_bytes
+    x_moved = where(stays, x_bytes / rounds, x_bytes)
+    y_moved = engine.activation_bytes * count * rows * columns
+    accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns / rounds
+    return (
+        sub_weight + x_moved + y_moved,
+        sub_weight + x_moved + y_moved,
+        (x_moved + y_moved + accumulated),
+    )
 
 
 def _streamed(

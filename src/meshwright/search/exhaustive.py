@@ -190,16 +190,18 @@ def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
 
 
 def _rows_that_may_fit(space: SearchSpace, table: Families, counts: Counts) -> IntArray:
-    """Return the families whose leanest member fits: all sharded, all offloaded that may be."""
-    strategy = table.strategy
+    """Return the families that some member may fit: all sharded, all offloaded that may be.
+
+    Layers that sharding or offload bring in for a while are left out, so that no member needs
+    less than this.
+    """
+    problem, strategy = space.problem, table.strategy
     stage = max(stage for stage, _ in space.zero_choices)
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
     leanest = Structure(zero_stage=stage, offload=offload)
-    device_only = replace(
-        space.problem, system=space.problem.system.model_copy(update={"host": None})
-    )
-    _, can_fit = fits_memory(device_only, leanest, strategy, table.price)
-    can_fit = can_fit & np.ones(len(table), dtype=bool)
+    uses = step_memory(problem, leanest, strategy, table.price)
+    needed = reduce(larger, [use.total_bytes - use.gathered_weights_bytes for use in uses])
+    can_fit: BoolArray = needed <= problem.system.chip.main_memory.capacity_bytes
     counts.pruned_by_memory += int(table.num_members[~can_fit].sum())
     return np.flatnonzero(can_fit)
 
