@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -269,7 +270,10 @@ def _drop_derived(data: dict[str, Any]) -> None:
             entry.pop("plan", None)
 
 
-_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    """Return what checks the data of a plan; built when it is first needed."""
+    return TypeAdapter(Plan)
 
 
 def save(plan: Plan, path: Path) -> None:
