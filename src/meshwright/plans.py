@@ -57,6 +57,8 @@ class Estimate:
     """Executed FLOPs, recomputation included, all scores counted half under a causal mask."""
     energy_j: float | None
     cost_usd: float | None
+    goodput_fraction: float = 1.0
+    """Share of wall time that makes progress between checkpoints, failures and restarts."""
     interval_s: tuple[float, float] | None = None
     """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
 
@@ -226,7 +228,7 @@ def from_json(text: str, origin: str = "plan") -> Plan:
     """
     data = parsed(text, origin)
     _drop_derived(data)
-    return validated(_ADAPTER, data, origin)
+    return validated(_adapter(), data, origin)
 
 
 def parsed(text: str, origin: str) -> dict[str, Any]:

@@ -19,8 +19,10 @@ CHOICES = {
     "offload": ("none", "optimizer", "activations", "weights", "all"),
     "zero_stage": ("0", "1", "2", "3"),
     "sequence_parallel": ("on", "off"),
+    "overlap_data_parallel": ("on", "off"),
 }
-_OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp"}
+_OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp",
+              "overlap_data_parallel": "dp-overlap"}  # fmt: skip
 
 
 def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
@@ -153,7 +155,7 @@ def _choice(name: str, text: str, values: Iterable[str]) -> object:
         raise SpecError(Fault(option, f"found {text!r}", nearest(text, values)))
     kinds = {"recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
              "offload": Offload, "zero_stage": int}  # fmt: skip
-    return text == "on" if name == "sequence_parallel" else kinds[name](text)
+    return text == "on" if name not in kinds else kinds[name](text)
 
 
 def strategy_of(args: argparse.Namespace, num_devices: int) -> tuple[Strategy, Structure]:
@@ -191,6 +193,7 @@ def strategy_of(args: argparse.Namespace, num_devices: int) -> tuple[Strategy, S
         recompute=one.get("recompute", Recompute.NONE),
         schedule=one.get("schedule", default),
         offload=one.get("offload", Structure.offload),
+        overlap_data_parallel=one.get("overlap_data_parallel", True),
         overlap_tensor_parallel=args.async_tp,
     )
     return strategy, structure

@@ -6,7 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, where
-from meshwright.cost.compute import Engine, matmul_compute_s, matmul_traffic_bytes
+from meshwright.cost.compute import (
+    Engine,
+    matmul_compute_s,
+    matmul_traffic_bytes,
+    traffic_s,
+)
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.op import Op
 from meshwright.streams.round_model import (
@@ -118,9 +123,12 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | 
         for shape, traffic in zip(shapes, moved, strict=True)
     )
     flops = 2.0 * rows * params * rounds
+    cast_in_s, cast_out_s = (
+        cast_s(count * rows * width, word, engine) for width in (inner, columns * rounds)
+    )
     alone = OpCost(
-        forward_s=rounds * forward.time_s,
-        input_gradient_s=rounds * to_input.time_s,
+        forward_s=rounds * forward.time_s + cast_in_s,
+        input_gradient_s=rounds * to_input.time_s + cast_out_s,
         weight_gradient_s=rounds * to_weight.time_s,
         forward_flops=flops,
         backward_flops=2.0 * flops,
@@ -132,6 +140,17 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | 
     if not streams or links is None:
         return alone
     return _streamed(alone, forward, to_input, to_weight, params * word, word, links, engine)
+
+
+def cast_s(num_elements: Any, word_bytes: float, engine: Engine) -> Any:
+    """Return the seconds of casting operands to a narrower type: read wide, write narrow [s].
+
+    Activations and their gradients rest in the activation type; a product in FP8 casts its input
+    forward and its output gradient backward. 0 where both types are equally wide.
+    """
+    if word_bytes >= engine.activation_bytes:
+        return 0.0 * num_elements
+    return traffic_s(num_elements * (engine.activation_bytes + word_bytes), engine)
 
 
 def stream_traffic_bytes(

@@ -107,6 +107,7 @@ def gradient_sync(
     ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
     each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
     Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
+    The sum of one number for the gradient norm comes after them and hides under nothing.
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 7.
     """
@@ -120,21 +121,23 @@ def gradient_sync(
 
     if structure.zero_stage == 0:
         exposure = show(links.all_reduce.time_s(gradient_bytes, buckets), backward_s)
-        return exposure.exposed_s, exposure.hidden_s
+        return exposure.exposed_s + links.all_reduce.time_s(0.0, 1.0), exposure.hidden_s
     replicas_s = links.replicate_all_reduce.time_s(gradient_bytes / links.degrees, 1.0)
     reduce_s = links.reduce_scatter.time_s(gradient_bytes, buckets)
     gather_s = links.all_gather.time_s(weight_bytes, buckets)
+    norm_s = links.reduce_scatter.time_s(0.0, 1.0) + links.all_gather.time_s(0.0, 1.0)
+    norm_s = norm_s + links.replicate_all_reduce.time_s(0.0, 1.0)
     repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
         reduced, gathered = show(reduce_s, backward_s), show(gather_s, forward_s)
         last = show(replicas_s, positive_part(backward_s - reduce_s))
         exposed = repeats * reduced.exposed_s + gathered.exposed_s + last.exposed_s
-        return exposed, repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
+        return exposed + norm_s, repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
     again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
     forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
     last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
     exposed = repeats * (forward.exposed_s + backward.exposed_s) + last.exposed_s
-    return exposed, repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
+    return exposed + norm_s, repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
 
 
 def optimizer_step_s(

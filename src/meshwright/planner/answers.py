@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshwright.catalog.evidence import best_measured_mfu
+from meshwright.cost.energy import goodput_fraction
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
@@ -18,6 +19,7 @@ FIDELITY = "closed_form"
 def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
     """Return one strategy with its full price."""
     known = figures(problem, price_one(problem, structure, strategy))
+    constants = problem.calibration
     price = Estimate(
         fidelity=FIDELITY,
         is_calibrated=problem.calibration.is_calibrated,
@@ -37,6 +39,12 @@ def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Can
         hfu=known.hfu,
         energy_j=known.energy_j,
         cost_usd=known.cost_usd,
+        goodput_fraction=goodput_fraction(
+            known.num_devices,
+            constants.mtbf_device_hours,
+            constants.checkpoint_s,
+            constants.restart_s,
+        ),
     )
     last = problem.model.num_layers - 1
     return Candidate((Segment(0, last, strategy, structure),), price)
@@ -86,6 +94,11 @@ def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
 def warnings(problem: Problem, best: Candidate) -> list[str]:
     """Return what the user should know before trusting a candidate."""
     notes = []
+    if problem.num_experts:
+        notes.append(
+            f"the busiest expert rank carries {problem.workload.expert_load_imbalance:.2f} x the "
+            "mean load, as stated"
+        )
     work, price = problem.workload, best.estimate
     if not price.is_calibrated:
         notes.append("uncalibrated: constants come from data sheets and public sources")

@@ -88,8 +88,11 @@ def _cost_line(plan: Plan) -> str:
     )
     parts = [money, energy]
     if work.total_tokens is not None:
-        days = work.total_tokens / price.tokens_per_s / SECONDS_PER_DAY
-        parts.append(f"{work.total_tokens:.3g} tokens take {days:.1f} days without failures")
+        seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
+        parts.append(
+            f"{work.total_tokens:.3g} tokens take {seconds / SECONDS_PER_DAY:.1f} days "
+            f"(goodput {price.goodput_fraction:.1%})"
+        )
     return "cost  " + ", ".join(parts)
 
 

@@ -174,7 +174,7 @@ class _Run:
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
     """Yield the degrees to try, for each number of devices in use."""
     problem = space.problem
-    numbers = device_counts(problem.system.num_alive, problem.system.levels[0].size)
+    numbers = device_counts(problem.system.num_alive, problem.system.domain_size)
     for number in space.choices.of("num_devices", numbers):
         grid = Grid(
             num_devices=number,

@@ -87,6 +87,14 @@ class SearchSpace:
         return tuple(z for z in allowed if z[0] or keeps("dp_shard", 1))
 
     @property
+    def overlaps_data_parallel(self) -> bool:
+        """Whether gradients and parameters travel beside computation: yes, unless it is fixed.
+
+        That is never slower: what is hidden costs only a share of itself.
+        """
+        return self.choices.keeps("overlap_data_parallel", True)
+
+    @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
         """Orders of the axes on the levels; a single level leaves nothing to order."""
         if len(self.problem.system.levels) == 1:
@@ -156,6 +164,7 @@ def layout_structures(space: SearchSpace) -> Iterator[Structure]:
                     sequence_parallel=sequence_parallel,
                     context_kind=kind,
                     zero_stage=0,
+                    overlap_data_parallel=space.overlaps_data_parallel,
                     overlap_tensor_parallel=overlap,
                 )
 

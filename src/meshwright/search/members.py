@@ -63,7 +63,11 @@ def members(
     shards = _divided(families, links, rows)
     for stage, reshard in space.zero_choices:
         expansion = whole if stage == 0 else shards
-        structure = Structure(zero_stage=stage, reshard_after_forward=reshard)
+        structure = Structure(
+            zero_stage=stage,
+            reshard_after_forward=reshard,
+            overlap_data_parallel=space.overlaps_data_parallel,
+        )
         if len(expansion):
             yield from _with_offloads(space, structure, expansion, links, counts)
 

@@ -14,9 +14,11 @@ from meshwright.pricing.serving_problem import ServingProblem
 from meshwright.search.counts import Counts
 from meshwright.search.serving.search import ServingColumns, legal_rows
 from meshwright.search.serving.space import ServingSpace, degree_table, layouts
+from meshwright.spec.system import NetworkLevel
 from meshwright.spec.workload import BYTES_OF, Precision
 from meshwright.strategy.strategy import Strategy, Structure, row, take
 
+_ANY_LEVEL = NetworkLevel(name="any", size=1, bandwidth_bytes_per_s=1.0e9, latency_s=0.0)
 FACTORS = (2, 4, 8, 16, 32, 64)
 """How many times the devices are tried."""
 
@@ -93,9 +95,12 @@ def _with_precision(problem: ServingProblem, update: dict[str, str]) -> ServingP
 
 
 def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
-    """Return the problem on a system whose outermost level is that many times larger."""
+    """Return the problem on a system whose outermost level is that many times larger.
+
+    Only memory is asked of it, so that a lone device may get any network.
+    """
     system = problem.system
-    outer = system.levels[-1]
+    outer = system.levels[-1] if system.levels else _ANY_LEVEL
     levels = (*system.levels[:-1], outer.model_copy(update={"size": outer.size * factor}))
     number = system.num_alive * factor
     update = {"levels": levels, "num_devices": number, "dead_devices": ()}

@@ -43,19 +43,20 @@ def batch_ladder(most: int) -> list[int]:
     return sizes
 
 
-def group_counts(num_stages: int) -> list[int]:
-    """Return the numbers of groups in a pipeline: powers of two below pp, and pp itself.
+def group_counts(most: int) -> list[int]:
+    """Return the numbers of groups in a pipeline: all up to 8, powers of two, and the most.
 
-    More groups than stages only wait for each other: larger groups are never slower.
+    The most is pp: more groups than stages only wait for each other, so that larger groups are
+    never slower.
     """
-    powers = [1 << power for power in range(num_stages.bit_length())]
-    return [*(power for power in powers if power < num_stages), num_stages]
+    powers = {1 << power for power in range(most.bit_length())}
+    return sorted({*range(1, min(most, 8) + 1), *powers, most})
 
 
 def device_numbers(space: ServingSpace) -> tuple[int, ...]:
     """Return the numbers of devices to use: all, smoother ones just below, and halves of all."""
     system = space.problem.system
-    numbers = list(device_counts(system.num_alive, system.levels[0].size))
+    numbers = list(device_counts(system.num_alive, system.domain_size))
     half = system.num_alive
     while half % 2 == 0:
         half //= 2
@@ -136,11 +137,11 @@ def _batches(space: ServingSpace, dp: int, pp: int) -> list[tuple[int, int]]:
     share = max(space.problem.workload.batch_size // dp, 1)
     ladder, is_decode = batch_ladder(share), space.problem.is_decode
     found = []
-    for groups in group_counts(pp) if is_decode else [pp]:
+    for groups in group_counts(min(pp, share)) if is_decode else [pp]:
         most = -(-share // groups) if is_decode else share
         sizes = sorted({size for size in ladder if size <= most} | {most})
         found += [(groups, s) for s in space.choices.of("micro_batch_size", sizes)]
-    return [pair for pair in found if pair[0] <= share or not is_decode]
+    return found
 
 
 def layouts(space: ServingSpace, columns: StrategyColumns) -> Iterator[tuple[Structure, BoolArray]]:
@@ -163,7 +164,7 @@ def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
     """Return the orders of the axes: experts need tp, cp and dp side by side."""
     if problem.num_experts:
         return (AXES,)
-    one_level = len(problem.system.levels) == 1
+    one_level = len(problem.system.levels) <= 1
     return (PIPELINE_INSIDE,) if one_level else (PIPELINE_INSIDE, CONTEXT_OUTSIDE)
 
 
