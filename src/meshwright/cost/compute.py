@@ -96,16 +96,22 @@ def attention_forward_s(flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
     )
 
 
-def attention_backward_s(forward_flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
-    """Return the seconds of the attention core, backward: 2.5 x the forward FLOPs.
-
-    Five products of the size of the two in the forward pass, one of them the recomputed scores.
-    Source: Dao 2023 (FlashAttention-2), section 4.1.
-    """
+def attention_backward_s(backward_flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
+    """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
     return larger(
-        2.5 * forward_flops / engine.attention_backward_flops_per_s,
+        backward_flops / engine.attention_backward_flops_per_s,
         traffic_bytes / engine.memory_bytes_per_s,
     )
+
+
+def attention_backward_ratio(*, is_materialized: bool) -> float:
+    """Return the FLOPs of the attention core backward over those forward [1].
+
+    Kept probabilities: 2, two gradients for each of the two products. Flash attention: 2.5, one
+    product more, because the scores are computed again.
+    Source: Dao 2023 (FlashAttention-2), section 4.1.
+    """
+    return 2.0 if is_materialized else 2.5
 
 
 def traffic_s(num_bytes: Any, engine: Engine) -> Any:

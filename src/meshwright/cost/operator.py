@@ -7,6 +7,7 @@ from typing import Any
 from meshwright.cost.compute import (
     Engine,
     attended_fraction,
+    attention_backward_ratio,
     attention_backward_s,
     attention_forward_s,
     traffic_s,
@@ -31,12 +32,14 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     """Return the attention core: FLOPs of the two products over the scores that are computed.
 
     2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
-    and tatp split the queries evenly (zig-zag order under a causal mask).
+    and tatp split the queries evenly (zig-zag order under a causal mask). Plain products that
+    materialise the scores compute all of them and mask afterwards.
     """
     spec = op.attention
     assert spec is not None
     length = layer.sequence_length
-    share = attended_fraction(length, spec.window, causal)
+    is_whole = op.is_materialized_attention
+    share = attended_fraction(length, spec.window, causal and not is_whole)
     heads = layer.size("query_heads")
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
     flops = layer.tokens * length * share * heads * per_score
@@ -44,12 +47,13 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     traffic = engine.activation_bytes * layer.tokens * width
     written = 0.0 if op.moved is None else engine.activation_bytes * layer.tokens * length * heads
     forward, backward = (words * written for words in op.words_per_element)
+    backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
     return OpCost(
         forward_s=attention_forward_s(flops, traffic, engine) + traffic_s(forward, engine),
-        input_gradient_s=attention_backward_s(flops, 2.0 * traffic, engine)
+        input_gradient_s=attention_backward_s(backward_flops, 2.0 * traffic, engine)
         + traffic_s(backward, engine),
         forward_flops=flops,
-        backward_flops=2.5 * flops,
+        backward_flops=backward_flops,
         forward_traffic_bytes=traffic + forward,
         backward_traffic_bytes=2.0 * traffic + backward,
         forward_kernels=1.0 if op.moved is None else 4.0,
