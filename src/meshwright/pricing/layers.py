@@ -62,6 +62,8 @@ class Collectives:
         key = (kind, axis)
         if key not in self._transfers:
             group = self.network.group(axis)
+            if not group.spans:
+                return Transfer(((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),))
             size = reduce(np.multiply, [span.size for span in group.spans])
             start_s = self.launch_s * (size > 1)
             forms = self.candidates(kind, group)

@@ -71,7 +71,7 @@ def _per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[A
     one_second = 1.0 + 0.0 * rounds
     device_j = device_energy_j(
         system.chip, one_second, passes * busy_s, passes * price.flops,
-        passes * price.traffic_bytes, passes * price.link_bytes, system.levels[0].energy_j_per_byte,
+        passes * price.traffic_bytes, passes * price.link_bytes, system.link_energy_j_per_byte,
     )  # fmt: skip
     energy = system_energy_j(system, device_j, strategy.num_devices)
     rent = step_cost_usd(system.chip, one_second, strategy.num_devices)

@@ -226,7 +226,7 @@ def energy_and_cost(
     busy_s = time.compute_s + time.recompute_s + time.optimizer_s
     energy = device_energy_j(
         system.chip, time.total_s, busy_s, price.flops, price.memory_traffic_bytes,
-        price.link_traffic_bytes, system.levels[0].energy_j_per_byte,
+        price.link_traffic_bytes, system.link_energy_j_per_byte,
     )  # fmt: skip
     num_devices = strategy.num_devices
     return (

@@ -116,6 +116,16 @@ class SystemSpec(Declaration):
         return self
 
     @property
+    def domain_size(self) -> int:
+        """Devices of an innermost domain; 1 of a lone device, which has no network."""
+        return self.levels[0].size if self.levels else 1
+
+    @property
+    def link_energy_j_per_byte(self) -> float | None:
+        """Energy of the innermost links; None where it is not known, or where there are none."""
+        return self.levels[0].energy_j_per_byte if self.levels else None
+
+    @property
     def num_alive(self) -> int:
         """Devices that work."""
         return self.num_devices - len(set(self.dead_devices))

@@ -1,0 +1,130 @@
+"""Single operators of a forward pass: few rows, caches, experts."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.catalog.models import load_model
+from meshwright.cost.compute import Engine
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.serving.operators import (
+    PassShape,
+    cached_words_per_token,
+    experts_at_work,
+    flops_per_score,
+    forward_cost,
+    hit_fraction,
+    mean_keys_seen,
+    product_compute_s,
+)
+from meshwright.graph.transformer import build_graph
+from meshwright.strategy.strategy import make_strategy
+
+ENGINE = Engine(
+    matmul_flops_per_s=1e15, edge_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
+    attention_backward_flops_per_s=1e15, memory_bytes_per_s=1e12, elementwise_bytes_per_s=1e12,
+    launch_s=0.0, stream_sram_bytes=0.0, tile_rows=128.0, tile_columns=128.0, num_cores=100.0,
+    activation_bytes=2.0, matmul_word_bytes=2.0,
+)  # fmt: skip
+
+
+def local(layer, *, length=1.0, imbalance=1.0, **degrees):
+    return LocalLayer(layer.sizes, make_strategy(**degrees), length, False, imbalance)
+
+
+def test_few_rows_are_padded_to_eight_not_to_a_tile():
+    # 1 x 1000 x 1000 on a device of 1e15 FLOP/s: 2 x 8 x 1e6 / 1e15.
+    assert product_compute_s(1.0, 1.0, 1e3, 1e3, 1e15, ENGINE) == pytest.approx(1.6e-8)
+    assert product_compute_s(1.0, 9.0, 1e3, 1e3, 1e15, ENGINE) == pytest.approx(3.2e-8)
+
+
+def test_many_rows_pay_whole_waves():
+    # 1,280 x 1,408 are 10 x 11 = 110 tiles: two waves on 100 cores.
+    found = product_compute_s(1.0, 1280.0, 1e3, 1408.0, 1e15, ENGINE)
+    assert found == pytest.approx(2 * 100 * 2 * 128 * 128 * 1e3 / 1e15)
+
+
+def test_hit_experts_by_hand():
+    # Of 8 experts with two choices: 8 (1 - (3/4)^t) = 2, 3.5, 5.46875 for t = 1, 2, 4.
+    hits = 8 * hit_fraction(0.25, np.array([1.0, 2.0, 4.0, 2.0]))
+    assert hits == pytest.approx([2.0, 3.5, 5.46875, 3.5])
+    assert hit_fraction(1.0, np.array([1.0, 3.0])) == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize(("tokens", "hit"), [(1, 2.0), (2, 3.5), (4, 5.46875)])
+def test_a_small_batch_reads_only_the_experts_it_hits(tokens, hit):
+    graph = build_graph(load_model("mixtral-8x7b"))
+    layer = graph.layers[0]
+    up = next(op for op in layer.ops if op.name == "experts.up")
+    place = local(layer, micro_batch_size=float(tokens))
+    cost = forward_cost(up, place, ENGINE, PassShape(1.0, 100.0, 2.0, 2.0))
+    # Gate and up of one expert: 4,096 x 28,672 words; the rows are 2 for each token.
+    weights = hit * 4096 * 28_672 * 2
+    activations = 2 * tokens * (4096 + 28_672) * 2
+    assert cost.traffic_bytes == pytest.approx(weights + activations)
+    assert cost.flops == pytest.approx(2 * 2 * tokens * 4096 * 28_672)
+    assert cost.matmul_memory_s == pytest.approx((weights + activations) / 1e12)
+
+
+def test_the_busiest_rank_of_experts_has_one_at_work():
+    # One token with two choices among 8 ranks: most have nothing to do, the busiest has an expert.
+    layer = build_graph(load_model("mixtral-8x7b")).layers[0]
+    hit, rows = experts_at_work(local(layer, ep=8.0, tp=8.0))
+    assert (hit, rows) == (1.0, 1.0)
+
+
+def test_keys_seen_by_hand():
+    assert mean_keys_seen(1.0, 99.0, None) == 100.0
+    assert mean_keys_seen(4.0, 0.0, None) == 2.5
+    # Window 3, tokens 1 to 4 see 1, 2, 3, 3 keys.
+    assert mean_keys_seen(4.0, 0.0, 3.0) == 9 / 4
+    assert mean_keys_seen(1.0, 99.0, 16.0) == 16.0
+
+
+def test_latent_attention_reads_one_latent_for_all_heads():
+    # DeepSeek V2 Lite: rank 512 and a rotary key of 64, whatever tp; absorbed products have
+    # 2 (2 x 512 + 64) FLOP for each head and key, plain ones 2 (128 + 64 + 128).
+    layer = build_graph(load_model("deepseek-v2-lite")).layers[0]
+    spec = next(op.attention for op in layer.ops if op.attention is not None)
+    for tp in (1.0, 4.0):
+        assert cached_words_per_token(spec, local(layer, tp=tp)) == 576
+    assert flops_per_score(spec, reads_cache=True) == 2176
+    assert flops_per_score(spec, reads_cache=False) == 640
+
+
+def test_decode_attention_reads_the_cache_once():
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    core = next(op for op in layer.ops if op.attention is not None)
+    place = local(layer, micro_batch_size=4.0)
+    cost = forward_cost(core, place, ENGINE, PassShape(1.0, 1000.0, 2.0, 1.0))
+    # 4 sequences x 1,001 tokens x 2,048 words of 1 byte, read or written; queries, keys, values
+    # and results of 4 tokens are 4,096 + 1,024 + 1,024 + 4,096 words of 2 bytes each.
+    assert cost.traffic_bytes == 4 * 1001 * 2048 + 4 * 10_240 * 2
+    assert cost.flops == 4 * 1001 * 32 * 4 * 128
+    assert cost.attention_s == pytest.approx(cost.traffic_bytes / 1e12)
+
+
+def test_scores_that_reach_memory_cost_more():
+    graphs = [
+        build_graph(load_model("llama3-8b"), flash_attention=flash) for flash in (True, False)
+    ]
+    seconds = []
+    for graph in graphs:
+        core = next(op for op in graph.layers[0].ops if op.attention is not None)
+        place = local(graph.layers[0], length=4096.0)
+        shape = PassShape(4096.0, 0.0, 2.0, 2.0)
+        seconds.append(forward_cost(core, place, ENGINE, shape).attention_s)
+    # 4 words for each of 32 x 4,096^2 scores of 2 bytes.
+    assert seconds[1] - seconds[0] == pytest.approx(4 * 2 * 32 * 4096**2 / 1e12)
+
+
+def test_a_slow_memory_turns_products_memory_bound():
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    up = next(op for op in layer.ops if op.name == "feed_forward.up")
+    place = local(layer, length=2048.0)
+    shape = PassShape(2048.0, 0.0, 2.0, 2.0)
+    fast = forward_cost(up, place, ENGINE, shape)
+    slow = forward_cost(up, place, replace(ENGINE, memory_bytes_per_s=1e9), shape)
+    assert fast.matmul_memory_s == 0.0 < fast.matmul_compute_s
+    assert slow.matmul_compute_s == 0.0 < slow.matmul_memory_s
