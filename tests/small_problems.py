@@ -129,6 +129,10 @@ def model(*kinds: LayerSpec, num_layers: int = 4, **fields: object) -> ModelSpec
     return ModelSpec(**(known | fields))
 
 
+_LAYOUTS: dict[str, dict] = {}
+"""Layouts and collectives follow from the model and its software alone: derived once for all."""
+
+
 def problem(
     spec: ModelSpec | None = None, on: SystemSpec | None = None, **fields: object
 ) -> Problem:
@@ -136,7 +140,10 @@ def problem(
     known = {"global_batch_size": 8, "sequence_length": 64, "optimizer": ADAM}
     work = Training(**(known | fields))
     where = on or system(level(4), level(2, bandwidth=1e10))
-    return Problem(spec or model(), where, work, CALIBRATION)
+    asked = Problem(spec or model(), where, work, CALIBRATION)
+    shared = (asked.pieces, work.software)
+    vars(asked)["_layouts"] = _LAYOUTS.setdefault(str(shared), {})
+    return asked
 
 
 MODELS = (

@@ -1,0 +1,277 @@
+"""The factored, pruned search returns what a plain loop over every plan returns.
+
+The loop below knows nothing of families, blocks or bounds: it writes down every plan, asks the
+rules about each, prices the legal ones in full, and keeps the fastest that fits.
+"""
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from itertools import permutations, product
+
+import numpy as np
+import pytest
+from small_problems import random_problem
+
+from meshwright.pricing.price import price_columns, price_one
+from meshwright.pricing.steps import fits_memory
+from meshwright.search.exhaustive import search
+from meshwright.search.families import SearchSpace
+from meshwright.strategy.axes import all_refusals
+from meshwright.strategy.space import MICRO_BATCH_SIZES, Choices, device_counts
+from meshwright.strategy.strategy import (
+    ContextKind,
+    Offload,
+    Recompute,
+    ScheduleKind,
+    Structure,
+    make_strategy,
+    stack,
+)
+
+SEEDS = range(200)
+LARGE_SEEDS = range(1000, 1010)
+MOST_PLANS, MOST_STRUCTURES = 1_200, 10
+MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE = 12_000, 600
+CHOICES = {
+    "sequence_parallel": (True, False),
+    "context_kind": tuple(ContextKind),
+    "schedule": tuple(ScheduleKind),
+    "recompute": tuple(Recompute),
+    "zero_stage": (0, 1, 2, 3),
+    "offload": tuple(Offload),
+    "tp": (1, 2, 3, 4),
+    "tatp": (1, 2, 4),
+    "cp": (1, 2),
+    "pp": (1, 2, 3, 4),
+    "dp": (1, 2, 3, 4, 8),
+    "dp_shard": (1, 2, 3, 4),
+    "micro_batch_size": (1, 2, 3),
+    "num_virtual_stages": (1, 2),
+    "ep": (1, 2, 4),
+    "etp": (1, 2),
+}
+
+
+def divisors(number):
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def orders_of_axes(problem):
+    """Return the orders of the axes: tensor axes inside, the others in any order."""
+    if len(problem.system.levels) == 1:
+        return [("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")]
+    inner = [("tp", "tatp"), ("tatp", "tp")] if problem.has_grid else [("tp", "tatp")]
+    outer = permutations([("cp",), ("dp_shard", "dp_replicate"), ("pp",)])
+    orders = [first + sum(rest, ()) for rest in outer for first in inner]
+    experts_inside = [order for order in orders if order[-1] == "pp"]
+    return experts_inside if problem.num_experts else orders
+
+
+def factors_of(problem, number):
+    """Yield (tp, tatp, cp, pp, dp) with the product of a number of devices."""
+    for tp, cp, pp in product(divisors(number), repeat=3):
+        for tatp in divisors(number) if problem.has_grid else [1]:
+            if number % (tp * tatp * cp * pp) == 0 and pp <= problem.model.num_layers:
+                yield tp, tatp, cp, pp, number // (tp * tatp * cp * pp)
+
+
+def degrees_of(problem, keeps):
+    """Yield every assignment of degrees as a dict, dp not yet divided into shards."""
+    batch, layers = problem.workload.global_batch_size, problem.model.num_layers
+    for number in device_counts(problem.system.num_alive, problem.system.levels[0].size):
+        for tp, tatp, cp, pp, dp in factors_of(problem, number):
+            experts = [(1, 1)]
+            if problem.num_experts:
+                pairs = product(divisors(problem.num_experts), {1, tp})
+                experts = [(ep, etp) for ep, etp in pairs if dp * cp * tp % (ep * etp) == 0]
+            chunks = divisors(-(-layers // pp)) if pp > 1 else [1]
+            sizes = [b for b in MICRO_BATCH_SIZES if b == 1 or b <= -(-batch // dp)]
+            for (ep, etp), v, b in product(experts, chunks, sizes):
+                degrees = {
+                    "tp": tp, "tatp": tatp, "cp": cp, "pp": pp, "dp": dp, "ep": ep, "etp": etp,
+                    "num_virtual_stages": v, "micro_batch_size": b,
+                }  # fmt: skip
+                if all(keeps(name, value) for name, value in degrees.items()):
+                    yield degrees
+
+
+def pipelines_of(degrees, keeps):
+    """Yield (sequence parallel, context, schedule) that are not another one by another name."""
+    tp, cp, pp, v = (degrees[name] for name in ("tp", "cp", "pp", "num_virtual_stages"))
+    for split, kind, schedule in product((True, False), ContextKind, ScheduleKind):
+        same = split and tp == 1
+        same |= kind is ContextKind.ULYSSES and cp == 1
+        same |= (v > 1) != (schedule is ScheduleKind.INTERLEAVED)
+        same |= pp == 1 and schedule is not ScheduleKind.ONE_F_ONE_B
+        asked = {"sequence_parallel": split, "context_kind": kind, "schedule": schedule}
+        if not same and all(keeps(name, value) for name, value in asked.items()):
+            yield split, kind, schedule
+
+
+def shards_of(degrees, keeps):
+    """Yield (dp_shard, ZeRO stage, reshard) that are not another one by another name."""
+    for shard in divisors(degrees["dp"]):
+        for stage, reshard in ((0, True), (1, True), (2, True), (3, True), (3, False)):
+            is_whole = shard == 1 if stage == 0 else shard * degrees["cp"] > 1
+            if is_whole and keeps("dp_shard", shard) and keeps("zero_stage", stage):
+                yield shard, stage, reshard
+
+
+def plans_of(problem, allowed):
+    """Yield every plan of a space: degrees and structure."""
+
+    def keeps(name, value):
+        return name not in allowed or value in allowed[name]
+
+    offloads = [o for o in Offload if problem.system.host is not None or o is Offload.NONE]
+    offloads = [o for o in offloads if keeps("offload", o)]
+    recomputes = [r for r in Recompute if keeps("recompute", r)]
+    overlap = problem.workload.software.async_tensor_parallel
+    for degrees in degrees_of(problem, keeps):
+        seen = set()
+        for order in orders_of_axes(problem):
+            axes = {"dp" if axis.startswith("dp") else axis: None for axis in order}
+            used = tuple(axis for axis in axes if degrees[axis] > 1)
+            if used in seen:
+                continue
+            seen.add(used)
+            for pipeline, shards in product(
+                pipelines_of(degrees, keeps), shards_of(degrees, keeps)
+            ):
+                for recompute, offload in product(recomputes, offloads):
+                    yield _plan(degrees, order, pipeline, shards, recompute, offload, overlap)
+
+
+def _plan(degrees, order, pipeline, shards, recompute, offload, overlap):
+    shard, stage, reshard = shards
+    rest = {name: value for name, value in degrees.items() if name != "dp"}
+    strategy = make_strategy(**rest, dp_shard=shard, dp_replicate=degrees["dp"] // shard)
+    structure = Structure(
+        sequence_parallel=pipeline[0], context_kind=pipeline[1], schedule=pipeline[2],
+        zero_stage=stage, reshard_after_forward=reshard, recompute=recompute, offload=offload,
+        axis_order=order, overlap_tensor_parallel=overlap,
+    )  # fmt: skip
+    return strategy, structure
+
+
+@dataclass
+class Truth:
+    """What the plain loop found."""
+
+    total: int = 0
+    refused: int = 0
+    over_memory: int = 0
+    dominated: int = 0
+    priced: int = 0
+    fastest: list = field(default_factory=list)
+
+
+def is_refused(problem, structure, columns):
+    """Return which rows any rule refuses."""
+    chip, mask = problem.system.chip, np.zeros(len(columns.tp), dtype=bool)
+    for refusal in all_refusals(
+        problem.model, problem.workload, columns, structure,
+        tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
+    ):  # fmt: skip
+        mask |= refusal.mask
+    return mask
+
+
+def brute_force(problem, plans, top):
+    """Price every plan of a list, one structure at a time."""
+    groups, truth, fits_plainly = defaultdict(list), Truth(total=len(plans)), set()
+    for strategy, structure in plans:
+        groups[structure].append(strategy)
+    for structure in sorted(groups, key=lambda s: s.offload is not Offload.NONE):
+        columns = stack(groups[structure])
+        legal = np.flatnonzero(~is_refused(problem, structure, columns))
+        truth.refused += len(columns.tp) - len(legal)
+        if not len(legal):
+            continue
+        chosen = [groups[structure][index] for index in legal]
+        columns = stack(chosen)
+        priced = price_columns(problem, structure, columns)
+        _, fits = fits_memory(problem, structure, columns, priced.pipeline)
+        plain = replace(structure, offload=Offload.NONE)
+        for index, (strategy, time_s) in enumerate(
+            zip(chosen, priced.step.time.total_s.tolist(), strict=True)
+        ):
+            if structure.offload is not Offload.NONE and (strategy, plain) in fits_plainly:
+                truth.dominated += 1
+            elif not fits[index]:
+                truth.over_memory += 1
+            else:
+                truth.priced += 1
+                truth.fastest.append((time_s, strategy, structure))
+                if structure.offload is Offload.NONE:
+                    fits_plainly.add((strategy, structure))
+    truth.fastest = sorted(truth.fastest, key=lambda entry: entry[0])[:top]
+    return truth
+
+
+def random_choices(chance):
+    """Return a few fixed choices."""
+    allowed = {}
+    for name in chance.sample(sorted(CHOICES), 7):
+        values = CHOICES[name]
+        allowed[name] = tuple(chance.sample(values, chance.randint(1, len(values) - 1)))
+    return allowed
+
+
+def is_small(plans, most_plans, most_structures):
+    """Return the plans as a list, or None where there are too many, or of too many structures."""
+    kept, structures = [], set()
+    for strategy, structure in plans:
+        kept.append((strategy, structure))
+        structures.add(structure)
+        if len(kept) > most_plans or len(structures) > most_structures:
+            return None
+    return kept
+
+
+def space_of(seed, most_plans=MOST_PLANS, most_structures=MOST_STRUCTURES):
+    """Return a random problem, choices that leave few plans, one of them legal, and these plans."""
+    chance = random.Random(seed)
+    while True:
+        problem, allowed = random_problem(chance), random_choices(chance)
+        plans = is_small(plans_of(problem, allowed), most_plans, most_structures)
+        if plans and not all(
+            is_refused(problem, structure, stack([strategy])).any() for strategy, structure in plans
+        ):
+            return problem, allowed, plans
+
+
+def searched(problem, allowed, **options):
+    """Return the result of the search."""
+    return search(SearchSpace(problem, Choices(allowed)), top=5, **options)
+
+
+def agree(problem, allowed, plans):
+    """Compare the search, pruned and not, with the plain loop: best plans, and every count."""
+    truth = brute_force(problem, plans, 5)
+    pruned = searched(problem, allowed)
+    everything = searched(problem, allowed, prune=False)
+    counts = everything.counts
+    assert counts.total == pruned.counts.total == truth.total
+    assert counts.refused.total() == pruned.counts.refused.total() == truth.refused
+    assert counts.does_not_fit + counts.pruned_by_memory == truth.over_memory
+    assert (counts.dominated, counts.priced) == (truth.dominated, truth.priced)
+    times = [time_s for time_s, _, _ in truth.fastest]
+    for result in (pruned, everything):
+        np.testing.assert_allclose([f.time_s for f in result.found[:5]], times, rtol=1e-12)
+    for found in pruned.found[:1]:
+        again = price_one(problem, found.structure, found.strategy)
+        assert again.step.time.total_s[0] == pytest.approx(times[0], rel=1e-12)
+        assert not is_refused(problem, found.structure, stack([found.strategy])).any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_search_returns_the_optimum_of_a_plain_loop(seed):
+    agree(*space_of(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", LARGE_SEEDS)
+def test_search_returns_the_optimum_of_a_larger_plain_loop(seed):
+    agree(*space_of(seed, MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE))
