@@ -15,7 +15,9 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.pricing.serving import price_serving
+from meshwright.pricing.serving import ServingPrice, with_groups
+from meshwright.pricing.serving_passes import price_passes
+from meshwright.pricing.steps import take_rows
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts
 from meshwright.search.serving.space import (
@@ -36,8 +38,8 @@ from meshwright.strategy.strategy import (
     take,
 )
 
-BLOCK_ROWS = 16_384
-"""Rows that are priced at a time: about the size of a cache."""
+BLOCK_ROWS = 32_768
+"""Rows that are priced at a time; those that share a pass are about as many as fill a cache."""
 
 
 class Objective(StrEnum):
@@ -180,7 +182,7 @@ def _priced(
     for start in range(0, len(candidates), BLOCK_ROWS):
         rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
         block = candidates.take(rows)
-        price = price_serving(space.problem, structure, block.strategy, block.num_groups)
+        price = _block_price(space, structure, block)
         parts.append(
             ServingColumns(
                 price.strategy,
@@ -195,6 +197,16 @@ def _priced(
             )
         )
     return joined_columns(parts)
+
+
+def _block_price(space: ServingSpace, structure: Structure, block: Candidates) -> ServingPrice:
+    """Return the price of a block; rows that differ in their groups alone share their pass."""
+    size = block.strategy.micro_batch_size.astype(np.int64)
+    keys = block.split_of * (size.max() + 1) + size
+    _, firsts, shared = np.unique(keys, return_index=True, return_inverse=True)
+    passes = price_passes(space.problem, structure, take(block.strategy, firsts))
+    mine = take_rows(passes, shared.reshape(-1))
+    return with_groups(space.problem, structure, block.strategy, mine, block.num_groups)
 
 
 def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> ServingColumns:
