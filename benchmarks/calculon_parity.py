@@ -8,47 +8,20 @@ Run: python benchmarks/calculon_parity.py
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
+
+from calculon_mapping import GIVEN
+from calculon_mechanisms import MECHANISMS
+from calculon_own_model import own_model_rows
+from calculon_points import ROOT, Estimate, Point, difference, differs, reference_points
 
 from meshwright.baselines.calculon.declarations import application_named, system_named
 from meshwright.baselines.calculon.evaluate import REFUSALS, evaluate
 from meshwright.baselines.calculon.executions import executions_from_rows
 
-ROOT = Path(__file__).parents[1]
-DATA = json.loads((ROOT / "tests" / "data" / "calculon_points.json").read_text(encoding="utf-8"))
 PAGE = ROOT / "docs" / "calculon_parity.md"
-TOLERATED = 0.05
-
-
-@dataclass(frozen=True)
-class Point:
-    """One reference point: what the peer was given, and what it printed."""
-
-    name: str
-    model: str
-    system: str
-    execution: Mapping[str, Any]
-    step_s: float | None
-    """None: the peer refuses the plan."""
-    memory_bytes: float | None
-    refusal: str
-    published_s: float | None
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a provider says of one point."""
-
-    step_s: float | None
-    memory_bytes: float | None
-    refusal: str = ""
-    reason: str = ""
-    """Why it differs from the peer, where it does by more than 5 %."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +30,10 @@ class Provider:
 
     title: str
     rows: Callable[[Sequence[Point]], list[Estimate]]
-
-
-def reference_points() -> list[Point]:
-    """Return the points of the data file."""
-    return [
-        Point(
-            name=entry["id"],
-            model=entry["model"],
-            system=entry["system"],
-            execution=dict(zip(DATA["execution_fields"], entry["execution"], strict=True)),
-            step_s=entry.get("total_s"),
-            memory_bytes=entry["memory"]["near_bytes"] if "memory" in entry else None,
-            refusal=entry.get("refusal", ""),
-            published_s=entry.get("published_s"),
-        )
-        for entry in DATA["points"]
-    ]
+    given: str = ""
+    """What it is told, and what it adds."""
+    mechanisms: Mapping[str, str] = field(default_factory=dict)
+    """What the words of its reasons mean."""
 
 
 def preset_rows(points: Sequence[Point]) -> list[Estimate]:
@@ -91,12 +51,10 @@ def _preset_row(point: Point) -> Estimate:
     return Estimate(float(result.total_s[0]), float(result.memory.near_bytes[0]))
 
 
-PROVIDERS = (Provider("compatibility preset", preset_rows),)
-
-
-def difference(ours: float | None, theirs: float | None) -> float | None:
-    """Return ours relative to theirs, where both exist."""
-    return None if ours is None or theirs is None else ours / theirs - 1
+PROVIDERS = (
+    Provider("compatibility preset", preset_rows),
+    Provider("own model", own_model_rows, GIVEN, MECHANISMS),
+)
 
 
 def unexplained(points: Sequence[Point], estimates: Sequence[Estimate]) -> list[str]:
@@ -106,16 +64,6 @@ def unexplained(points: Sequence[Point], estimates: Sequence[Estimate]) -> list[
         for point, estimate in zip(points, estimates, strict=True)
         if differs(point, estimate) and not estimate.reason
     ]
-
-
-def differs(point: Point, estimate: Estimate) -> bool:
-    """Tell whether a point differs by more than 5 %, or in refusal."""
-    parts = (
-        difference(estimate.step_s, point.step_s),
-        difference(estimate.memory_bytes, point.memory_bytes),
-    )
-    far = any(part is not None and abs(part) > TOLERATED for part in parts)
-    return far or bool(estimate.refusal) != bool(point.refusal)
 
 
 def seconds(value: float | None, refusal: str) -> str:
@@ -157,6 +105,15 @@ def table(points: Sequence[Point], provider: Provider, estimates: Sequence[Estim
     return lines
 
 
+def legend(provider: Provider, estimates: Sequence[Estimate]) -> list[str]:
+    """Return what the words of the reasons mean, as far as they occur."""
+    reasons = " ".join(estimate.reason for estimate in estimates)
+    used = [name for name in provider.mechanisms if name in reasons]
+    lines = [f"* **{name}**: {provider.mechanisms[name]}." for name in used]
+    head = "Reasons: the largest terms of the difference, as shares of the peer's number."
+    return ["", head, "", *lines] if lines else []
+
+
 def summary(points: Sequence[Point], estimates: Sequence[Estimate]) -> str:
     """Return one sentence: how far the steps are from the peer, and from what was published."""
     pairs = list(zip(points, estimates, strict=True))
@@ -185,7 +142,10 @@ def page(points: Sequence[Point], groups: Sequence[tuple[Provider, list[Estimate
     ]
     for provider, estimates in groups:
         lines += ["", f"## {provider.title[0].upper()}{provider.title[1:]}", ""]
+        if provider.given:
+            lines += [provider.given, ""]
         lines += [summary(points, estimates), "", *table(points, provider, estimates)]
+        lines += legend(provider, estimates)
     return "\n".join(lines) + "\n"
 
 
