@@ -125,6 +125,7 @@ class Robustness:
 
     num_draws: int
     best_stays_first_fraction: float
+    """Share of the draws in which nothing is faster by more than a tie (1 %)."""
     least_regret: str
     """Plan string of the candidate whose worst loss over the draws is smallest."""
     least_regret_fraction: float

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cli.question import add_fixed, add_question, allowed_of, workload_of
+from meshwright.cli.serving import add_serving, is_serving, run_serving
 
 if TYPE_CHECKING:
     from meshwright.plans import Plan
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question, what is fixed, and where the plan goes."""
     add_question(parser, is_needed=False)
     add_fixed(parser, several=True)
+    add_serving(parser)
     parser.add_argument("--top", type=int, default=5, metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
@@ -28,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     """Search, write, print."""
     if args.origin:
         return _run_replan(args)
+    if is_serving(args):
+        return run_serving(args)
     workload = workload_of(args)
     if args.pareto:
         return _run_front(args, workload)

@@ -14,6 +14,7 @@ from meshwright.planner.planning import front as front
 from meshwright.planner.planning import plan as plan
 from meshwright.planner.question import training as training
 from meshwright.planner.replanning import replan as replan
+from meshwright.planner.serving import serve as serve
 
 
 def load_plan(path: str | Path) -> plans.Plan:

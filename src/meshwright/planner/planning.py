@@ -99,7 +99,7 @@ def _robustness(chosen: Sequence[Found], verdict: Verdict) -> Robustness:
     texts = [plan_string(f.strategy, f.structure) for f in chosen]
     return Robustness(
         num_draws=NUM_DRAWS,
-        best_stays_first_fraction=float(verdict.wins[0]),
+        best_stays_first_fraction=verdict.stays_first(0),
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
         ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),

@@ -215,7 +215,7 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     robust = plan.robustness
     if robust is not None:
         text = (
-            f"under {robust.num_draws} draws of the constants the choice stays first in "
+            f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
             f"{robust.best_stays_first_fraction:.0%}; least regret "
             f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
         )

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
+from meshwright.search.best import TIE
 from meshwright.search.exhaustive import Found
 from meshwright.spec.calibration import calibration_columns
 from meshwright.strategy.strategy import stack
@@ -31,6 +32,11 @@ class Verdict:
         best = self.times_s.argmin(axis=0)
         counts = np.bincount(best, minlength=len(self.times_s)).astype(np.float64)
         return counts / float(self.times_s.shape[1])
+
+    def stays_first(self, index: int) -> float:
+        """Return the share of the draws in which a candidate is the fastest, ties included."""
+        limit_s = self.times_s.min(axis=0) * (1.0 + TIE)
+        return float((self.times_s[index] <= limit_s).mean())
 
     @property
     def largest_regret(self) -> FloatArray:

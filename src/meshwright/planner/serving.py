@@ -1,0 +1,54 @@
+"""The best way to serve: prefill or decode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.planner.planning import version
+from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.search.serving.search import Objective, search_serving
+from meshwright.search.serving.space import ServingSpace
+from meshwright.serving_plans import ServingPlan, serving_plan
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Decode, Prefill
+from meshwright.strategy.space import Choices
+
+
+def serve(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Prefill | Decode,
+    *,
+    objective: str = "throughput",
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    top: int = 5,
+    calibration: str = "uncalibrated",
+    command: str = "",
+) -> ServingPlan:
+    """Return the best way to serve, proven over the whole space.
+
+    Parameters
+    ----------
+    objective
+        ``throughput`` within the allowed latency, or ``latency`` with the whole batch in flight.
+    allowed
+        What is fixed: values of a degree or of a structural choice by name.
+
+    Raises
+    ------
+    InfeasibleError
+        Nothing fits the memory or the latency; says what is closest and what would help.
+    """
+    model_spec = load_model(model) if isinstance(model, str) else model
+    system_spec = load_system(system) if isinstance(system, str) else system
+    constants = load_calibration(system_spec.chip.family, calibration)
+    problem = ServingProblem(model_spec, system_spec, workload, constants)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
+    return serving_plan(
+        problem, result, calibration=calibration, version=version(), command=command
+    )
