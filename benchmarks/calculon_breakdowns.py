@@ -42,6 +42,7 @@ from meshwright.baselines.calculon.evaluate import Evaluation, evaluate, layout_
 from meshwright.baselines.calculon.executions import executions_from_rows
 from meshwright.baselines.calculon.hardware import Machine, machine_of
 from meshwright.baselines.calculon.layers import NO_WORK, Layer
+from meshwright.cost.layer import LayerCost
 from meshwright.cost.layer_price import parameters_on_device
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.memory import fullest
@@ -50,10 +51,11 @@ from meshwright.cost.serving.operators import forward_cost
 from meshwright.graph.op import OpKind
 from meshwright.pricing.layers import price_layers
 from meshwright.pricing.price import Priced
+from meshwright.pricing.problem import Problem
 from meshwright.pricing.serving import ServingPrice, fullest_use
 from meshwright.pricing.serving_problem import ServingProblem
 from meshwright.spec.workload import BYTES_OF
-from meshwright.strategy.strategy import Offload, Recompute, stack
+from meshwright.strategy.strategy import Offload, stack
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")
 
@@ -244,18 +246,13 @@ def _our_layer(question: Question) -> dict[str, float]:
     return sums
 
 
-def _layer_price(question: Question) -> Any:
+def _layer_price(question: Question) -> LayerCost:
     """Return the price of one of our layers for one micro-batch."""
     problem, structure = question.problem, question.structure
+    assert isinstance(problem, Problem)
     network = problem.network(structure.axis_order, stack([question.strategy]))
-    prices = price_layers(
-        problem,
-        structure,
-        network,
-        (structure.recompute,),
-        uses_tatp=False,  # type: ignore[arg-type]
-    )
-    return prices[Recompute(structure.recompute)].kinds[0]
+    prices = price_layers(problem, structure, network, (structure.recompute,), uses_tatp=False)
+    return prices[structure.recompute].kinds[0]
 
 
 def our_memory(point: Point, question: Question, priced: Priced, theirs: TheirPoint) -> Breakdown:
