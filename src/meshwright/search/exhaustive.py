@@ -14,6 +14,8 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray, larger
+from meshwright.graph.flops import step_flops
+from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import step_memory
 from meshwright.search.best import Best
 from meshwright.search.counts import Counts
@@ -136,6 +138,10 @@ class _Run:
         bound_s = self.table.bound_s
         rows = _rows_that_may_fit(self.space, self.table, self.counts)
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
+        if not self.table.is_complete:
+            self._price(rows[:FIRST_ROWS], prune=False)
+            self.left_s = arithmetic_s(self.space.problem)
+            return False
         try:
             for part in _parts(rows):
                 self.left_s = float(bound_s[part[0]])
@@ -169,6 +175,17 @@ class _Run:
             is_watched = self.watch(take(self.table.strategy, rows))
             near = near | ((bound_s <= self.watched.limit_s) & is_watched)
         return near
+
+
+def arithmetic_s(problem: Problem) -> float:
+    """Return the seconds of the model's FLOPs on all devices at their best rate: a lower bound."""
+    work = problem.workload
+    flops = step_flops(
+        problem.graph,
+        num_tokens=float(work.tokens_per_step),
+        sequence_length=float(work.sequence_length),
+    )
+    return float(flops.model / (problem.system.num_alive * problem.engine.matmul_flops_per_s))
 
 
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:

@@ -55,6 +55,8 @@ class Families:
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
+    is_complete: bool = True
+    """False after an interrupt: some families are missing."""
 
     @property
     def bound_s(self) -> FloatArray:
@@ -232,7 +234,15 @@ def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
     """Return the legal families of all structures, and count the members of the refused ones."""
-    parts = [part for columns in tables for part in _families(space, columns, counts)]
+    parts, is_complete = [], True
+    try:
+        for columns in tables:
+            for part in _families(space, columns, counts):
+                parts.append(part)  # noqa: PERF402 (an interrupt keeps what is there)
+    except KeyboardInterrupt:
+        is_complete = False
+        if not parts:
+            raise
     if not (space.zero_choices and space.offloads):
         raise InfeasibleError(
             "the choices contradict each other: no way to shard or offload is left"
@@ -248,6 +258,7 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
         strategy=joined([part.strategy for part in parts]),
         price=joined([part.price for part in parts]),
         num_members=np.concatenate([part.num_members for part in parts]),
+        is_complete=is_complete,
     )
 
 
