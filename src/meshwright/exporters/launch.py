@@ -10,6 +10,8 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.exporters.layout import micro_batches
 from meshwright.plans import Plan
 
+Words = tuple[str, ...]
+"""One option of a command line with its values."""
 RACK_DOMAIN = 17
 """A scale-up domain of so many devices spans hosts."""
 RACK_HOST_SIZE = 4
@@ -55,6 +57,7 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
     """Return comment lines that say what the file is, from which plan, and at which price."""
     estimate, work, launch = plan.best.estimate, plan.workload, plan_launch(plan)
     idle = plan.system.num_devices - int(plan.best.strategy.num_devices)
+    hosts = "1 host" if launch.num_hosts == 1 else f"{launch.num_hosts} hosts"
     calibrated = "calibrated" if estimate.is_calibrated else "uncalibrated"
     lines = [
         f"{title}, written by meshwright {plan.version}".rstrip(),
@@ -65,7 +68,7 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
         f"{format_bytes(estimate.memory_bytes)} on the fullest device",
         f"batch: {work.global_batch_size} sequences of {work.sequence_length} tokens, "
         f"{micro_batches(plan)} micro-batches on each data-parallel rank",
-        f"devices: {launch.num_hosts * launch.devices_per_host} = {launch.num_hosts} hosts x "
+        f"devices: {launch.num_hosts * launch.devices_per_host}, on {hosts} of "
         f"{launch.devices_per_host} processes" + (f"; {idle} devices stay idle" if idle else ""),
         f"optimizer: priced as {work.optimizer.name}, {work.optimizer.weight_bytes_per_param:g} + "
         f"{work.optimizer.gradient_bytes_per_param:g} + "
@@ -78,14 +81,20 @@ def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
 
 
 def shell_script(
-    comments: Iterable[str], variables: Iterable[str], start: Sequence[str], program: str,
-    options: Iterable[Sequence[str]],
-) -> str:  # fmt: skip
+    comments: Iterable[str],
+    variables: Iterable[str],
+    program: Sequence[str],
+    options: Iterable[Words],
+    last: Sequence[Words] = (),
+) -> str:
     """Return a shell script that starts a program with one option on each line.
 
-    Words of the options are quoted; ``start`` and ``variables`` are shell text already. What the
-    user adds behind the name of the script goes to the program.
+    Words of the options are quoted; ``program`` and ``variables`` are shell text already. What
+    the user adds behind the name of the script goes to the program, before the ``last`` options.
     """
-    lines = [" ".join([*start, program]), *(shlex.join(words) for words in options), '"$@"']
+    quoted = [shlex.join(words) for words in options]
+    lines = [" ".join(program), *quoted, '"$@"', *(shlex.join(words) for words in last)]
     command = " \\\n    ".join(lines)
-    return "\n".join(["#!/usr/bin/env bash", *comments, "set -euo pipefail", *variables, command, ""])
+    return "\n".join(
+        ["#!/usr/bin/env bash", *comments, "set -euo pipefail", *variables, command, ""]
+    )

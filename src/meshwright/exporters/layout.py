@@ -42,7 +42,7 @@ def chunk_lengths(plan: Plan) -> list[int]:
     """Return the layers of each run of the pipeline, first to last, as they were priced."""
     sizes = degrees(plan)
     runs = sizes["pp"] * sizes["num_virtual_stages"]
-    counts = deal_layers([0] * plan.model.num_layers, 1, runs, 1)
+    counts = deal_layers((0,) * plan.model.num_layers, 1, runs, 1)
     return [int(count) for count in counts[:, 0]]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from meshwright.base.errors import Fault
 from meshwright.exporters.launch import host_size
@@ -97,15 +97,26 @@ def _rules(plan: Plan) -> Iterator[Fault]:
         plan.model, plan.workload, columns, structure, tile_rows=1.0, tile_columns=1.0
     ):
         fix = refusal.rule.nearest_legal_fix(case)
+        if refusal.name == "pp-micro-batches":
+            fix = _even_rounds(plan) or fix
         yield Fault("strategy", f"{refusal.text(case, 0)} [{refusal.name}]", fix)
 
 
-def offload_refusals(plan: Plan, kept: dict[Offload, str]) -> Iterator[Fault]:
-    """Yield what may not live on the host; ``kept`` holds the kinds that a target has."""
+def _even_rounds(plan: Plan) -> str:
+    """Return the largest smaller micro-batch that gives each rank whole rounds of pp of them."""
+    sizes, batch = degrees(plan), plan.workload.global_batch_size
+    unit = sizes["dp"] * sizes["pp"]
+    smaller = range(sizes["micro_batch_size"], 0, -1)
+    found = next((size for size in smaller if batch % (unit * size) == 0), None)
+    return f"micro_batch_size={found}" if found else ""
+
+
+def offload_refusals(plan: Plan, kept: Collection[Offload]) -> Iterator[Fault]:
+    """Yield what may not live on the host; ``kept`` are the kinds that a target has."""
     offload = plan.best.structure.offload
     if offload is not Offload.NONE and offload not in kept:
-        known = ", ".join(kept) if kept else "none of them"
-        message = f"offload of {offload} alone; the target knows {known}"
+        known = ", ".join(kept) or "nothing"
+        message = f"{offload} on the host; what can move there on request: {known}"
         yield Fault("structure.offload", message, "offload=none")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 IMPORTS = """\
 import itertools
+import os
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MESH = """\
 def build_mesh() -> DeviceMesh:
     \"\"\"Return the mesh of all ranks, outermost dim first.\"\"\"
-    return init_device_mesh(DEVICE, {shape}, mesh_dim_names={names})
+    return init_device_mesh(
+        DEVICE,
+        {shape},
+        mesh_dim_names={names},
+    )
 
 
 def build_groups(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
@@ -33,17 +38,18 @@ def build_groups(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
 """
 
 EXPERTS = """\
-def build_expert_mesh() -> DeviceMesh:
-    \"\"\"Return the same ranks as the experts see them: copies, parts, and parts of each expert.\"\"\"
-    return init_device_mesh(DEVICE, {shape}, mesh_dim_names={names})
+def build_expert_groups() -> dict[str, DeviceMesh]:
+    \"\"\"Return the same ranks as the experts see them: copies x parts x parts of each.\"\"\"
+    mesh = init_device_mesh(DEVICE, {shape}, mesh_dim_names={names})
+    return {{name: mesh[name] for name in ("expert_dp", "ep", "etp")}}
 """
 
 DISTRIBUTED_DATA_PARALLEL = """\
-def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], groups) -> nn.Module:
+def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], mesh, groups) -> nn.Module:
     \"\"\"Return the model with replicated weights and summed gradients.\"\"\"
     from torch.nn.parallel import DistributedDataParallel
 
-    return DistributedDataParallel(model, process_group=groups["gradients"].get_group())
+    return DistributedDataParallel(model, device_mesh=groups["gradients"])
 """
 
 ZERO_OPTIMIZER = """\
@@ -62,25 +68,19 @@ def build_optimizer(model: nn.Module, groups, **options) -> torch.optim.Optimize
 """
 
 FULLY_SHARD = """\
-def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], groups) -> nn.Module:
+def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], mesh, groups) -> nn.Module:
     \"\"\"Return the model with parameters, gradients and state sharded (ZeRO {stage}).\"\"\"
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, {offload}, fully_shard
 
     options = {{
         "mesh": {mesh},
         "reshard_after_forward": {reshard},
-        "mp_policy": MixedPrecisionPolicy(param_dtype={dtype}, reduce_dtype=torch.float32),
-        "offload_policy": {offload}(),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=DTYPE, reduce_dtype=torch.float32),
+        "offload_policy": {offload}({pin}),
     }}
     for block in blocks:
         fully_shard(block, **options)
     return fully_shard(model, **options)
-"""
-
-HYBRID_MESH = """\
-def hybrid_mesh(mesh: DeviceMesh) -> DeviceMesh:
-    \"\"\"Return replicas x shards: FSDP shards inside of the last dim and sums over the first.\"\"\"
-    return mesh[{names}]
 """
 
 FULL_RECOMPUTE = """\
@@ -93,7 +93,7 @@ def wrap_recompute(block: nn.Module) -> nn.Module:
 
 SELECTIVE_RECOMPUTE = """\
 def wrap_recompute(block: nn.Module) -> nn.Module:
-    \"\"\"Return the block so that its attention runs again in the backward pass, and nothing else.\"\"\"
+    \"\"\"Return the block so that only its attention runs again in the backward pass.\"\"\"
     from functools import partial
 
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -136,23 +136,31 @@ def build_schedule(stages: list, loss_fn):
     return schedule(parts, n_microbatches=NUM_MICRO_BATCHES, loss_fn=loss_fn)
 """
 
+ADD_EXPERT_GROUPS = "    groups |= build_expert_groups()\n"
+
 MAIN = """\
-def main() -> None:
-    \"\"\"Start all ranks, build every group, and send one number through each of them.\"\"\"
-    if DEVICE == "cuda":
-        torch.cuda.set_device(int(__import__("os").environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
-    if dist.get_world_size() != NUM_DEVICES:
-        raise SystemExit(f"the plan uses {NUM_DEVICES} devices, not {dist.get_world_size()}")
+def check_groups() -> dict[str, int]:
+    \"\"\"Build every group, send one number through each, and return their sizes.\"\"\"
     groups = build_groups(build_mesh())
-    EXPERT_GROUPS
+    groups |= build_expert_groups()
     for name, group in groups.items():
         ones = torch.ones(1, device=DEVICE)
         dist.all_reduce(ones, group=group.get_group())
         if ones.item() != group.size():
             raise SystemExit(f"group {name}: {ones.item():.0f} of {group.size()} ranks answered")
+    return {name: group.size() for name, group in groups.items()}
+
+
+def main() -> None:
+    \"\"\"Start all ranks and check the groups.\"\"\"
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
+    if dist.get_world_size() != NUM_DEVICES:
+        raise SystemExit(f"the plan uses {NUM_DEVICES} devices, not {dist.get_world_size()}")
+    sizes = check_groups()
     if dist.get_rank() == 0:
-        print({name: group.size() for name, group in groups.items()})
+        print(sizes)
     dist.destroy_process_group()
 
 

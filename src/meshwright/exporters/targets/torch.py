@@ -14,6 +14,7 @@ from meshwright.exporters.layout import (
     GRADIENT_AXES,
     MESH_AXES,
     SHARD_AXES,
+    axes_in_use,
     chunk_lengths,
     degrees,
     mesh_dims,
@@ -64,6 +65,11 @@ class TorchScript:
         return {FILE_NAME: "\n".join(head) + "\n" + body}
 
 
+def is_hybrid(plan: Plan) -> bool:
+    """Return whether FSDP shards within replicas."""
+    return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
+
+
 def _parallel_refusals(plan: Plan) -> Iterable[Fault]:
     structure, sizes = plan.best.structure, degrees(plan)
     if sizes["cp"] > 1 and structure.context_kind is ContextKind.ULYSSES:
@@ -75,6 +81,16 @@ def _parallel_refusals(plan: Plan) -> Iterable[Fault]:
     if sizes["dp"] * sizes["cp"] > 1 and not structure.overlap_data_parallel:
         reason = "DDP and FSDP always reduce beside the backward pass"
         yield choice_refusal("structure.overlap_data_parallel", False, reason, "true")
+    yield from _order_refusals(plan)
+
+
+def _order_refusals(plan: Plan) -> Iterable[Fault]:
+    structure, sizes = plan.best.structure, degrees(plan)
+    used = axes_in_use(plan)
+    if is_hybrid(plan) and "cp" in used and used.index("cp") > used.index("dp_replicate"):
+        found = ",".join(structure.axis_order)
+        reason = "hybrid FSDP needs the shards, cp among them, inside of the replicas"
+        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
     if sizes["ep"] * sizes["etp"] > 1 and not ordered_as(plan, MESH_AXES):
         found = ",".join(structure.axis_order)
         reason = "experts use the devices of tp, cp and dp side by side"
@@ -83,9 +99,9 @@ def _parallel_refusals(plan: Plan) -> Iterable[Fault]:
 
 def _numeric_refusals(plan: Plan) -> Iterable[Fault]:
     structure, precision = plan.best.structure, plan.workload.precision
-    kept = {Offload.ACTIVATIONS: "activations"}
+    kept = [Offload.ACTIVATIONS]
     if structure.zero_stage >= 2:
-        kept[Offload.ALL] = "all"
+        kept.append(Offload.ALL)
     yield from offload_refusals(plan, kept)
     yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
     if precision.matmul not in DTYPES:
@@ -97,6 +113,8 @@ def _notes(plan: Plan) -> Iterable[str]:
     """Yield what a reader must know of the way PyTorch does it."""
     if plan.best.structure.zero_stage == 2:
         yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
+    if plan.best.structure.zero_stage < 2:
+        yield "precision: run the forward pass under torch.autocast(DEVICE, dtype=DTYPE)"
     if degrees(plan)["tp"] > 1:
         split = "with" if plan.best.structure.sequence_parallel else "without"
         yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
@@ -105,7 +123,7 @@ def _notes(plan: Plan) -> Iterable[str]:
 def _constants(plan: Plan) -> str:
     """Return the numbers of the plan as constants."""
     work, sizes = plan.workload, degrees(plan)
-    values = {
+    values: dict[str, object] = {
         "NUM_DEVICES": int(plan.best.strategy.num_devices),
         "GLOBAL_BATCH_SIZE": work.global_batch_size,
         "MICRO_BATCH_SIZE": sizes["micro_batch_size"],
@@ -119,7 +137,8 @@ def _constants(plan: Plan) -> str:
             "PIPELINE_SCHEDULE": SCHEDULES[plan.best.structure.schedule],
             "LAYERS_OF_STAGE": chunk_lengths(plan),
         }
-    lines = [f"{name} = {_written(value)}" for name, value in values.items()]
+    dtype = DTYPES[work.precision.matmul]
+    lines = [f"DTYPE = {dtype}", *(f"{name} = {_written(value)}" for name, value in values.items())]
     if work.precision.matmul == "tf32":
         lines.append('torch.set_float32_matmul_precision("high")')
     return "\n".join(lines) + "\n"
@@ -173,19 +192,18 @@ def _data_parallel(plan: Plan) -> Iterable[str]:
     on_host = structure.offload is Offload.ALL
     yield text.FULLY_SHARD.format(
         stage=structure.zero_stage,
-        mesh='groups["hybrid"]' if degrees(plan)["dp_replicate"] > 1 else 'groups["shards"]',
+        mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
         reshard=not keeps_weights,
-        dtype=DTYPES[plan.workload.precision.matmul],
         offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
+        pin='pin_memory=DEVICE == "cuda"' if on_host else "",
     )
     yield text.PLAIN_OPTIMIZER
 
 
 def _main(plan: Plan) -> str:
     sizes = degrees(plan)
-    experts = 'expert_mesh = build_expert_mesh()\n    groups |= {name: expert_mesh[name] for name in ("expert_dp", "ep", "etp")}'
     has_experts = sizes["ep"] * sizes["etp"] > 1
-    return text.MAIN.replace("    EXPERT_GROUPS\n", f"    {experts}\n" if has_experts else "")
+    return text.MAIN if has_experts else text.MAIN.replace(text.ADD_EXPERT_GROUPS, "")
 
 
 def _written(value: object) -> str:
