@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.target is None:
         raise UsageError(f"a target is missing; one of {', '.join(titles)}")
-    exporters[args.target]
+    exporters[args.target]  # a wrong name is told before the plan is read
     plan = load(Path(args.plan))
     if args.print:
         files = rendered(plan, args.target)

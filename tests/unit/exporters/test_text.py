@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.exporters import exporters, rendered
+from meshwright.exporters import exporters, rendered, targets
 from meshwright.exporters.layout import chunk_lengths
 from meshwright.exporters.targets.megatron import pipeline_layout
 from meshwright.exporters.targets.torchtitan import edge_weights
@@ -83,8 +83,9 @@ def test_golden_text(make_plan, target):
         assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
 
 
-def test_every_target_has_a_golden_plan():
-    assert set(CASES) == set(exporters)
+def test_every_target_is_found_by_itself_and_has_a_golden_plan():
+    modules = {path.stem for path in Path(targets.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(CASES) == set(exporters) == modules
 
 
 @pytest.mark.parametrize("target", CASES)
