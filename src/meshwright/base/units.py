@@ -78,7 +78,14 @@ def format_si(value: float, unit: str, *, digits: int = 3) -> str:
     """Return a value with a decimal prefix: ``format_si(3.35e12, "B/s") == "3.35 TB/s"``."""
     if value == 0:
         return f"0 {unit}"
-    for prefix, factor in (("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+    for prefix, factor in (
+        ("E", 1e18),
+        ("P", 1e15),
+        ("T", 1e12),
+        ("G", 1e9),
+        ("M", 1e6),
+        ("k", 1e3),
+    ):
         if abs(value) >= factor:
             return f"{value / factor:.{digits}g} {prefix}{unit}"
     return f"{value:.{digits}g} {unit}"

@@ -70,6 +70,13 @@ def plan(
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
+    return _answer(problem, calibration, result, top, command)
+
+
+def _answer(
+    problem: Problem, calibration: str, result: SearchResult, top: int, command: str
+) -> Plan:
+    """Return the plan that a search leads to."""
     chosen = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
     verdict = robustness(problem, chosen[:SHAKEN])
     candidates = [candidate(problem, f.strategy, f.structure) for f in chosen[:top]]
@@ -78,7 +85,7 @@ def plan(
     return Plan(
         model=problem.model,
         system=problem.system,
-        workload=workload,
+        workload=problem.workload,
         calibration=calibration,
         best=best,
         fastest_s=result.found[0].time_s,
