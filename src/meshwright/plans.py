@@ -140,7 +140,7 @@ class WhyNot:
     question: str
     candidate: Candidate
     slower_by_fraction: float
-    because: Mapping[str, float]
+    because_s: Mapping[str, float]
     """Parts of the step that are longer, by name [s]."""
 
 
@@ -187,8 +187,7 @@ def to_data(plan: Plan) -> dict[str, Any]:
     data["best"]["plan"] = plan.best.text
     for candidate, entry in zip(plan.runners_up, data["runners_up"], strict=True):
         entry["plan"] = candidate.text
-    for why, entry in zip(plan.why_not, data["why_not"], strict=True):
-        entry["candidate"]["plan"] = why.candidate.text
+    data["why_not"] = [why_not_data(why) for why in plan.why_not]
     return data
 
 
@@ -197,6 +196,11 @@ def candidate_data(candidate: Candidate) -> dict[str, Any]:
     data: dict[str, Any] = _plain(candidate)
     data["plan"] = candidate.text
     return data
+
+
+def why_not_data(why: WhyNot) -> dict[str, Any]:
+    """Return one comparison as plain data."""
+    return {**_plain(why), "candidate": candidate_data(why.candidate)}
 
 
 def _plain(value: Any) -> Any:

@@ -24,15 +24,7 @@ def run(args: argparse.Namespace) -> int:
         "plan": plan.best.text,
         "limits": dict(explanation.shares),
         "would_change": [asdict(change) for change in explanation.changes],
-        "why_not": [
-            {
-                "question": why.question,
-                "slower_by_fraction": why.slower_by_fraction,
-                "because_s": dict(why.because),
-                "candidate": plans.candidate_data(why.candidate),
-            }
-            for why in explanation.why_not
-        ],
+        "why_not": [plans.why_not_data(why) for why in explanation.why_not],
         "not_possible": dict(explanation.not_possible),
     }
     show(explain_lines(plan, explanation), data, args.json)

@@ -189,7 +189,7 @@ def why_not_lines(why: WhyNot) -> Iterator[str]:
     """Yield how the best plan with something else compares."""
     parts = ", ".join(
         f"{words(name)} +{format_seconds(seconds)}"
-        for name, seconds in list(why.because.items())[:3]
+        for name, seconds in list(why.because_s.items())[:3]
     )
     text = (
         f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "

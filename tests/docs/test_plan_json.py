@@ -1,0 +1,227 @@
+"""docs/plan_json.md against real output of the commands, and against the declared fields."""
+
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from meshwright import plans, serving_plans
+from meshwright.base.errors import Fault
+from meshwright.cli.main import main
+from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
+from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.serving import SERVING_TIME_PARTS
+from meshwright.search.sensitivity import Change
+from meshwright.spec import chip, model, provenance, system, workload
+from meshwright.strategy.strategy import StrategyOf, Structure
+
+PAGE = (Path(__file__).parents[2] / "docs" / "plan_json.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.*?)\|", re.MULTILINE)
+LINK = re.compile(r"\[([\w -]+)\]\(#([\w-]+)\)")
+SECTIONS = {
+    head.strip(): {name: LINK.sub(r"\1", holds) for name, holds, _ in ROW.findall(body)}
+    for head, body in re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+}
+"""The fields of each section, and what the page says they hold."""
+UNITS = {
+    head.strip(): {name: unit.strip() for name, _, unit in ROW.findall(body)}
+    for head, body in re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+}
+DECLARED = {
+    "Plan": plans.Plan,
+    "Candidate": (plans.Candidate, "plan"),
+    "Segment": plans.Segment,
+    "Strategy": StrategyOf,
+    "Structure": Structure,
+    "Estimate": plans.Estimate,
+    "Time parts": TIME_PARTS,
+    "Memory parts": MEMORY_PARTS,
+    "Coverage": plans.Coverage,
+    "Robustness": plans.Robustness,
+    "Why not": plans.WhyNot,
+    "Replan": plans.Replan,
+    "Change": Change,
+    "Fault": Fault,
+    "Serving plan": serving_plans.ServingPlan,
+    "Serving candidate": (serving_plans.ServingCandidate, "plan"),
+    "Serving estimate": serving_plans.ServingEstimate,
+    "Serving time parts": SERVING_TIME_PARTS,
+    "Serving memory parts": SERVING_MEMORY_PARTS,
+    "Serving front": serving_plans.ServingFront,
+    "Model": model.ModelSpec,
+    "Layer": model.LayerSpec,
+    "Attention": model.AttentionSpec,
+    "Feed-forward": model.FeedForwardSpec,
+    "Experts": model.ExpertSpec,
+    "System": system.SystemSpec,
+    "Network level": system.NetworkLevel,
+    "Host": system.HostLink,
+    "Chip": chip.ChipSpec,
+    "Memory level": chip.MemoryLevel,
+    "Source": provenance.Source,
+    "Provenance": provenance.Provenance,
+    "Training": workload.Training,
+    "Serving workload": (workload.Prefill, *workload.Decode.model_fields),
+    "Precision": workload.Precision,
+    "Optimizer": workload.OptimizerPreset,
+    "Software": workload.SoftwareStack,
+}
+"""Sections whose fields are declared: a type, its parts by name, or a type and further names."""
+ONLY_PRINTED = {"Front", "Fit", "Check", "Broken rule", "Explanation", "Failure", "Error"}
+"""Sections that a command puts together; their fields are all in its output."""
+QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+UNIT_OF_SUFFIX = {
+    "_flops_per_s": "FLOP/s", "_bytes_per_s": "B/s", "_usd_per_hour": "USD/h", "_j_per_byte": "J/B",
+    "_j_per_flop": "J/FLOP", "tokens_per_s": "tokens/s", "_per_million_tokens": None, "_s": "s",
+    "_bytes": "B", "_j": "J", "_usd": "USD", "_w": "W", "_mm2": "mm2", "_m": "m",
+    "_fraction": "fraction",
+}  # fmt: skip
+
+
+def declared_names(kind):
+    """Return the names of a type, of a tuple of names, or of a type and further names."""
+    if isinstance(kind, tuple):
+        return {n for entry in kind for n in ([entry] if isinstance(entry, str)
+                                              else declared_names(entry))}  # fmt: skip
+    return {f.name for f in fields(kind)} if is_dataclass(kind) else set(kind.model_fields)
+
+
+def faults_of(value, holds, path, seen):
+    """Return where a value is not what the page says; ``seen`` collects documented fields."""
+    if holds.endswith(" or null"):
+        return [] if value is None else faults_of(value, holds.removesuffix(" or null"), path, seen)
+    if holds == "anything":
+        return []
+    if holds.startswith("list of "):
+        inner = holds.removeprefix("list of ")
+        if not isinstance(value, list):
+            return [f"{path}: no list"]
+        return [f for i, v in enumerate(value) for f in faults_of(v, inner, f"{path}[{i}]", seen)]
+    if holds.startswith("map to "):
+        inner = holds.removeprefix("map to ")
+        return [f for k, v in value.items() for f in faults_of(v, inner, f"{path}.{k}", seen)]
+    if holds in SECTIONS:
+        return section_faults(value, holds, path, seen)
+    return [] if is_plain(value, holds) else [f"{path}: {value!r} is no {holds}"]
+
+
+def is_plain(value, holds):
+    """Return whether a value is the number, text or flag that the page says."""
+    if holds == "flag" or isinstance(value, bool):
+        return holds == "flag" and isinstance(value, bool)
+    kinds = {"text": str, "whole number": int, "number": (int, float)}
+    return isinstance(value, kinds[holds])
+
+
+def section_faults(value, section, path, seen):
+    documented = SECTIONS[section]
+    seen |= {(section, name) for name in value}
+    faults = [f"{path}.{name}: not documented" for name in value if name not in documented]
+    for name in value:
+        if name in documented:
+            faults += faults_of(value[name], documented[name], f"{path}.{name}", seen)
+    return faults
+
+
+@pytest.fixture
+def printed(capsys):
+    """Return a way to run a command with ``--json``."""
+
+    def run(*words):
+        status = main([*words, "--json"])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_plan_has_all_fields_and_no_others(printed):
+    status, data = printed("plan", *QUESTION)
+    seen = set()
+    assert status == 0
+    assert faults_of(data, "Plan", "plan", seen) == []
+    always = (
+        "Plan", "Candidate", "Segment", "Strategy", "Structure", "Estimate", "Time parts",
+        "Memory parts", "Coverage", "Robustness",
+    )  # fmt: skip
+    for section in always:
+        assert {name for s, name in seen if s == section} == set(SECTIONS[section]), section
+
+
+def test_a_fault_is_noticed(printed):
+    _, data = printed("plan", *QUESTION)
+    data["best"]["estimate"]["step_time_s"] = "soon"
+    data["coverage"]["extra_s"] = 1.0
+    found = faults_of(data, "Plan", "plan", set())
+    assert found == [
+        "plan.best.estimate.step_time_s: 'soon' is no number",
+        "plan.coverage.extra_s: not documented",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("section", "expected", "words"),
+    [
+        ("Plan", 0, ["estimate", *QUESTION, "--tp", "2"]),
+        ("Front", 0, ["plan", *QUESTION, "--pareto"]),
+        ("Fit", 0, ["fit", *QUESTION]),
+        ("Fit", 3, ["fit", "llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]),
+        ("Check", 0, ["check", *QUESTION]),
+        ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
+        ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
+        ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),
+        ("Plan", 0, ["plan", "mixtral-8x7b", "--on", "wafer-6x8", *QUESTION[3:]]),
+        ("Serving plan", 0,
+         ["plan", *QUESTION[:3], "--decode", "--batch", "8", "--context", "1024"]),
+        ("Serving plan", 0,
+         ["plan", *QUESTION[:3], "--prefill", "--batch", "8", "--prompt", "1024"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)  # fmt: skip
+def test_commands_print_what_is_documented(printed, section, expected, words):
+    status, data = printed(*words)
+    seen = set()
+    assert status == expected
+    assert faults_of(data, section, section, seen) == []
+    if section in ONLY_PRINTED:
+        assert {name for s, name in seen if s == section} == set(SECTIONS[section])
+
+
+def test_plan_files_are_explained_and_replanned(printed, tmp_path):
+    path = str(tmp_path / "plan.json")
+    assert printed("plan", *QUESTION, "--out", path)[0] == 0
+    for section, words in (
+        ("Explanation", ["explain", path]),
+        ("Replan", ["plan", "--from", path, "--without", "1"]),
+    ):
+        status, data = printed(*words)
+        seen = set()
+        assert status == 0
+        assert faults_of(data, section, section, seen) == []
+        assert {name for s, name in seen if s == section} == set(SECTIONS[section])
+    file = json.loads(Path(path).read_text(encoding="utf-8"))
+    assert faults_of(file, "Plan", "file", set()) == []
+
+
+@pytest.mark.parametrize("section", DECLARED)
+def test_documented_fields_are_the_declared_ones(section):
+    assert set(SECTIONS[section]) == declared_names(DECLARED[section])
+
+
+def test_every_section_is_checked():
+    assert set(SECTIONS) == set(DECLARED) | ONLY_PRINTED
+
+
+def test_units_follow_the_names():
+    for section, units in UNITS.items():
+        for name, unit in units.items():
+            suffix = next((s for s in UNIT_OF_SUFFIX if name.endswith(s)), None)
+            if suffix and UNIT_OF_SUFFIX[suffix]:
+                assert unit == UNIT_OF_SUFFIX[suffix], f"{section}: {name}"
+
+
+def test_links_lead_to_sections():
+    anchors = {head.lower().replace(" ", "-") for head in SECTIONS}
+    assert [anchor for _, anchor in LINK.findall(PAGE) if anchor not in anchors] == []
