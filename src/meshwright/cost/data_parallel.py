@@ -56,8 +56,8 @@ def overlapped(transfer_s: Any, window_s: Any, num_buckets: Any) -> Exposure:
     return Exposure(exposed, transfer_s - exposed)
 
 
-def plain(transfer_s: Any) -> Exposure:
-    """Return the exposure of a transfer that nothing hides."""
+def plain(transfer_s: Any, window_s: Any = 0.0) -> Exposure:
+    """Return the exposure of a transfer that nothing hides, whatever computes meanwhile."""
     return Exposure(transfer_s, transfer_s * 0.0)
 
 

@@ -54,6 +54,8 @@ class LayerCost:
     """FLOPs executed, forward and backward [FLOP]."""
     memory_traffic_bytes: Any
     """Bytes that cross the main memory [bytes]."""
+    hidden_s: Any
+    """Communication that runs beside computation [s]."""
     link_traffic_bytes: Any
     """Bytes that this device sends [bytes]."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.arrays import larger
 from meshwright.cost.compute import Engine, launch_bound_s
-from meshwright.cost.data_parallel import overlapped
+from meshwright.cost.data_parallel import Exposure, overlapped, plain
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost, StreamLinks
@@ -68,6 +68,8 @@ class CommCost:
     """What of it belongs to the forward pass."""
     per_step_s: Any = 0.0
     link_bytes: Any = 0.0
+    hidden_s: Any = 0.0
+    """What runs beside computation, of all axes."""
 
 
 _PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s"}
@@ -99,7 +101,9 @@ def comm_cost(
         if call.per_step:
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
-        exposed_s = _exposed_s(call, axis, time_s, sums, strategy, structure)
+        exposure = _exposure(call, axis, time_s, sums, strategy, structure)
+        exposed_s = exposure.exposed_s
+        parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
         if call.phase is Phase.FORWARD:
             parts["forward_s"] = parts["forward_s"] + exposed_s
@@ -107,22 +111,22 @@ def comm_cost(
     return CommCost(**parts)
 
 
-def _exposed_s(
+def _exposure(
     call: CollectiveCall, axis: str, time_s: Any, sums: OpSums, strategy: StrategyOf[Any],
     structure: Structure,
-) -> Any:  # fmt: skip
-    """Return what of a call is not hidden by the computation beside it."""
+) -> Exposure:  # fmt: skip
+    """Return what of a call the computation beside it hides, and what not."""
     degree = degree_of(axis, strategy)
     if call.streamed:
         core = sums.attention
         window_s = core.forward_s if call.phase is Phase.FORWARD else core.input_gradient_s
         steps = larger(degree - 1.0, 1.0)
-        return overlapped(time_s, window_s * (steps / degree), steps).exposed_s
+        return overlapped(time_s, window_s * (steps / degree), steps)
     cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
     if call.is_regather or (axis == "tp" and structure.overlap_tensor_parallel and cut):
         share = 0.25 * sums.matmul_forward_s
-        return overlapped(time_s, share, larger(degree, 1.0)).exposed_s
-    return time_s
+        return overlapped(time_s, share, larger(degree, 1.0))
+    return plain(time_s)
 
 
 def kept_bytes(
@@ -202,6 +206,7 @@ def layer_cost(
         + total.backward_traffic_bytes
         + again.forward_traffic_bytes
         + zero,
+        hidden_s=comm.hidden_s + zero,
         link_traffic_bytes=comm.link_bytes + total.link_bytes + zero,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from meshwright.base.arrays import larger, positive_part
@@ -73,6 +75,8 @@ class PipelineCost:
     """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
     tied_sync_s: Any
     """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
+    hidden_s: Any
+    """Communication of all micro-batches that runs beside computation [s]."""
 
     @property
     def total_s(self) -> Any:
@@ -97,47 +101,70 @@ class DataParallelLinks:
     """Devices that share one copy of the sharded state [1]."""
 
 
+SyncedKinds = Sequence[tuple[Any, DataParallelLinks]]
+"""Parameters on one device with their collectives: dense ones, and those of routed experts."""
+
+
 def gradient_sync(
-    params: Any, links: DataParallelLinks, pipeline: PipelineCost, structure: Structure,
+    kinds: SyncedKinds, pipeline: PipelineCost, structure: Structure,
     optimizer: OptimizerPreset,
-) -> tuple[Any, Any]:  # fmt: skip
-    """Return (exposed, hidden) seconds of synchronising one kind of parameters in a step.
+) -> Exposure:  # fmt: skip
+    """Return the seconds of synchronising all kinds of parameters in a step.
 
     ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
     ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
     each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
     Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
     The sum of one number for the gradient norm comes after them and hides under nothing.
+    Transfers of several kinds of parameters add: they share the window and the links.
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 7.
     """
-    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
-    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
-    buckets, hide = larger(pipeline.num_layers, 1.0), structure.overlap_data_parallel
+    buckets = larger(pipeline.num_layers, 1.0)
+    show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
-
-    def show(transfer_s: Any, window_s: Any) -> Exposure:
-        return overlapped(transfer_s, window_s, buckets) if hide else plain(transfer_s)
-
     if structure.zero_stage == 0:
-        exposure = show(links.all_reduce.time_s(gradient_bytes, buckets), backward_s)
-        return exposure.exposed_s + links.all_reduce.time_s(0.0, 1.0), exposure.hidden_s
-    replicas_s = links.replicate_all_reduce.time_s(gradient_bytes / links.degrees, 1.0)
-    reduce_s = links.reduce_scatter.time_s(gradient_bytes, buckets)
-    gather_s = links.all_gather.time_s(weight_bytes, buckets)
-    norm_s = links.reduce_scatter.time_s(0.0, 1.0) + links.all_gather.time_s(0.0, 1.0)
-    norm_s = norm_s + links.replicate_all_reduce.time_s(0.0, 1.0)
+        exposure = show(_all_reduce_s(kinds, buckets, optimizer), backward_s)
+        norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
+        return Exposure(exposure.exposed_s + norm_s, exposure.hidden_s)
+    reduce_s, gather_s, replicas_s = _shard_s(kinds, buckets, optimizer)
+    norm_s = sum(_norm_s(links) for _, links in kinds)
     repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
         reduced, gathered = show(reduce_s, backward_s), show(gather_s, forward_s)
         last = show(replicas_s, positive_part(backward_s - reduce_s))
         exposed = repeats * reduced.exposed_s + gathered.exposed_s + last.exposed_s
-        return exposed + norm_s, repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
+        hidden = repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
+        return Exposure(exposed + norm_s, hidden)
     again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
     forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
     last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
     exposed = repeats * (forward.exposed_s + backward.exposed_s) + last.exposed_s
-    return exposed + norm_s, repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
+    hidden = repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
+    return Exposure(exposed + norm_s, hidden)
+
+
+def _all_reduce_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> Any:
+    """Return the seconds of summing the gradients of all kinds over all replicas."""
+    word = optimizer.reduced_gradient_bytes_per_param
+    return sum(links.all_reduce.time_s(params * word, buckets) for params, links in kinds)
+
+
+def _shard_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> tuple[Any, Any, Any]:
+    """Return the seconds of scattering gradients, gathering weights, and summing over replicas."""
+    gradient = optimizer.reduced_gradient_bytes_per_param
+    weight = optimizer.gathered_weight_bytes_per_param
+    return (
+        sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds),
+        sum(k.all_gather.time_s(n * weight, buckets) for n, k in kinds),
+        sum(k.replicate_all_reduce.time_s(n * gradient / k.degrees, 1.0) for n, k in kinds),
+    )
+
+
+def _norm_s(links: DataParallelLinks) -> Any:
+    """Return the seconds of summing one number over shards and their replicas."""
+    transfers = (links.reduce_scatter, links.all_gather, links.replicate_all_reduce)
+    return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
 
 
 def optimizer_step_s(
@@ -153,8 +180,8 @@ def optimizer_step_s(
 def offload_step_s(
     state: StageState, shards: ShardDegrees, pipeline: PipelineCost, structure: Structure,
     optimizer: OptimizerPreset, host_bytes_per_s: float,
-) -> Any:  # fmt: skip
-    """Return the seconds of host traffic that nothing hides.
+) -> Exposure:  # fmt: skip
+    """Return the seconds of host traffic of a step: what nothing hides, and the rest.
 
     Optimizer state travels both ways once a step, with nothing beside it. Weights arrive for each
     forward and backward pass, activations leave and come back; both hide under computation of
@@ -174,35 +201,40 @@ def offload_step_s(
         per_pass_bytes = per_pass_bytes + state.kept_bytes
     per_pass_s = per_pass_bytes / host_bytes_per_s
     layers = larger(pipeline.num_layers, 1.0)
-    forward = overlapped(per_pass_s, pipeline.forward_window_s, layers).exposed_s
-    backward = overlapped(per_pass_s, pipeline.backward_window_s, layers).exposed_s
-    return exposed + pipeline.num_micro_batches * (forward + backward)
+    forward = overlapped(per_pass_s, pipeline.forward_window_s, layers)
+    backward = overlapped(per_pass_s, pipeline.backward_window_s, layers)
+    repeats = pipeline.num_micro_batches
+    return Exposure(
+        exposed + repeats * (forward.exposed_s + backward.exposed_s),
+        repeats * (forward.hidden_s + backward.hidden_s),
+    )
 
 
 def step_time(
-    pipeline: PipelineCost, dp_exposed_s: Any, dp_hidden_s: Any, optimizer_s: Any, offload_s: Any,
+    pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Any, offload: Exposure,
     *, sigma: Any, jitter: Any,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
 
     Parameters
     ----------
-    dp_exposed_s, dp_hidden_s
-        Data-parallel communication of one step, shown and hidden [s].
+    data_parallel, offload
+        Data-parallel communication and host traffic of one step, shown and hidden [s].
     sigma
         Share by which computation slows under communication [1].
     jitter
         What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
     window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
-    dp_comm_s = dp_exposed_s + pipeline.tied_sync_s
-    slowdown = slowdown_s(dp_hidden_s, window_s, sigma)
-    before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload_s
+    dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
+    hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
+    slowdown = slowdown_s(hidden_s, window_s, sigma)
+    before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
     return StepTime(
         **{name: getattr(pipeline, name) for name in PIPELINE_PARTS},
         dp_comm_s=dp_comm_s,
         overlap_slowdown_s=slowdown,
         optimizer_s=optimizer_s,
-        offload_s=offload_s,
+        offload_s=offload.exposed_s,
         jitter_s=before * jitter,
     )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from meshwright.pricing.layers import Collectives, price_layers
 from meshwright.pricing.problem import Problem, ProblemOf
-from meshwright.pricing.stages import PipelinePrice, price_pipeline
+from meshwright.pricing.stages import PipelinePrice, price_pipeline, send_bytes
 from meshwright.pricing.steps import StepPrice, price_step, sync_links
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.calls import call_elements
-from meshwright.strategy.derivation import stage_boundary_calls
 from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure, stack
 
 
@@ -48,8 +46,5 @@ def send_s(
     problem: ProblemOf[Any], structure: Structure, strategy: Any, collectives: Collectives
 ) -> Any:
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
-    plain = replace(structure, zero_stage=0)
-    call = stage_boundary_calls(problem.graph, plain)[0]
-    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    num_bytes = problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    num_bytes = send_bytes(problem, structure, strategy)
     return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.base.arrays import ceil_div, larger, positive_part, where
 from meshwright.cost.layer import LayerCost, weighted_part
 from meshwright.cost.memory import StageState
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
 from meshwright.cost.step import PipelineCost
 from meshwright.pricing.layers import LayerPrices
-from meshwright.pricing.problem import Problem
+from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.schedule import schedules
+from meshwright.strategy.calls import call_elements
+from meshwright.strategy.derivation import stage_boundary_calls
 from meshwright.strategy.strategy import ScheduleKind, StrategyOf, Structure
 
 
@@ -61,7 +63,7 @@ def price_pipeline(
     pipeline = PipelineCost(
         **parts,
         num_layers=stage.layers_of_bottleneck,
-        tied_sync_s=_tied_sync_s(problem, prices.embedding, strategy, send_s),
+        tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
     )
     states = tuple(
         _stage_state(problem, structure, strategy, prices, layout, position, num_micro_batches)
@@ -89,13 +91,15 @@ def _pipeline_cost(
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
     Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
-    chunk, so only those of warm-up and cool-down show.
+    chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
+    of a chunk (forward and backward are three parts).
     """
     schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
     if structure.schedule is ScheduleKind.INTERLEAVED:
-        sends = schedule.num_exposed_sends(strategy.pp, v, m)
+        late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
+        sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s
     else:
-        sends = m * schedule.sends_per_micro_batch(v)
+        sends_s = m * schedule.sends_per_micro_batch(v) * send_s
     backward_window_s = slowest.input_gradient_s + slowest.weight_gradient_s + slowest.recompute_s
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
     return {
@@ -106,7 +110,8 @@ def _pipeline_cost(
         "cp_comm_s": m * slowest.cp_s,
         "ep_comm_s": m * slowest.ep_s,
         "tatp_stream_s": m * slowest.stream_s,
-        "pp_comm_s": sends * send_s * (strategy.pp > 1),
+        "pp_comm_s": sends_s * (strategy.pp > 1),
+        "hidden_s": m * slowest.hidden_s,
         "bubble_s": bubble_s,
         "forward_window_s": slowest.forward_s,
         "backward_window_s": backward_window_s,
@@ -114,25 +119,33 @@ def _pipeline_cost(
     }
 
 
+def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+    """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
+    call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
+    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
+    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+
+
+def _table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+    """Return the parameters of the token table on one device [1]."""
+    rows = ceil_div(problem.model.vocab_size, strategy.tp * strategy.tatp)
+    return rows * problem.model.hidden_size
+
+
 def _tied_sync_s(
-    problem: Problem, embedding: LayerCost, strategy: StrategyOf[Any], send_s: Any
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], send_s: Any
 ) -> Any:
     """Return the seconds of summing the gradient of a tied embedding over both ends.
 
-    Two ranks exchange halves and gather: each sends its part of the table once.
+    Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
+    message between stages travels, and no faster than one.
     """
     if not problem.graph.tied:
         return 0.0 * send_s
     word = problem.workload.optimizer.reduced_gradient_bytes_per_param
-    tokens_bytes = (
-        problem.engine.activation_bytes
-        * problem.model.hidden_size
-        * problem.workload.sequence_length
-        * strategy.micro_batch_size
-        / (strategy.cp * strategy.tatp)
-    )
-    seconds_per_byte = send_s / tokens_bytes
-    return embedding.dense_params * word * seconds_per_byte * (strategy.pp > 1)
+    table_bytes = word * _table_params(problem, strategy)
+    messages = larger(table_bytes / send_bytes(problem, structure, strategy), 1.0)
+    return messages * send_s * (strategy.pp > 1)
 
 
 def _stage_state(
@@ -152,7 +165,7 @@ def _stage_state(
     has_head = layout.edges_of(position)[1]
     params = weighted_part(costs, weights, "dense_params")
     if problem.graph.tied and position == "first":
-        params = params - prices.embedding.dense_params * (strategy.pp == 1)
+        params = params - _table_params(problem, strategy) * (strategy.pp == 1)
     is_gpipe = structure.schedule is ScheduleKind.GPIPE
     logits = prices.head.working_bytes * has_head
     waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0

@@ -11,6 +11,8 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshwright.base.arrays import larger
+from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.data_parallel import plain
 from meshwright.cost.energy import device_energy_j, step_cost_usd, system_energy_j
 from meshwright.cost.memory import MemoryUse, ShardDegrees, StageState, host_bytes, memory_use
 from meshwright.cost.step import (
@@ -25,6 +27,7 @@ from meshwright.pricing.layers import Collectives
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import HostLink
 from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import Offload, StrategyOf, Structure
 
@@ -163,28 +166,39 @@ def step_times(
     """Return the time of the step, in parts."""
     optimizer, calibration = problem.workload.optimizer, problem.calibration
     shards, heaviest = shard_degrees(problem, strategy), _heaviest(price.states)
-    exposed_s, hidden_s = gradient_sync(
-        heaviest.dense_params, links.dense, price.pipeline, structure, optimizer
-    )
+    kinds = [(heaviest.dense_params, links.dense)]
     if links.expert is not None:
-        more_exposed_s, more_hidden_s = gradient_sync(
-            heaviest.expert_params, links.expert, price.pipeline, structure, optimizer
-        )
-        exposed_s, hidden_s = exposed_s + more_exposed_s, hidden_s + more_hidden_s
+        kinds.append((heaviest.expert_params, links.expert))
+    synced = gradient_sync(kinds, price.pipeline, structure, optimizer)
     optimizer_s = optimizer_step_s(
         heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
     )
-    offload_s = 0.0 * optimizer_s
-    if structure.offload is not Offload.NONE and problem.system.host is not None:
-        offload_s = offload_step_s(
+    offloaded = plain(0.0 * optimizer_s)
+    if structure.offload is not Offload.NONE:
+        offloaded = offload_step_s(
             heaviest, shards, price.pipeline, structure, optimizer,
-            problem.system.host.bandwidth_bytes_per_s,
+            host_of(problem).bandwidth_bytes_per_s,
         )  # fmt: skip
     return step_time(
-        price.pipeline, exposed_s, hidden_s, optimizer_s, offload_s,
+        price.pipeline, synced, optimizer_s, offloaded,
         sigma=calibration.overlap_slowdown,
         jitter=jitter_fraction(strategy.num_devices, calibration.jitter),
     )  # fmt: skip
+
+
+def host_of(problem: Problem) -> HostLink:
+    """Return the host that takes what is offloaded.
+
+    Raises
+    ------
+    SpecError
+        When the system has none.
+    """
+    host = problem.system.host
+    if host is None:
+        message = f"{problem.system.name} has no host memory to offload to"
+        raise SpecError(Fault("offload", message, "offload=none"))
+    return host
 
 
 def step_memory(
@@ -210,11 +224,11 @@ def fits_memory(
     uses = step_memory(problem, structure, strategy, price)
     needed = reduce(larger, [use.total_bytes for use in uses])
     fits = needed <= problem.system.chip.main_memory.capacity_bytes
-    if structure.offload is not Offload.NONE and problem.system.host is not None:
+    if structure.offload is not Offload.NONE:
         shards = shard_degrees(problem, strategy)
         for state in price.states:
             on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
-            fits = fits & (on_host <= problem.system.host.capacity_bytes)
+            fits = fits & (on_host <= host_of(problem).capacity_bytes)
     return needed, fits
 
 
