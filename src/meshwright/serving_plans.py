@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -238,12 +239,15 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[st
     return notes
 
 
-_ADAPTER: TypeAdapter[ServingPlan] = TypeAdapter(ServingPlan)
+@cache
+def _adapter() -> TypeAdapter[ServingPlan]:
+    """Return what checks the data of a plan; built when it is first needed."""
+    return TypeAdapter(ServingPlan)
 
 
 def serving_to_data(plan: ServingPlan) -> dict[str, Any]:
     """Return a plan as plain data, ready for JSON."""
-    data: dict[str, Any] = _ADAPTER.dump_python(plan, mode="json")
+    data: dict[str, Any] = _adapter().dump_python(plan, mode="json")
     for candidate, entry in zip(
         (plan.best, *plan.runners_up), (data["best"], *data["runners_up"]), strict=True
     ):
@@ -269,7 +273,7 @@ def serving_from_json(text: str, origin: str = "plan") -> ServingPlan:
     for entry in (data.get("best"), *(runners_up if isinstance(runners_up, list) else [])):
         if isinstance(entry, dict):
             entry.pop("plan", None)
-    return validated(_ADAPTER, data, origin)
+    return validated(_adapter(), data, origin)
 
 
 def save_serving(plan: ServingPlan, path: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from meshwright.base.errors import UnknownNameError
 
@@ -55,5 +56,11 @@ def import_siblings(package: ModuleType, group: str = "") -> None:
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
     if group:
-        for entry in entry_points(group=f"meshwright.{group}"):
+        for entry in _installed_entries().select(group=f"meshwright.{group}"):
             entry.load()
+
+
+@cache
+def _installed_entries() -> Any:
+    """Return the entry points of all installed packages; reading them takes a while."""
+    return entry_points()

@@ -1,27 +1,37 @@
-"""The facade: each verb joins the public pieces into one call and returns plain data."""
+"""The facade: each verb joins the public pieces into one call and returns plain data.
+
+Verbs are imported when they are first used, so that pricing one strategy imports no search.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from meshwright import exporters, plans
-from meshwright.planner.explaining import explain as explain
-from meshwright.planner.explaining import what_would_change as what_would_change
-from meshwright.planner.explaining import what_would_fit as what_would_fit
-from meshwright.planner.legality import check as check
-from meshwright.planner.planning import estimate as estimate
-from meshwright.planner.planning import front as front
-from meshwright.planner.planning import plan as plan
-from meshwright.planner.question import training as training
-from meshwright.planner.replanning import replan as replan
-from meshwright.planner.serving import serve as serve
+if TYPE_CHECKING:
+    from meshwright.planner.estimating import estimate as estimate
+    from meshwright.planner.explaining import explain as explain
+    from meshwright.planner.explaining import what_would_change as what_would_change
+    from meshwright.planner.explaining import what_would_fit as what_would_fit
+    from meshwright.planner.files import export as export
+    from meshwright.planner.files import load_plan as load_plan
+    from meshwright.planner.legality import check as check
+    from meshwright.planner.planning import front as front
+    from meshwright.planner.planning import plan as plan
+    from meshwright.planner.question import training as training
+    from meshwright.planner.replanning import replan as replan
+    from meshwright.planner.serving import serve as serve
+
+_HOME = {
+    "estimate": "estimating", "explain": "explaining", "what_would_change": "explaining",
+    "what_would_fit": "explaining", "export": "files", "load_plan": "files", "check": "legality",
+    "front": "planning", "plan": "planning", "training": "question", "replan": "replanning",
+    "serve": "serving",
+}  # fmt: skip
 
 
-def load_plan(path: str | Path) -> plans.Plan:
-    """Return the plan of a file."""
-    return plans.load(Path(path))
-
-
-def export(plan: plans.Plan, target: str, folder: str | Path, *, force: bool = False) -> list[Path]:
-    """Write launch files for a target, whole or not at all; return what was written."""
-    return exporters.write(plan, target, Path(folder), force=force)
+def __getattr__(name: str) -> Any:
+    """Import a verb when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'meshwright.planner' has no attribute {name!r}")
+    return getattr(import_module(f"meshwright.planner.{_HOME[name]}"), name)

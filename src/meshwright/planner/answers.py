@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.energy import goodput_fraction
@@ -10,8 +11,10 @@ from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
-from meshwright.search.exhaustive import Found, SearchResult
 from meshwright.strategy.strategy import Strategy, Structure, plan_string
+
+if TYPE_CHECKING:
+    from meshwright.search.exhaustive import Found, SearchResult
 
 FIDELITY = "closed_form"
 
@@ -129,3 +132,14 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
         f"({problem.system.num_alive} devices of {capacity:.0f} GiB). {result.counts.summary}. "
         "Use more devices, a smaller micro-batch or sequence, or an optimizer with less state."
     )
+
+
+def version() -> str:
+    """Return the version of this package."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("meshwright")
+    except PackageNotFoundError:
+        return "source"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from meshwright.base.errors import Fault
 from meshwright.planner.question import make_problem
-from meshwright.pricing.network import crosses_data_parallel_network
+from meshwright.pricing.network import DATA_PARALLEL_ONLY, crosses_data_parallel_network
 from meshwright.pricing.problem import Problem
-from meshwright.search.families import DATA_PARALLEL_ONLY
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training

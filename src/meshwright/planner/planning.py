@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.base.errors import InfeasibleError
 from meshwright.planner.answers import (
     candidate,
     compared,
     coverage,
     distinct,
     nothing_fits,
+    version,
     warnings,
 )
-from meshwright.planner.legality import check_problem
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
@@ -28,7 +28,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure, plan_string
+from meshwright.strategy.strategy import StrategyColumns, plan_string
 
 SHAKEN = 8
 """Leading candidates that are priced again under perturbed constants."""
@@ -130,41 +130,6 @@ def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> t
     )
 
 
-def estimate(
-    model: ModelSpec | str,
-    system: SystemSpec | str,
-    workload: Training,
-    strategy: Strategy,
-    structure: Structure,
-    *,
-    calibration: str = "uncalibrated",
-    command: str = "",
-) -> Plan:
-    """Return the price of one given strategy.
-
-    Raises
-    ------
-    SpecError
-        The strategy is illegal: names each rule it breaks and the nearest legal change.
-    """
-    problem = make_problem(model, system, workload, calibration)
-    faults = check_problem(problem, strategy, structure)
-    if faults:
-        raise SpecError(faults, origin=plan_string(strategy, structure))
-    only = candidate(problem, strategy, structure)
-    return Plan(
-        model=problem.model,
-        system=problem.system,
-        workload=workload,
-        calibration=calibration,
-        best=only,
-        fastest_s=only.estimate.step_time_s,
-        warnings=tuple(warnings(problem, only)),
-        version=version(),
-        command=command,
-    )
-
-
 def front(
     model: ModelSpec | str,
     system: SystemSpec | str,
@@ -184,14 +149,3 @@ def front(
     if not found.found:
         raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
     return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
-
-
-def version() -> str:
-    """Return the version of this package."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("meshwright")
-    except PackageNotFoundError:
-        return "source"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.planner.planning import version
+from meshwright.planner.answers import version
 from meshwright.pricing.serving_problem import ServingProblem
 from meshwright.search.serving.search import Objective, search_serving
 from meshwright.search.serving.space import ServingSpace

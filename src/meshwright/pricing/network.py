@@ -15,6 +15,9 @@ from meshwright.spec.system import NetworkLevel, SystemSpec
 from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import StrategyOf
 
+DATA_PARALLEL_ONLY = "network-data-parallel-only"
+"""Rule: a network between slices or pods carries dp only."""
+
 
 def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> tuple[Any, ...]:
     """Return the share of link bandwidth that is reached on each level [1].

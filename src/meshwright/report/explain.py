@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Plan, WhyNot
 from meshwright.report.bars import words
 from meshwright.report.plan import question_line, why_not_lines, wrapped
-from meshwright.search.sensitivity import Change
+
+if TYPE_CHECKING:
+    from meshwright.search.sensitivity import Change
 
 
 @dataclass(frozen=True)

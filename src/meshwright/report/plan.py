@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Candidate, Plan, Replan, WhyNot
 from meshwright.report.bars import WIDTH, bar_lines, words
-from meshwright.search.sensitivity import Change
+
+if TYPE_CHECKING:
+    from meshwright.search.sensitivity import Change
 
 JOULES_PER_KWH = 3.6e6
 SECONDS_PER_DAY = 86_400.0

@@ -15,7 +15,12 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
-from meshwright.pricing.network import AxisNetwork, crosses_data_parallel_network, strides_of
+from meshwright.pricing.network import (
+    DATA_PARALLEL_ONLY,
+    AxisNetwork,
+    crosses_data_parallel_network,
+    strides_of,
+)
 from meshwright.pricing.price import send_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
@@ -41,8 +46,6 @@ ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 
 EXPERTS_REGROUP = "ep-devices"
 """Rule on which members of one family differ."""
-DATA_PARALLEL_ONLY = "network-data-parallel-only"
-"""Rule: a network between slices or pods carries dp only."""
 
 
 @dataclass(frozen=True)

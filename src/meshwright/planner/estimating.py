@@ -1,0 +1,48 @@
+"""The price of one given strategy."""
+
+from __future__ import annotations
+
+from meshwright.base.errors import SpecError
+from meshwright.planner.answers import candidate, version, warnings
+from meshwright.planner.legality import check_problem
+from meshwright.planner.question import make_problem
+from meshwright.plans import Plan
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.strategy.strategy import Strategy, Structure, plan_string
+
+
+def estimate(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    strategy: Strategy,
+    structure: Structure,
+    *,
+    calibration: str = "uncalibrated",
+    command: str = "",
+) -> Plan:
+    """Return the price of one given strategy.
+
+    Raises
+    ------
+    SpecError
+        The strategy is illegal: names each rule it breaks and the nearest legal change.
+    """
+    problem = make_problem(model, system, workload, calibration)
+    faults = check_problem(problem, strategy, structure)
+    if faults:
+        raise SpecError(faults, origin=plan_string(strategy, structure))
+    only = candidate(problem, strategy, structure)
+    return Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=workload,
+        calibration=calibration,
+        best=only,
+        fastest_s=only.estimate.step_time_s,
+        warnings=tuple(warnings(problem, only)),
+        version=version(),
+        command=command,
+    )
