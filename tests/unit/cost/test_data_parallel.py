@@ -1,0 +1,135 @@
+"""Synchronisation of gradients and weights: what each ZeRO stage sends, and what of it shows."""
+
+from dataclasses import fields
+
+import pytest
+
+from meshwright.cost.data_parallel import Transfer, overlapped, plain, slowdown_s
+from meshwright.cost.step import DataParallelLinks, PipelineCost, gradient_sync, step_time
+from meshwright.spec.workload import OptimizerPreset
+from meshwright.strategy.strategy import Structure
+
+MICRO_BATCHES, BUCKETS, DEVICES = 5.0, 4.0, 8.0
+PARAMS = 1_000.0
+ADAM = OptimizerPreset(
+    name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
+)
+"""Reduces gradients of 4 bytes, gathers weights of 2."""
+RING = Transfer(((0.0, (DEVICES - 1) / DEVICES),))
+"""A ring without latency at 1 byte/s: (d - 1) / d seconds for each byte."""
+NOTHING = Transfer(((0.0, 0.0),))
+LINKS = DataParallelLinks(
+    reduce_scatter=RING,
+    all_gather=RING,
+    replicate_all_reduce=NOTHING,
+    all_reduce=Transfer(((0.0, 2 * (DEVICES - 1) / DEVICES),)),
+    degrees=DEVICES,
+)
+
+
+def pipeline(**given):
+    """Return a pipeline that takes no time but what is given."""
+    known = {entry.name: 0.0 for entry in fields(PipelineCost)}
+    known |= {"num_micro_batches": MICRO_BATCHES, "num_layers": BUCKETS}
+    return PipelineCost(**(known | given))
+
+
+def exposed_s(stage, *, reshard=True, windows=(0.0, 0.0), overlap=True, kinds=None, links=LINKS):
+    structure = Structure(
+        zero_stage=stage, reshard_after_forward=reshard, overlap_data_parallel=overlap
+    )
+    work = pipeline(forward_window_s=windows[0], backward_window_s=windows[1])
+    return gradient_sync(kinds or [(PARAMS, links)], work, structure, ADAM)
+
+
+def test_transfer_is_the_fastest_form_and_pays_each_message():
+    transfer = Transfer(((10.0, 1.0), (0.0, 3.0)))
+    assert transfer.time_s(4.0, 1.0) == 12.0  # 0 + 3 x 4 against 10 + 4
+    assert transfer.time_s(100.0, 2.0) == 120.0  # 2 x 10 + 100 against 300
+
+
+@pytest.mark.parametrize(
+    ("transfer_s", "window_s", "exposed"),
+    [(8.0, 0.0, 8.0), (8.0, 5.0, 3.0), (8.0, 7.0, 2.0), (8.0, 100.0, 2.0)],
+)
+def test_the_last_of_four_pieces_is_always_exposed(transfer_s, window_s, exposed):
+    exposure = overlapped(transfer_s, window_s, 4.0)
+    assert (exposure.exposed_s, exposure.hidden_s) == (exposed, transfer_s - exposed)
+
+
+def test_plain_hides_nothing():
+    assert (plain(3.0).exposed_s, plain(3.0).hidden_s) == (3.0, 0.0)
+
+
+def test_computation_slows_only_while_both_run():
+    assert slowdown_s(4.0, 10.0, 0.25) == 1.0
+    assert slowdown_s(40.0, 10.0, 0.25) == 2.5
+
+
+# Each bytes count is 4 or 2 per parameter; (d - 1) / d = 7 / 8 of it moves in each half of a ring.
+REDUCE_S, GATHER_S = 4 * PARAMS * 7 / 8, 2 * PARAMS * 7 / 8
+
+
+@pytest.mark.parametrize(
+    ("stage", "reshard", "expected_s"),
+    [
+        (0, True, 2 * REDUCE_S),
+        (1, True, REDUCE_S + GATHER_S),
+        (2, True, MICRO_BATCHES * REDUCE_S + GATHER_S),
+        (3, True, MICRO_BATCHES * (2 * GATHER_S + REDUCE_S)),
+        (3, False, MICRO_BATCHES * (GATHER_S + REDUCE_S)),
+    ],
+)
+def test_each_zero_stage_sends_what_its_definition_says(stage, reshard, expected_s):
+    synced = exposed_s(stage, reshard=reshard)
+    assert synced.exposed_s == pytest.approx(expected_s, rel=1e-14)
+    assert synced.hidden_s == 0.0
+
+
+def test_zero_3_with_equal_words_is_m_times_three_shares_of_the_ring():
+    words = ADAM.model_copy(update={"reduced_gradient_bytes_per_param": 2.0})
+    synced = gradient_sync([(PARAMS, LINKS)], pipeline(), Structure(zero_stage=3), words)
+    bytes_of_weights = 2 * PARAMS
+    assert synced.exposed_s == pytest.approx(MICRO_BATCHES * 3 * 7 / 8 * bytes_of_weights)
+
+
+def test_one_bucket_shows_however_long_the_computation():
+    synced = exposed_s(1, windows=(1e9, 1e9))
+    assert synced.exposed_s == pytest.approx((REDUCE_S + GATHER_S) / BUCKETS)
+    assert synced.hidden_s == pytest.approx((REDUCE_S + GATHER_S) * (1 - 1 / BUCKETS))
+    assert exposed_s(1, windows=(1e9, 1e9), overlap=False).exposed_s == REDUCE_S + GATHER_S
+
+
+def test_dense_and_expert_gradients_spend_one_window():
+    """Each alone would hide behind the whole window; together they are longer than it."""
+    window_s = REDUCE_S
+    both = exposed_s(0, windows=(0.0, window_s), kinds=[(PARAMS, LINKS)] * 2)
+    assert both.exposed_s == pytest.approx(2 * 2 * REDUCE_S - window_s)
+
+
+def test_replicas_of_shards_sum_one_shard_each():
+    links = DataParallelLinks(RING, RING, Transfer(((0.0, 1.0),)), NOTHING, DEVICES)
+    alone_s = exposed_s(1).exposed_s
+    assert exposed_s(1, links=links).exposed_s - alone_s == pytest.approx(4 * PARAMS / DEVICES)
+
+
+def test_messages_and_the_gradient_norm_pay_their_start():
+    """Four buckets of each collective and one more of each for the norm, one second to start."""
+    start = Transfer(((1.0, 0.0),))
+    links = DataParallelLinks(start, start, start, start, DEVICES)
+    assert exposed_s(0, links=links).exposed_s == BUCKETS + 1
+    assert exposed_s(1, links=links).exposed_s == 2 * BUCKETS + 1 + 3
+
+
+def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
+    work = pipeline(
+        compute_s=100.0, forward_window_s=6.0, backward_window_s=14.0, hidden_s=10.0,
+        tied_sync_s=2.0,
+    )  # fmt: skip
+    synced, hosted = overlapped(8.0, 6.0, 4.0), overlapped(4.0, 3.0, 4.0)
+    time = step_time(work, synced, 5.0, hosted, sigma=0.5, jitter=0.1)
+    # Hidden: 10 + 6 + 3 of a window of 5 x 20. Before jitter: 100 + (2 + 2) + 9.5 + 5 + 1.
+    assert time.overlap_slowdown_s == 9.5
+    assert (time.dp_comm_s, time.optimizer_s, time.offload_s) == (4.0, 5.0, 1.0)
+    assert time.jitter_s == pytest.approx(11.95)
+    assert time.total_s == pytest.approx(131.45)
