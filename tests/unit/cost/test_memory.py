@@ -1,0 +1,126 @@
+"""What fills one device: bytes per parameter, activations in flight, and what offload moves."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from meshwright.cost.memory import (
+    MEMORY_PARTS,
+    MemoryUse,
+    ShardDegrees,
+    StageState,
+    fullest,
+    host_bytes,
+    memory_use,
+)
+from meshwright.cost.step import PipelineCost, offload_step_s, optimizer_step_s
+from meshwright.spec.workload import OptimizerPreset
+from meshwright.strategy.strategy import Offload, Structure
+
+ADAM = OptimizerPreset(
+    name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
+)
+"""Moves 28 bytes for each parameter in a step, and gathers weights of 2."""
+STATE = StageState(
+    dense_params=800.0, expert_params=160.0, kept_bytes=100.0, in_flight=3.0, working_bytes=50.0,
+    num_layers=8.0,
+)  # fmt: skip
+SHARDS = ShardDegrees(dense=8.0, expert=2.0)
+SHARD = 800 / 8 + 160 / 2
+"""Parameters of one shard: 100 dense and 80 of experts."""
+
+
+def use(stage, offload=Offload.NONE, **changes):
+    return memory_use(
+        replace(STATE, **changes), SHARDS, Structure(zero_stage=stage, offload=offload), ADAM,
+        capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "weights", "gradients", "states", "gathered"),
+    [
+        (0, 2 * 960, 4 * 960, 12 * 960, 0),
+        (1, 2 * 960, 4 * 960, 12 * SHARD, 0),
+        (2, 2 * 960, 4 * SHARD, 12 * SHARD, 0),
+        (3, 2 * SHARD, 4 * SHARD, 12 * SHARD, 2 * 960 * 2 / 8),  # two of eight layers whole
+    ],
+)
+def test_each_zero_stage_shards_one_thing_more(stage, weights, gradients, states, gathered):
+    found = use(stage)
+    assert found.weights_bytes == weights
+    assert found.gradients_bytes == gradients
+    assert found.optimizer_bytes == states
+    assert found.gathered_weights_bytes == gathered
+
+
+def test_the_rest_is_activations_in_flight_a_transient_buffers_and_the_margin():
+    found = use(1)
+    assert found.activations_bytes == 300
+    assert found.working_bytes == 50
+    assert found.buffers_bytes == 7
+    assert found.margin_bytes == 600
+    assert found.total_bytes == 2 * 960 + 4 * 960 + 12 * SHARD + 300 + 50 + 7 + 600
+
+
+def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
+    found = use(1, Offload.ALL)
+    assert found.optimizer_bytes == 0
+    assert found.weights_bytes == 0
+    assert found.gathered_weights_bytes == 2 * 960 * 2 / 8
+    assert found.activations_bytes == 100 * 2 / 8
+    structure = Structure(zero_stage=1, offload=Offload.ALL)
+    assert host_bytes(STATE, SHARDS, structure, ADAM) == 12 * SHARD + 2 * 960 + 300
+    assert host_bytes(STATE, SHARDS, Structure(), ADAM) == 0
+
+
+@pytest.mark.parametrize("offload", list(Offload))
+def test_nothing_is_lost_between_device_and_host(offload):
+    """What leaves the device, beyond the layers at work, stands on the host."""
+    structure = Structure(zero_stage=1, offload=offload)
+    on_host = host_bytes(STATE, SHARDS, structure, ADAM)
+    plain, less = use(1), use(1, offload)
+    at_work = less.gathered_weights_bytes
+    if offload in (Offload.ACTIVATIONS, Offload.ALL):
+        at_work = at_work + less.activations_bytes
+    assert plain.total_bytes - less.total_bytes == on_host - at_work
+
+
+def test_the_fullest_stage_is_taken_whole():
+    small = MemoryUse(*[1.0] * len(MEMORY_PARTS))
+    large = replace(small, activations_bytes=5.0)
+    assert fullest((small, large, small)) == (large, 1.0)
+    assert fullest((large, large, small)) == (large, 0.0)
+
+
+def pipeline(**given):
+    known = {entry.name: 0.0 for entry in fields(PipelineCost)}
+    return PipelineCost(**(known | {"num_micro_batches": 5.0, "num_layers": 8.0} | given))
+
+
+@pytest.mark.parametrize(("stage", "params"), [(0, 960), (1, SHARD), (2, SHARD), (3, SHARD)])
+def test_optimizer_moves_28_bytes_for_each_parameter_of_the_shard(stage, params):
+    time_s = optimizer_step_s(STATE, SHARDS, Structure(zero_stage=stage), ADAM, 14.0)
+    assert time_s == 28 * params / 14
+
+
+def offload_s(offload, **given):
+    structure = Structure(zero_stage=1, offload=offload)
+    return offload_step_s(STATE, SHARDS, pipeline(**given), structure, ADAM, 2.0)
+
+
+def test_optimizer_state_travels_both_ways_with_nothing_beside_it():
+    assert offload_s(Offload.OPTIMIZER, forward_window_s=1e9).exposed_s == 2 * 12 * SHARD / 2
+    assert offload_s(Offload.NONE).exposed_s == 0
+
+
+def test_weights_arrive_for_each_pass_and_activations_come_back():
+    # 2 bytes x 960 in each of two passes of five micro-batches, at 2 bytes/s.
+    assert offload_s(Offload.WEIGHTS).exposed_s == 5 * 2 * 960
+    assert offload_s(Offload.ACTIVATIONS).exposed_s == 5 * 2 * 100 / 2
+
+
+def test_one_layer_of_host_traffic_always_shows():
+    hidden = offload_s(Offload.WEIGHTS, forward_window_s=1e9, backward_window_s=1e9)
+    assert hidden.exposed_s == 5 * 2 * 960 / 8
+    assert hidden.hidden_s == 5 * 2 * 960 * 7 / 8

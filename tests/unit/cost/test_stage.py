@@ -1,0 +1,100 @@
+"""Layers dealt to stages, and the stage that decides the time."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from meshwright.cost.layer import LayerCost
+from meshwright.cost.stage import deal_layers, stage_cost, stage_layout
+
+
+def layers_of(num_layers, stages, chunks=1):
+    return deal_layers((0,) * num_layers, 1, stages, chunks)[:, 0].tolist()
+
+
+def test_llama_405b_has_seven_layers_at_both_ends():
+    """126 layers on 16 stages: 14 stages of 8 and 2 of 7; the edges carry logits and embedding."""
+    assert layers_of(126, 16) == [7] + [8] * 14 + [7]
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "stages", "chunks", "expected"),
+    [
+        (8, 4, 1, [2, 2, 2, 2]),
+        (7, 4, 1, [2, 2, 2, 1]),
+        (6, 4, 1, [1, 2, 2, 1]),
+        (5, 4, 1, [1, 2, 1, 1]),
+        (8, 2, 2, [4, 4]),
+        (8, 1, 1, [8]),
+    ],
+)
+def test_missing_layers_leave_the_last_stage_then_the_first(num_layers, stages, chunks, expected):
+    assert layers_of(num_layers, stages, chunks) == expected
+
+
+def test_chunks_of_a_stage_lie_apart_in_the_model():
+    """Kinds 0 0 0 0 1 1 1 1, two stages of two chunks: runs of two, each stage gets one of each."""
+    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 2).tolist() == [[2, 2], [2, 2]]
+    assert deal_layers((0,) * 4 + (1,) * 4, 2, 2, 1).tolist() == [[4, 0], [0, 4]]
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("num_layers", [7, 12, 61])
+def test_every_layer_has_one_stage(num_layers, stages):
+    pattern = tuple(i % 3 for i in range(num_layers))
+    counts = deal_layers(pattern, 3, stages, 1)
+    assert counts.sum(axis=0).tolist() == [pattern.count(kind) for kind in range(3)]
+    assert counts.sum(axis=1).max() - counts.sum(axis=1).min() <= 1
+
+
+def layer(**given):
+    known = {entry.name: 0.0 for entry in fields(LayerCost)}
+    return LayerCost(**(known | given))
+
+
+def layout(num_layers, stages):
+    return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1))
+
+
+LAYER = layer(forward_s=1.0, input_gradient_s=2.0, weight_gradient_s=3.0, forward_share=1.0)
+
+
+def test_edges_belong_to_the_first_and_the_last_stage():
+    one, three = layout(9, 1), layout(9, 3)
+    assert [one.edges_of(p)[0][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [one.edges_of(p)[1][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [three.edges_of(p)[0][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [three.edges_of(p)[1][0] for p in ("first", "middle", "last")] == [0, 0, 1]
+
+
+def test_a_heavy_head_makes_the_last_stage_the_slowest():
+    """Three stages of three layers of 6 s and a head of 10 s: 28 s; the others take 18 s each."""
+    head = layer(forward_s=4.0, input_gradient_s=3.0, weight_gradient_s=3.0, forward_share=4.0)
+    cost = stage_cost([LAYER], layer(), head, layout(9, 3))
+    assert cost.bottleneck.total_s[0] == 28
+    assert cost.layers_of_bottleneck[0] == 3
+    assert cost.others_forward_s[0] == 3
+    assert cost.others_backward_input_s[0] == 6
+    assert cost.others_backward_weight_s[0] == 9
+
+
+def test_a_light_head_leaves_the_fullest_middle_stage_the_slowest():
+    """Five stages of 12 layers are 2 3 3 2 2 ... with the ends short; 3 layers of 6 s decide."""
+    cost = stage_cost([LAYER], layer(), layer(), layout(12, 5))
+    assert layers_of(12, 5) == [2, 3, 3, 2, 2]
+    assert cost.bottleneck.total_s[0] == 18
+    assert cost.others_forward_s[0] == 9 / 4
+
+
+def test_one_stage_has_no_others():
+    cost = stage_cost([LAYER], layer(forward_s=1.0, forward_share=1.0), layer(), layout(4, 1))
+    assert cost.bottleneck.total_s[0] == 25
+    assert cost.others_forward_s[0] == 0
+
+
+def test_the_largest_transient_is_kept_not_summed():
+    kinds = [layer(working_bytes=5.0, kept_bytes=2.0)]
+    cost = stage_cost(kinds, layer(working_bytes=3.0), layer(working_bytes=9.0), layout(4, 1))
+    assert cost.bottleneck.working_bytes[0] == 9
+    assert cost.bottleneck.kept_bytes[0] == 8
