@@ -53,5 +53,14 @@ def test_every_command_takes_json():
 
 def test_every_module_of_the_folder_is_a_command_or_serves_them():
     modules = {path.stem for path in FOLDER.glob("*.py")}
-    shared = {"__init__", "main", "commands", "failures", "output", "question", "serving"}
+    shared = {
+        "__init__",
+        "main",
+        "commands",
+        "failures",
+        "output",
+        "question",
+        "reading",
+        "serving",
+    }
     assert modules - shared == {command.module for _, command in leaves()}

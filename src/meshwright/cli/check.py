@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.cli.question import add_fixed, add_question, strategy_of, workload_of
+from meshwright.cli.question import add_fixed, add_question, strategy_question
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,13 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print each broken rule with its fix; 0 when legal, 2 otherwise."""
     from meshwright import planner
-    from meshwright.catalog.systems import load_system
     from meshwright.cli.output import show
     from meshwright.strategy.strategy import plan_string
 
-    workload = workload_of(args)
-    strategy, structure = strategy_of(args, load_system(args.on).num_alive)
-    faults = planner.check(args.model, args.on, workload, strategy, structure)
+    asked, strategy, structure = strategy_question(args)
+    faults = planner.check(asked.model, asked.system, asked.workload, strategy, structure)
     text = plan_string(strategy, structure)
     data = {
         "plan": text,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from meshwright.cli.question import add_fixed, add_question, strategy_of, workload_of
+from meshwright.cli.question import add_fixed, add_question, strategy_question
+from meshwright.cli.reading import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,21 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price, write, print."""
-    from pathlib import Path
-
     from meshwright import planner, plans
-    from meshwright.catalog.systems import load_system
     from meshwright.cli.output import show
     from meshwright.report.plan import plan_lines
 
-    workload = workload_of(args)
-    strategy, structure = strategy_of(args, load_system(args.on).num_alive)
+    path = output_file("--out", args.out) if args.out is not None else None
+    asked, strategy, structure = strategy_question(args)
     plan = planner.estimate(
-        args.model, args.on, workload, strategy, structure,
+        asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration, command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
-    if args.out:
-        plans.save(plan, Path(args.out))
+    if path is not None:
+        plans.save(plan, path)
     if args.json:
         show((), plans.to_data(plan), as_json=True)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.cli.question import add_fixed, add_question, strategy_of, workload_of
+from meshwright.cli.question import add_fixed, add_question, strategy_question
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,14 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the memory of one strategy and print it."""
     from meshwright import planner, plans
-    from meshwright.catalog.systems import load_system
     from meshwright.cli.output import show
     from meshwright.report.plan import fit_lines
 
-    workload = workload_of(args)
-    strategy, structure = strategy_of(args, load_system(args.on).num_alive)
+    asked, strategy, structure = strategy_question(args)
     plan = planner.estimate(
-        args.model, args.on, workload, strategy, structure, calibration=args.calibration
+        asked.model, asked.system, asked.workload, strategy, structure, calibration=args.calibration
     )
     price = plan.best.estimate
     advice = [] if price.fits else planner.what_would_fit(plan)

@@ -7,10 +7,21 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.question import add_fixed, add_question, allowed_of, workload_of
-from meshwright.cli.serving import add_serving, is_serving, run_serving
+from meshwright.cli.question import (
+    ASKED,
+    FIXED,
+    Question,
+    add_fixed,
+    add_question,
+    question_of,
+    refuse_idle,
+)
+from meshwright.cli.reading import Reading, needed, output_file, whole_number
+from meshwright.cli.serving import SERVING_ONLY, add_serving, is_serving, run_serving
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from meshwright.plans import Plan
 
 
@@ -19,32 +30,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_question(parser, is_needed=False)
     add_fixed(parser, several=True)
     add_serving(parser)
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="candidates shown (5)")
+    parser.add_argument("--top", metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
     parser.add_argument("--from", dest="origin", metavar="PLAN.json", help="an earlier plan")
-    parser.add_argument("--without", type=int, metavar="N", help="with --from: devices lost")
+    parser.add_argument("--without", metavar="N", help="with --from: devices lost")
 
 
 def run(args: argparse.Namespace) -> int:
     """Search, write, print."""
-    if args.origin:
-        return _run_replan(args)
+    reading = Reading()
+    _refuse_idle(reading, args)
+    path = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
+    if args.origin is not None:
+        return _run_replan(reading, args, path)
     if is_serving(args):
-        return run_serving(args)
-    workload = workload_of(args)
+        return run_serving(reading, args, path, top)
+    asked = reading.value(question_of, args)
+    reading.done()
     if args.pareto:
-        return _run_front(args, workload)
+        return _run_front(args, asked)
     from meshwright import planner, plans
     from meshwright.cli.output import show
     from meshwright.report.plan import plan_lines
 
     plan = planner.plan(
-        args.model, args.on, workload,
-        allowed=allowed_of(args), top=args.top, calibration=args.calibration,
+        asked.model, asked.system, asked.workload,
+        allowed=asked.allowed, top=top, calibration=args.calibration,
         progress=_progress(args), command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
-    _save(plan, args.out)
+    _save(plan, path)
     if args.json:
         show((), plans.to_data(plan), as_json=True)
     else:
@@ -52,34 +68,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_front(args: argparse.Namespace, workload: Any) -> int:
+def _run_front(args: argparse.Namespace, asked: Question) -> int:
     """Print the front of the whole space."""
     from meshwright import planner, plans
     from meshwright.cli.output import show
     from meshwright.report.plan import front_lines
 
     found, unknown = planner.front(
-        args.model, args.on, workload,
-        allowed=allowed_of(args), calibration=args.calibration, progress=_progress(args),
+        asked.model, asked.system, asked.workload,
+        allowed=asked.allowed, calibration=args.calibration, progress=_progress(args),
     )  # fmt: skip
     data = {"front": [plans.candidate_data(c) for c in found], "left_out": list(unknown)}
     show(front_lines(found, unknown), data, args.json)
     return 0
 
 
-def _run_replan(args: argparse.Namespace) -> int:
+def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -> int:
     """Plan again for the devices that are left."""
     from meshwright import planner, plans
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.cli.output import show
     from meshwright.report.plan import replan_lines
 
-    if args.without is None:
-        raise SpecError(Fault("--without", "is needed with --from", "the number of devices lost"))
-    changed = planner.replan(
-        planner.load_plan(args.origin), without=args.without, progress=_progress(args)
-    )
-    _save(changed.plan, args.out)
+    without = reading.value(needed, "--without", args.without, _number_lost)
+    before = reading.value(planner.load_plan, args.origin)
+    reading.done()
+    changed = planner.replan(before, without=without, progress=_progress(args))
+    _save(changed.plan, path)
     data = {
         "num_lost": changed.num_lost,
         "throughput_fraction": changed.throughput_fraction,
@@ -92,14 +106,32 @@ def _run_replan(args: argparse.Namespace) -> int:
     return 0
 
 
-def _save(plan: Plan, path: str | None) -> None:
-    """Write a plan where the user asked for it."""
-    from pathlib import Path
+def _number_lost(text: str) -> int:
+    return whole_number("--without", text)
 
+
+def _save(plan: Plan, path: Path | None) -> None:
+    """Write a plan where the user asked for it."""
     from meshwright import plans
 
-    if path:
-        plans.save(plan, Path(path))
+    if path is not None:
+        plans.save(plan, path)
+
+
+def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
+    """Keep a complaint for each option that would change nothing beside the others."""
+    if args.origin is not None:
+        given = (*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto")
+        refuse_idle(reading, args, given, "with --from, the earlier plan states this")
+        return
+    refuse_idle(reading, args, ("without",), "is of use with --from only")
+    if is_serving(args):
+        names = ("seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout")
+        refuse_idle(reading, args, (*names, "pareto"), "is of use in training only")
+    else:
+        refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
+    if args.pareto:
+        refuse_idle(reading, args, ("out", "top"), "a front is no plan, and is whole")
 
 
 def _progress(args: argparse.Namespace) -> Reporter | None:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshwright.cli.reading import (
+    Reading,
+    decimal_number,
+    needed,
+    one_of,
+    quantity,
+    whole_number,
+)
+
 if TYPE_CHECKING:
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Training
     from meshwright.strategy.strategy import Strategy, Structure
 
@@ -21,6 +33,11 @@ CHOICES = {
     "sequence_parallel": ("on", "off"),
     "overlap_data_parallel": ("on", "off"),
 }
+STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
+                  "cuda_graphs", "async_tp", "dropout")  # fmt: skip
+"""Options that a workload file replaces."""
+ASKED = ("model", "on", "workload", *STATED_IN_FILE)
+FIXED = (*DEGREES, *OTHER_DEGREES, *CHOICES)
 _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp",
               "overlap_data_parallel": "dp-overlap"}  # fmt: skip
 
@@ -36,12 +53,12 @@ def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
         "--on", required=is_needed, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file"
     )
     parser.add_argument("--seq", metavar="TOKENS", help="tokens of a sequence; 8k is 8192")
-    parser.add_argument("--global-batch", type=int, metavar="N", help="sequences of a step")
+    parser.add_argument("--global-batch", metavar="N", help="sequences of a step")
     parser.add_argument("--workload", metavar="FILE", help="a YAML file instead of the options")
-    parser.add_argument("--precision", default="bf16", help="type of the linear layers (bf16)")
+    parser.add_argument("--precision", metavar="TYPE", help="type of the linear layers (bf16)")
     parser.add_argument("--optimizer", metavar="NAME", help="bytes per parameter: show optimizer")
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, such as 15T")
-    parser.add_argument("--imbalance", type=float, default=1.0, metavar="X",
+    parser.add_argument("--imbalance", metavar="X",
                         help="load of the busiest expert rank over the mean (1)")  # fmt: skip
     parser.add_argument("--cuda-graphs", action="store_true", help="kernel launches are recorded")
     parser.add_argument("--async-tp", action="store_true", help="tp communication is decomposed")
@@ -67,99 +84,201 @@ def add_fixed(parser: argparse.ArgumentParser, *, several: bool) -> None:
         group.add_argument(f"--{option}", dest=name, metavar="|".join(values))
 
 
-def workload_of(args: argparse.Namespace) -> Training:
-    """Return the training workload of the arguments.
+@dataclass(frozen=True)
+class Question:
+    """What is asked, read and checked option by option."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    allowed: dict[str, list[Any]]
+    """Values that the user fixed, by the names that the search uses."""
+
+
+def question_of(args: argparse.Namespace) -> Question:
+    """Return what the arguments ask.
+
+    Raises
+    ------
+    SpecError, UnknownNameError
+        Everything that is missing or wrong, at once.
+    """
+    from meshwright.planner.question import training
+
+    reading = Reading()
+    model, system = read_model_and_system(reading, args)
+    loaded, fields = None, {}
+    if args.workload is not None:
+        loaded = reading.value(_workload_of_file, args)
+    else:
+        fields = reading.value(_workload_fields, args)
+    allowed = reading.value(allowed_of, args)
+    reading.done()
+    workload = training(system, **fields) if loaded is None else loaded
+    return Question(model, system, workload, allowed)
+
+
+def read_model_and_system(
+    reading: Reading, args: argparse.Namespace
+) -> tuple[ModelSpec, SystemSpec]:
+    """Return the model and the system, to be used after ``reading.done``."""
+    from meshwright.catalog.models import load_model
+    from meshwright.catalog.systems import load_system
+
+    return (
+        reading.value(needed, "MODEL", args.model, load_model),
+        reading.value(needed, "--on", args.on, load_system),
+    )
+
+
+def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Structure]:
+    """Return what is asked, and the one strategy that the arguments state."""
+    from meshwright.base.errors import Fault, SpecError
+
+    asked = question_of(args)
+    faults = [
+        Fault(option_of(name), f"one value is needed, found {len(values)}")
+        for name, values in asked.allowed.items()
+        if len(values) != 1
+    ]
+    if faults:
+        raise SpecError(faults)
+    one = {name: values[0] for name, values in asked.allowed.items()}
+    overlap = asked.workload.software.async_tensor_parallel
+    num_devices = asked.system.num_alive
+    return asked, *strategy_of(one, num_devices, overlap_tensor_parallel=overlap)
+
+
+def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options state of a training workload.
 
     Raises
     ------
     SpecError
-        An option is missing or wrong.
+        Every option that is missing or wrong.
     """
-    from meshwright.base.errors import Fault, SpecError
-    from meshwright.base.units import parse_quantity
-    from meshwright.catalog.workloads import load_workload
-    from meshwright.planner import training
-    from meshwright.spec.workload import Precision, SoftwareStack
-    from meshwright.spec.workload import Training as TrainingSpec
+    from meshwright.catalog.workloads import load_optimizer
 
-    absent = [name for name, value in (("MODEL", args.model), ("--on", args.on)) if value is None]
-    if absent:
-        raise SpecError([Fault(name, "is needed") for name in absent])
-    if args.workload:
-        loaded = load_workload(args.workload)
-        if not isinstance(loaded, TrainingSpec):
-            raise SpecError(
-                Fault("kind", f"{loaded.kind} is no training workload"), origin=args.workload
-            )
-        return loaded
-    faults = [
-        Fault(option, "is needed", "or a file with --workload")
-        for option, value in (("--seq", args.seq), ("--global-batch", args.global_batch))
-        if value is None
-    ]
-    if faults:
-        raise SpecError(faults)
-    fields: dict[str, Any] = {
-        "sequence_length": whole_number("--seq", args.seq, kilo=1024),
-        "global_batch_size": args.global_batch,
-        "precision": Precision(matmul=args.precision),
-        "software": SoftwareStack(
-            cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
-        ),
-        "expert_load_imbalance": args.imbalance,
-        "optimizer": args.optimizer,
-    }
-    if args.tokens:
-        try:
-            fields["total_tokens"] = parse_quantity(args.tokens, "tokens")
-        except ValueError as error:
-            raise SpecError(Fault("--tokens", str(error))) from error
-    return training(args.on, **fields)
-
-
-def whole_number(option: str, text: str, *, kilo: int = 1000) -> int:
-    """Return a positive whole number; ``k`` multiplies it."""
-    from meshwright.base.errors import Fault, SpecError
-
-    digits, factor = (text[:-1], kilo) if text[-1:] in ("k", "K") else (text, 1)
-    if not digits.isdigit() or int(digits) < 1:
-        fault = Fault(
-            option, f"found {text!r}, expected a whole number above 0", "such as 4096 or 4k"
+    reading = Reading()
+    for option, value in (("--seq", args.seq), ("--global-batch", args.global_batch)):
+        if value is None:
+            reading.fault(option, "is needed", "or a file with --workload")
+    fields = {
+        field: reading.value(read, given)
+        for field, read, given in (
+            ("sequence_length", _sequence_length, args.seq),
+            ("global_batch_size", _global_batch_size, args.global_batch),
+            ("total_tokens", _total_tokens, args.tokens),
+            ("precision", _precision, args.precision),
+            ("expert_load_imbalance", imbalance, args.imbalance),
+            ("optimizer", load_optimizer, args.optimizer),
         )
-        raise SpecError(fault)
-    return int(digits) * factor
+        if given is not None
+    }
+    reading.done()
+    return {**fields, "software": _software(args)}
+
+
+def _sequence_length(text: str) -> int:
+    return whole_number("--seq", text, kilo=1024)
+
+
+def _global_batch_size(text: str) -> int:
+    return whole_number("--global-batch", text)
+
+
+def _total_tokens(text: str) -> float:
+    return quantity("--tokens", text, "tokens")
+
+
+def imbalance(text: str) -> float:
+    """Return the load of the busiest expert rank over the mean."""
+    return decimal_number("--imbalance", text, least=1.0)
+
+
+def _workload_of_file(args: argparse.Namespace) -> Training:
+    """Return the workload of a file; options that it replaces are refused."""
+    from meshwright.catalog.workloads import load_workload
+    from meshwright.spec.workload import Training
+
+    reading = Reading()
+    refuse_idle(reading, args, STATED_IN_FILE, "the file of --workload states this")
+    loaded = reading.value(load_workload, args.workload)
+    if loaded is not None and not isinstance(loaded, Training):
+        reading.fault(f"{args.workload}: kind", f"{loaded.kind} is no training workload")
+    reading.done()
+    assert isinstance(loaded, Training)
+    return loaded
+
+
+def _precision(text: str) -> Any:
+    from typing import get_args
+
+    from meshwright.spec.chip import DType
+    from meshwright.spec.workload import Precision
+
+    return Precision.model_validate({"matmul": one_of("--precision", text, get_args(DType))})
+
+
+def _software(args: argparse.Namespace) -> Any:
+    from meshwright.spec.workload import SoftwareStack
+
+    return SoftwareStack(
+        cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
+    )
 
 
 def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
-    """Return the values that the user fixed, by the names that the search uses."""
+    """Return the values that the user fixed, by the names that the search uses.
+
+    Raises
+    ------
+    SpecError
+        Every value that is wrong.
+    """
+    reading = Reading()
     allowed: dict[str, list[object]] = {}
-    for name in (*DEGREES, *OTHER_DEGREES):
+    for name in FIXED:
         text = getattr(args, name)
         if text is not None:
-            option = "--" + OTHER_DEGREES.get(name, name)
-            allowed[name] = [whole_number(option, part) for part in text.split(",")]
-    for name, values in CHOICES.items():
-        text = getattr(args, name)
-        if text is not None:
-            allowed[name] = [_choice(name, part, values) for part in text.split(",")]
+            read = _choice if name in CHOICES else _degree
+            allowed[name] = [reading.value(read, name, part) for part in text.split(",")]
+    reading.done()
     return allowed
 
 
-def _choice(name: str, text: str, values: Iterable[str]) -> object:
+def option_of(name: str) -> str:
+    """Return the option of a destination: ``global_batch`` is ``--global-batch``."""
+    known = {**OTHER_DEGREES, **_OPTION_OF}
+    return "MODEL" if name == "model" else "--" + known.get(name, name).replace("_", "-")
+
+
+def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Keep a complaint for each option that was given but would change nothing."""
+    for name in names:
+        given: Any = getattr(args, name)
+        if given is not None and given is not False:
+            reading.fault(option_of(name), why)
+
+
+def _degree(name: str, text: str) -> object:
+    return whole_number(option_of(name), text)
+
+
+def _choice(name: str, text: str) -> object:
     """Return one value of a structural choice."""
-    from meshwright.base.errors import Fault, SpecError, nearest
     from meshwright.strategy.strategy import ContextKind, Offload, Recompute, ScheduleKind
 
-    if text not in values:
-        option = "--" + _OPTION_OF.get(name, name)
-        raise SpecError(Fault(option, f"found {text!r}", nearest(text, values)))
+    one_of(option_of(name), text, CHOICES[name])
     kinds = {"recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
              "offload": Offload, "zero_stage": int}  # fmt: skip
     return text == "on" if name not in kinds else kinds[name](text)
 
 
-def strategy_of(args: argparse.Namespace, num_devices: int) -> tuple[Strategy, Structure]:
-    """Return the one strategy that the arguments state; dp takes the devices that are left.
+def strategy_of(
+    one: dict[str, Any], num_devices: int, *, overlap_tensor_parallel: bool
+) -> tuple[Strategy, Structure]:
+    """Return the strategy of one value for each name; dp takes the devices that are left.
 
     Defaults: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with
     virtual stages), nothing recomputed.
@@ -167,21 +286,14 @@ def strategy_of(args: argparse.Namespace, num_devices: int) -> tuple[Strategy, S
     from meshwright.base.errors import Fault, SpecError
     from meshwright.strategy.strategy import Recompute, ScheduleKind, Structure, make_strategy
 
-    allowed = allowed_of(args)
-    faults = [
-        Fault(f"--{name}", f"one value is needed, found {len(values)}")
-        for name, values in allowed.items()
-        if len(values) != 1
-    ]
-    if faults:
-        raise SpecError(faults)
-    one: dict[str, Any] = {name: values[0] for name, values in allowed.items()}
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):
         model_degree *= one.get(name, 1)
-    dp = one.pop("dp", max(num_devices // model_degree, 1))
+    dp = one.get("dp", max(num_devices // model_degree, 1))
     shard = one.get("dp_shard", dp)
-    degrees = {k: one[k] for k in (*DEGREES, *OTHER_DEGREES) if k in one}
+    if dp % shard:
+        raise SpecError(Fault("--dp-shard", f"{shard} does not divide dp {dp}", "a divisor of dp"))
+    degrees = {k: one[k] for k in (*DEGREES, *OTHER_DEGREES) if k in one and k != "dp"}
     strategy = make_strategy(**{**degrees, "dp_shard": shard, "dp_replicate": dp / shard})
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
@@ -194,6 +306,6 @@ def strategy_of(args: argparse.Namespace, num_devices: int) -> tuple[Strategy, S
         schedule=one.get("schedule", default),
         offload=one.get("offload", Structure.offload),
         overlap_data_parallel=one.get("overlap_data_parallel", True),
-        overlap_tensor_parallel=args.async_tp,
+        overlap_tensor_parallel=overlap_tensor_parallel,
     )
     return strategy, structure

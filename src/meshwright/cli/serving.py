@@ -6,11 +6,29 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.question import allowed_of, whole_number
+from meshwright.cli.question import (
+    allowed_of,
+    imbalance,
+    option_of,
+    read_model_and_system,
+    refuse_idle,
+)
+from meshwright.cli.reading import (
+    Reading,
+    one_of,
+    quantity,
+    whole_number,
+)
 
 if TYPE_CHECKING:
-    from meshwright.base.errors import Fault
+    from pathlib import Path
+
     from meshwright.spec.workload import Decode, Prefill
+
+
+SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights")
+"""Options that say nothing about training."""
+_OTHER_KIND = {"context": "prefill", "prompt": "decode"}
 
 
 def add_serving(parser: argparse.ArgumentParser) -> None:
@@ -35,23 +53,27 @@ def is_serving(args: argparse.Namespace) -> bool:
     return bool(args.decode or args.prefill)
 
 
-def run_serving(args: argparse.Namespace) -> int:
+def run_serving(
+    reading: Reading, args: argparse.Namespace, path: Path | None, top: int | None
+) -> int:
     """Search, write, print."""
-    from pathlib import Path
-
     from meshwright.cli.output import show
     from meshwright.planner.serving import serve
     from meshwright.report.serving import serving_lines
     from meshwright.serving_plans import save_serving, serving_to_data
 
+    model, system = read_model_and_system(reading, args)
+    workload = reading.value(serving_workload, args)
+    allowed = reading.value(allowed_of, args)
+    reading.done()
     plan = serve(
-        args.model, args.on, serving_workload(args),
-        objective="latency" if args.latency else "throughput", allowed=allowed_of(args),
-        top=args.top, calibration=args.calibration,
+        model, system, workload,
+        objective="latency" if args.latency else "throughput", allowed=allowed,
+        top=top or 5, calibration=args.calibration,
         command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
-    if args.out:
-        save_serving(plan, Path(args.out))
+    if path is not None:
+        save_serving(plan, path)
     show(serving_lines(plan), serving_to_data(plan), args.json)
     return 0
 
@@ -62,68 +84,51 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     Raises
     ------
     SpecError
-        An option is missing or wrong.
+        Every option that is missing or wrong.
     """
-    from meshwright.base.errors import SpecError
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
 
-    faults = _missing(args)
-    if faults:
-        raise SpecError(faults)
+    reading = Reading()
+    length = "context" if args.decode else "prompt"
+    other = "prompt" if args.decode else "context"
+    refuse_idle(reading, args, (other,), f"is of use with --{_OTHER_KIND[length]} only")
+    numbers = {}
+    for name, kilo in (("batch", 1000), (length, 1024)):
+        text = getattr(args, name)
+        if text is None:
+            reading.fault(f"--{name}", "is needed")
+        else:
+            numbers[name] = reading.value(whole_number, f"--{name}", text, kilo=kilo)
+    limit_s = None
+    if args.max_latency is not None:
+        limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
     shared: dict[str, Any] = {
-        "batch_size": whole_number("--batch", args.batch),
-        "precision": _precision(args),
+        "precision": reading.value(_precision, args),
+        "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
         "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
-        "expert_load_imbalance": args.imbalance,
     }
-    limit_s = _limit_s(args.max_latency)
+    reading.done()
+    shared["batch_size"] = numbers["batch"]
     if args.decode:
-        context = whole_number("--context", args.context, kilo=1024)
-        return Decode(context_length=context, max_time_per_output_token_s=limit_s, **shared)
-    prompt = whole_number("--prompt", args.prompt, kilo=1024)
-    return Prefill(prompt_length=prompt, max_time_to_first_token_s=limit_s, **shared)
-
-
-def _missing(args: argparse.Namespace) -> list[Fault]:
-    """Return the options that are needed and not given."""
-    from meshwright.base.errors import Fault
-
-    length = ("--context", args.context) if args.decode else ("--prompt", args.prompt)
-    needed = (("MODEL", args.model), ("--on", args.on), ("--batch", args.batch), length)
-    return [Fault(name, "is needed") for name, value in needed if value is None]
+        tokens = numbers["context"]
+        return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
+    tokens = numbers["prompt"]
+    return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 
 
 def _precision(args: argparse.Namespace) -> Any:
     """Return the types of matrix products, weights and cache."""
     from typing import get_args
 
-    from meshwright.base.errors import Fault, SpecError, nearest
     from meshwright.spec.chip import DType
     from meshwright.spec.workload import Precision
 
-    types = {
-        "matmul": ("--precision", args.precision),
-        "weight": ("--weights", args.weights or args.precision),
-        "kv_cache": ("--kv-cache", args.kv_cache or "bf16"),
+    reading, types = Reading(), get_args(DType)
+    stated = {"matmul": "precision", "weight": "weights", "kv_cache": "kv_cache"}
+    found = {
+        field: reading.value(one_of, option_of(name), getattr(args, name), types)
+        for field, name in stated.items()
+        if getattr(args, name) is not None
     }
-    faults = [
-        Fault(option, f"found {value!r}", nearest(value, get_args(DType)))
-        for option, value in types.values()
-        if value not in get_args(DType)
-    ]
-    if faults:
-        raise SpecError(faults)
-    return Precision(**{name: value for name, (_, value) in types.items()})
-
-
-def _limit_s(text: str | None) -> float | None:
-    """Return the latency that is allowed [s]."""
-    from meshwright.base.errors import Fault, SpecError
-    from meshwright.base.units import parse_quantity
-
-    if text is None:
-        return None
-    try:
-        return parse_quantity(text, "s")
-    except ValueError as error:
-        raise SpecError(Fault("--max-latency", str(error))) from error
+    reading.done()
+    return Precision.model_validate({"weight": found.get("matmul", "bf16"), **found})
