@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from meshwright.base.units import format_bytes
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.energy import goodput_fraction
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
@@ -125,12 +127,15 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:
-    """Return why no candidate is left, in one message."""
-    capacity = problem.system.chip.main_memory.capacity_bytes / 2**30
+    """Return why no candidate is left, and the least change that could help."""
+    system = problem.system
+    capacity, least = system.chip.main_memory.capacity_bytes, result.least_memory_bytes
+    times = least / capacity
     return (
-        f"no plan for {problem.model.name} fits {problem.system.name} "
-        f"({problem.system.num_alive} devices of {capacity:.0f} GiB). {result.counts.summary}. "
-        "Use more devices, a smaller micro-batch or sequence, or an optimizer with less state."
+        f"no plan for {problem.model.name} fits {system.name}: the leanest needs "
+        f"{format_bytes(least)} on a device of {format_bytes(capacity)}. It takes at least "
+        f"{math.ceil(times * system.num_alive)} such devices, a shorter sequence, or an optimizer "
+        f"with less state. {result.counts.summary}"
     )
 
 

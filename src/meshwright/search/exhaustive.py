@@ -13,7 +13,7 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray, larger
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
 from meshwright.graph.flops import step_flops
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import step_memory
@@ -67,6 +67,8 @@ class SearchResult:
     """The best of the watched candidates, where some were watched."""
     counts: Counts
     lower_bound_s: float
+    least_memory_bytes: float
+    """No legal candidate needs less on its fullest device [bytes]."""
     is_complete: bool
     elapsed_s: float
 
@@ -115,6 +117,7 @@ def search(
         ),
         counts=run.counts,
         lower_bound_s=proven_s if is_complete else min(proven_s, run.left_s),
+        least_memory_bytes=run.least_memory_bytes,
         is_complete=is_complete,
         elapsed_s=time.perf_counter() - started,
     )
@@ -131,12 +134,16 @@ class _Run:
         self.counts = Counts()
         self.table = families(space, degree_tables(space), self.counts)
         self.links = link_table(space, self.table)
-        self.left_s = float("inf")
+        self.left_s = self.least_memory_bytes = float("inf")
 
     def cover(self, *, prune: bool, progress: Progress | None) -> bool:
         """Go through all families in order of their bounds; False after an interrupt."""
         bound_s = self.table.bound_s
-        rows = _rows_that_may_fit(self.space, self.table, self.counts)
+        needed = _least_memory_bytes(self.space, self.table)
+        can_fit = needed <= self.space.problem.system.chip.main_memory.capacity_bytes
+        self.counts.pruned_by_memory += int(self.table.num_members[~can_fit].sum())
+        self.least_memory_bytes = float(needed.min())
+        rows = np.flatnonzero(can_fit)
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
         if not self.table.is_complete:
             self._price(rows[:FIRST_ROWS], prune=False)
@@ -206,21 +213,21 @@ def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
             yield columns
 
 
-def _rows_that_may_fit(space: SearchSpace, table: Families, counts: Counts) -> IntArray:
-    """Return the families that some member may fit: all sharded, all offloaded that may be.
+def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts: all sharded, all offloaded that may be.
 
     Layers that sharding or offload bring in for a while are left out, so that no member needs
-    less than this.
+    less than this [bytes].
     """
     problem, strategy = space.problem, table.strategy
     stage = max(stage for stage, _ in space.zero_choices)
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
     leanest = Structure(zero_stage=stage, offload=offload)
     uses = step_memory(problem, leanest, strategy, table.price)
-    needed = reduce(larger, [use.total_bytes - use.gathered_weights_bytes for use in uses])
-    can_fit: BoolArray = needed <= problem.system.chip.main_memory.capacity_bytes
-    counts.pruned_by_memory += int(table.num_members[~can_fit].sum())
-    return np.flatnonzero(can_fit)
+    needed: FloatArray = reduce(
+        larger, [use.total_bytes - use.gathered_weights_bytes for use in uses]
+    )
+    return needed
 
 
 def _parts(rows: IntArray) -> list[IntArray]:
