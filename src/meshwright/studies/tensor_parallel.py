@@ -62,7 +62,7 @@ class TensorParallel:
         rows = [row for scheme, sp in ROWS for row in rows_of(layer, scheme, sp)]
         sizes = [(name, kept_bytes(layer, t, sp, r)) for name, t, sp, r in ACTIVATIONS]
         data: dict[str, Any] = {
-            "collectives": [vars(row) for row in rows],
+            "collectives": [{**vars(row), "sites": list(row.sites)} for row in rows],
             "activation_bytes": dict(sizes),
         }
         return StudyResult((*collective_lines(rows), "", *activation_lines(sizes)), data)

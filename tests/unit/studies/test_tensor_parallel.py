@@ -28,7 +28,7 @@ def test_calls_and_ring_volume(data):
 
 def test_sums_stand_behind_both_row_parallel_products(data):
     forward = data["collectives"][0]
-    assert forward["sites"] == ("residual.attention: input", "residual.network: input")
+    assert forward["sites"] == ["residual.attention: input", "residual.network: input"]
 
 
 def test_activation_bytes_follow_the_published_formulas(data):
