@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -88,9 +89,11 @@ def comm_cost(
 
     A ring of keys and values runs beside the attention core and leaves at least one of its steps
     exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
-    of their pieces exposed. Sums over data axes are not priced here.
+    of their pieces exposed. What runs beside the same computation shares it: a window is spent
+    once. Sums over data axes are not priced here.
     """
     parts: dict[str, Any] = {entry.name: 0.0 for entry in fields(CommCost)}
+    beside = Counter(_window(call) for call in calls if _runs_beside(call, structure))
     for call in calls:
         axis = call.axis.split("/")[0]
         if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
@@ -101,7 +104,9 @@ def comm_cost(
         if call.per_step:
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
-        exposure = _exposure(call, axis, time_s, sums, strategy, structure)
+        exposure = plain(time_s)
+        if _runs_beside(call, structure):
+            exposure = _exposure(call, axis, time_s, sums, strategy, beside[_window(call)])
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
@@ -111,22 +116,38 @@ def comm_cost(
     return CommCost(**parts)
 
 
+def _runs_beside(call: CollectiveCall, structure: Structure) -> bool:
+    """Return whether a call runs beside computation of its layer."""
+    if call.per_step or call.of_weight:
+        return False
+    cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    decomposed = call.axis == "tp" and structure.overlap_tensor_parallel and cut
+    return call.streamed or call.is_regather or decomposed
+
+
+def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
+    """Return what names the computation beside a call: calls of one window share it."""
+    return call.axis if call.streamed else "", call.phase, call.replayed
+
+
 def _exposure(
     call: CollectiveCall, axis: str, time_s: Any, sums: OpSums, strategy: StrategyOf[Any],
-    structure: Structure,
+    num_sharing: int,
 ) -> Exposure:  # fmt: skip
-    """Return what of a call the computation beside it hides, and what not."""
+    """Return what of a call the computation beside it hides, and what not.
+
+    Streams run beside the attention core, other calls beside the matrix products: at most a
+    quarter of those of the forward pass for each, which has four such calls in a plain layer.
+    """
     degree = degree_of(axis, strategy)
+    is_forward = call.phase is Phase.FORWARD or call.replayed
     if call.streamed:
         core = sums.attention
-        window_s = core.forward_s if call.phase is Phase.FORWARD else core.input_gradient_s
+        window_s = (core.forward_s if is_forward else core.input_gradient_s) / num_sharing
         steps = larger(degree - 1.0, 1.0)
         return overlapped(time_s, window_s * (steps / degree), steps)
-    cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    if call.is_regather or (axis == "tp" and structure.overlap_tensor_parallel and cut):
-        share = 0.25 * sums.matmul_forward_s
-        return overlapped(time_s, share, larger(degree, 1.0))
-    return plain(time_s)
+    share = min(0.25, (1.0 if is_forward else 2.0) / num_sharing)
+    return overlapped(time_s, share * sums.matmul_forward_s, larger(degree, 1.0))
 
 
 def kept_bytes(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from meshwright.base.arrays import smaller
+from meshwright.base.arrays import smaller, where
 from meshwright.collectives.group import Group
 from meshwright.collectives.spans import make_group
 from meshwright.spec.calibration import CalibrationOf
@@ -82,16 +82,25 @@ def crosses_data_parallel_network(network: AxisNetwork) -> Any:
 
 
 def _joined(first: Group[Any], second: Group[Any]) -> Group[Any]:
-    """Return the group over two axes: members multiply at each level, the slower links count."""
+    """Return the group over two axes: members multiply at each level, the slower links count.
+
+    An axis with one member at a level uses none of its links.
+    """
     spans = []
     for a, b in zip(first.spans, second.spans, strict=True):
+        both = smaller(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s)
+        own, other = a.size > 1, b.size > 1
         spans.append(
             replace(
                 a,
                 size=a.size * b.size,
-                bandwidth_bytes_per_s=smaller(a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s),
+                bandwidth_bytes_per_s=where(
+                    own,
+                    where(other, both, a.bandwidth_bytes_per_s),
+                    b.bandwidth_bytes_per_s,
+                ),
                 latency_s=a.latency_s + (b.latency_s - a.latency_s) * (b.size > a.size),
-                closes=a.closes * b.closes,
+                closes=where(own, where(other, a.closes * b.closes, a.closes), b.closes),
             )
         )
     return Group(tuple(spans))

@@ -1,0 +1,257 @@
+"""Laws that every price obeys, whatever the plan: scaling, order, symmetry."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_problems import random_problem, random_strategy, structures
+
+from meshwright.base.errors import SpecError
+from meshwright.pricing.price import price_columns
+from meshwright.strategy.axes import all_refusals
+from meshwright.strategy.strategy import (
+    Offload,
+    Recompute,
+    ScheduleKind,
+    StrategyOf,
+    Structure,
+    row,
+    stack,
+    take,
+)
+
+STRUCTURES = tuple(structures())
+FEW = settings(max_examples=12, deadline=None, derandomize=True)
+SEEDS = st.integers(0, 10**9)
+TOLERANCE = 1.0 + 1e-12
+ALONE = {"overlap_data_parallel": False, "offload": Offload.NONE}
+"""Layers hide their own communication, and nothing else hides."""
+
+
+def legal_rows(task, structure, columns):
+    """Return which rows no rule refuses."""
+    chip, legal = task.system.chip, np.ones(len(columns.tp), dtype=bool)
+    for refusal in all_refusals(
+        task.model, task.workload, columns, structure,
+        tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
+    ):  # fmt: skip
+        legal &= ~refusal.mask
+    return legal
+
+
+def drawn(seed, **fixed):
+    """Return a random problem, a structure with some choices fixed, and a few legal plans."""
+    chance = random.Random(seed)
+    while True:
+        task = random_problem(chance)
+        structure = replace(chance.choice(STRUCTURES), **fixed)
+        if task.system.host is None:
+            structure = replace(structure, offload=Offload.NONE)
+        columns = stack([random_strategy(chance, task) for _ in range(40)])
+        legal = np.flatnonzero(legal_rows(task, structure, columns))
+        if len(legal):
+            return task, structure, take(columns, legal[:8])
+
+
+def times_s(task, structure, columns):
+    return price_columns(task, structure, columns).step.time.total_s + np.zeros(len(columns.tp))
+
+
+def memory(task, structure, columns):
+    return price_columns(task, structure, columns).step.memory_bytes + np.zeros(len(columns.tp))
+
+
+def with_system(task, chip=None, level=None, host=None):
+    """Return the problem on a system whose rates are multiplied by some factors."""
+    system = task.system
+    device, main = system.chip, system.chip.main_memory
+    flops, bandwidth = chip or (1.0, 1.0)
+    rates = {dtype: rate * flops for dtype, rate in device.matmul_flops_per_s.items()}
+    faster = main.model_copy(
+        update={"bandwidth_bytes_per_s": main.bandwidth_bytes_per_s * bandwidth}
+    )
+    device = device.model_copy(update={"matmul_flops_per_s": rates, "memories": (faster,)})
+    update = {"chip": device}
+    if level is not None:
+        update["levels"] = tuple(level(entry) for entry in system.levels)
+    if host is not None and system.host is not None:
+        speed = system.host.bandwidth_bytes_per_s * host
+        update["host"] = system.host.model_copy(update={"bandwidth_bytes_per_s": speed})
+    return replace(task, system=system.model_copy(update=update))
+
+
+def without_launches(task):
+    """Return the problem with free launches and no slowdown under overlap."""
+    return replace(task, calibration=replace(task.calibration, launch_s=0.0, overlap_slowdown=0.0))
+
+
+def times_bandwidth(factor, latency=1.0):
+    def scaled(level):
+        return level.model_copy(
+            update={
+                "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s * factor,
+                "latency_s": level.latency_s * latency,
+            }
+        )
+
+    return scaled
+
+
+@FEW
+@given(SEEDS)
+def test_everything_twice_as_fast_takes_half_the_time(seed):
+    """All rates doubled and all fixed times halved: time is homogeneous of degree -1."""
+    task, structure, columns = drawn(seed)
+    constants = task.calibration
+    halved = replace(
+        constants,
+        launch_s=constants.launch_s / 2,
+        collective_launch_s=constants.collective_launch_s / 2,
+    )
+    fast = with_system(task, (2.0, 2.0), times_bandwidth(2.0, 0.5), 2.0)
+    fast = replace(fast, calibration=halved)
+    np.testing.assert_allclose(
+        times_s(fast, structure, columns), times_s(task, structure, columns) / 2, rtol=1e-12
+    )
+
+
+@FEW
+@given(SEEDS, st.sampled_from(["flops", "memory", "network", "latency", "host"]))
+def test_faster_parts_never_make_a_step_slower(seed, part):
+    """Of what hides behind computation only one thing is left: several see one window shrink."""
+    task, structure, columns = drawn(seed, **ALONE)
+    task = without_launches(task)
+    fast = {
+        "flops": lambda: with_system(task, (1.7, 1.0)),
+        "memory": lambda: with_system(task, (1.0, 1.7)),
+        "network": lambda: with_system(task, level=times_bandwidth(1.7)),
+        "latency": lambda: with_system(task, level=times_bandwidth(1.0, 0.3)),
+        "host": lambda: with_system(task, host=1.7),
+    }[part]()
+    before, after = times_s(task, structure, columns), times_s(fast, structure, columns)
+    assert (after <= before * TOLERANCE).all()
+
+
+@FEW
+@given(SEEDS)
+def test_capacity_changes_the_margin_alone(seed):
+    task, structure, columns = drawn(seed)
+    main = task.system.chip.main_memory
+    larger = main.model_copy(update={"capacity_bytes": main.capacity_bytes * 2})
+    chip = task.system.chip.model_copy(update={"memories": (larger,)})
+    roomy = replace(task, system=task.system.model_copy(update={"chip": chip}))
+    np.testing.assert_array_equal(
+        times_s(roomy, structure, columns), times_s(task, structure, columns)
+    )
+    more = memory(roomy, structure, columns) - memory(task, structure, columns)
+    margin = task.calibration.memory_margin_fraction * main.capacity_bytes
+    np.testing.assert_allclose(more, margin, rtol=1e-9)
+
+
+@FEW
+@given(SEEDS)
+def test_the_place_of_axes_of_one_device_changes_nothing(seed):
+    task, structure, columns = drawn(seed)
+    prices = times_s(task, structure, columns)
+    for index in range(len(columns.tp)):
+        alone = row(columns, index)
+        idle = [name for name in structure.axis_order if getattr(alone, name) == 1]
+        used = [name for name in structure.axis_order if getattr(alone, name) > 1]
+        moved = replace(structure, axis_order=(*idle, *used))
+        assert times_s(task, moved, stack([alone]))[0] == prices[index]
+
+
+@FEW
+@given(SEEDS)
+def test_replicas_without_zero_are_one_axis(seed):
+    """On one level, splitting replicas over dp_replicate and dp_shard is the same plan."""
+    task, structure, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
+    if len(task.system.levels) > 1 or task.num_experts:
+        task = replace(
+            task, system=task.system.model_copy(update={"levels": task.system.levels[:1]})
+        )
+    fields = vars(row(columns, 0))
+    merged = StrategyOf(**{n: getattr(columns, n) for n in fields} | {
+        "dp_shard": columns.dp, "dp_replicate": np.ones(len(columns.tp)),
+    })  # fmt: skip
+    np.testing.assert_array_equal(memory(task, structure, merged), memory(task, structure, columns))
+
+
+@FEW
+@given(SEEDS)
+def test_recomputation_never_keeps_more_nor_computes_less(seed):
+    task, structure, columns = drawn(seed, offload=Offload.NONE)
+    kept, computed = [], []
+    for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL):
+        priced = price_columns(task, replace(structure, recompute=kind), columns)
+        kept.append(max(use.activations_bytes.max() for use in priced.step.memory))
+        computed.append((priced.step.time.compute_s + priced.step.time.recompute_s).max())
+    assert kept[0] >= kept[1] >= kept[2]
+    assert computed[0] <= computed[1] * TOLERANCE
+    assert computed[1] <= computed[2] * TOLERANCE
+
+
+@FEW
+@given(SEEDS)
+def test_each_zero_stage_holds_no_more_state_than_the_one_before(seed):
+    """Gathered layers apart, which only stage 3 has."""
+    task, structure, columns = drawn(seed, zero_stage=0, offload=Offload.NONE)
+    sharded = columns.dp_shard * columns.cp > 1
+    if not sharded.any():
+        return
+    columns = take(columns, np.flatnonzero(sharded))
+    held = []
+    for stage in range(4):
+        uses = price_columns(task, replace(structure, zero_stage=stage), columns).step.memory
+        totals = [use.total_bytes - use.gathered_weights_bytes for use in uses]
+        held.append(np.maximum.reduce(totals))
+    for more, less in pairwise(held):
+        assert (less <= more * TOLERANCE).all()
+
+
+@FEW
+@given(SEEDS)
+def test_gpipe_holds_at_least_what_1f1b_holds_in_the_same_time(seed):
+    task, structure, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
+    gpipe = replace(structure, schedule=ScheduleKind.GPIPE)
+    assert (memory(task, gpipe, columns) * TOLERANCE >= memory(task, structure, columns)).all()
+    zero_bubble = replace(structure, schedule=ScheduleKind.ZERO_BUBBLE)
+    faster = price_columns(task, zero_bubble, columns).step.time.bubble_s
+    assert (faster <= price_columns(task, structure, columns).step.time.bubble_s * TOLERANCE).all()
+
+
+@FEW
+@given(SEEDS)
+def test_more_balanced_experts_never_make_a_step_slower(seed):
+    task, structure, columns = drawn(seed, **ALONE)
+    task = without_launches(task)
+    loaded = task.workload.model_copy(update={"expert_load_imbalance": 1.5})
+    even = task.workload.model_copy(update={"expert_load_imbalance": 1.0})
+    slow = times_s(replace(task, workload=loaded), structure, columns)
+    fast = times_s(replace(task, workload=even), structure, columns)
+    assert (fast <= slow * TOLERANCE).all()
+    if not task.num_experts:
+        np.testing.assert_array_equal(fast, slow)
+
+
+@FEW
+@given(SEEDS)
+def test_a_batch_of_twice_the_sequences_takes_longer_but_no_more_than_twice(seed):
+    task, structure, columns = drawn(seed, schedule=ScheduleKind.ONE_F_ONE_B)
+    batch = task.workload.global_batch_size
+    double = task.workload.model_copy(update={"global_batch_size": 2 * batch})
+    once = times_s(task, structure, columns)
+    twice = times_s(replace(task, workload=double), structure, columns)
+    assert (twice * TOLERANCE >= once).all()
+    assert (twice <= 2 * once * TOLERANCE).all()
+
+
+def test_offload_without_a_host_has_no_price():
+    task, _, columns = drawn(3, offload=Offload.NONE)
+    bare = replace(task, system=task.system.model_copy(update={"host": None}))
+    with pytest.raises(SpecError, match="no host memory"):
+        price_columns(bare, Structure(offload=Offload.ALL), columns)
