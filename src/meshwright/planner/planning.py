@@ -16,6 +16,7 @@ from meshwright.planner.answers import (
     version,
     warnings,
 )
+from meshwright.planner.fixed import check_fixed
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
@@ -65,6 +66,7 @@ def plan(
         Nothing fits; carries the counts and the least change that would.
     """
     problem = make_problem(model, system, workload, calibration)
+    check_fixed(problem, allowed or {})
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     watch = uses_streams if problem.has_grid else None
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
@@ -144,6 +146,7 @@ def front(
     Also returns the objectives that had to be left out, because a price or power is not known.
     """
     problem = make_problem(model, system, workload, calibration)
+    check_fixed(problem, allowed or {})
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     found = pareto_front(SearchSpace(problem, choices), progress=progress)
     if not found.found:

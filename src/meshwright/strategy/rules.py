@@ -11,8 +11,10 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, ceil_div
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
-from meshwright.strategy.strategy import StrategyColumns, Streamed, Structure, row, stack
+from meshwright.strategy.strategy import StrategyColumns, Streamed, Structure, row, take
 
+LARGEST_OFFER = 131_072.0
+"""Degrees beyond it are not offered as a fix."""
 Mask = Any
 """A column of bools: the rows that break a rule."""
 
@@ -108,8 +110,8 @@ class Rule:
         offers = []
         for degree in self.adjusts:
             value = float(getattr(case.s, degree)[0])
-            tried = np.arange(1.0, max(2.0 * value, 8.0) + 1.0)
-            base = stack([row(case.s, 0)] * len(tried))
+            tried = np.arange(1.0, min(max(2.0 * value, 8.0), LARGEST_OFFER) + 1.0)
+            base = take(case.s, np.zeros(len(tried), dtype=np.int64))
             broken = self.breaks(replace(case, s=replace(base, **{degree: tried})))
             offers += [
                 (abs(float(np.log(legal / value))), float(legal), degree)

@@ -32,6 +32,10 @@ class Choices:
         """Return the values of a degree that are allowed."""
         return tuple(value for value in values if self.keeps(name, value))
 
+    def instead_of(self, name: str, values: Sequence[int]) -> Sequence[int]:
+        """Return the values that are allowed, also where they are none of the usual ones."""
+        return [int(str(value)) for value in self.allowed[name]] if name in self.allowed else values
+
 
 def divisors(number: int) -> list[int]:
     """Return the divisors of a whole number, ascending."""
@@ -139,9 +143,8 @@ def degree_columns(grid: Grid) -> StrategyColumns:
         experts = _expert_degrees(grid, tp, cp, dp)
         stages = choices.of("num_virtual_stages", tuple(virtual_stage_counts(grid.num_layers, pp)))
         largest = -(-grid.global_batch_size // dp)
-        sizes = choices.of(
-            "micro_batch_size", [b for b in MICRO_BATCH_SIZES if b == 1 or b <= largest]
-        )
+        usual = choices.instead_of("micro_batch_size", MICRO_BATCH_SIZES)
+        sizes = [b for b in usual if b == 1 or b <= largest]
         rest = [(*e, v, b) for e in experts for v in stages for b in sizes]
         if rest:
             fixed = np.tile(np.array([tp, cp, dp, pp, tatp], dtype=float), (len(rest), 1))
