@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.step import TIME_PARTS
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.strategy.strategy import Strategy, Structure, plan_string
+from meshwright.strategy.strategy import AXES, Strategy, Structure, plan_string
 
 Answer = TypeVar("Answer")
 
@@ -233,16 +235,62 @@ def from_json(text: str, origin: str = "plan") -> Plan:
     """
     data = parsed(text, origin)
     _drop_derived(data)
-    return validated(_adapter(), data, origin)
+    plan = validated(_adapter(), data, origin)
+    faults = [
+        fault
+        for path, candidate in _candidates_of(plan)
+        for fault in candidate_faults(path, candidate)
+    ]
+    if faults:
+        raise SpecError(faults, origin=origin)
+    return plan
+
+
+def _candidates_of(plan: Plan) -> Iterator[tuple[str, Candidate]]:
+    """Yield every candidate of a plan with its path."""
+    yield "best", plan.best
+    for index, candidate in enumerate(plan.runners_up):
+        yield f"runners_up.{index}", candidate
+    for index, why in enumerate(plan.why_not):
+        yield f"why_not.{index}.candidate", why.candidate
+
+
+def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
+    """Yield what no candidate can be: without segments, with odd degrees, with parts missing."""
+    if not candidate.segments:
+        yield Fault(f"{path}.segments", "is empty", "one segment with the whole model")
+    for index, segment in enumerate(candidate.segments):
+        yield from _segment_faults(f"{path}.segments.{index}", segment)
+    price = candidate.estimate
+    for name, expected in (("time_parts_s", TIME_PARTS), ("memory_parts_bytes", MEMORY_PARTS)):
+        if set(getattr(price, name)) != set(expected):
+            yield Fault(f"{path}.estimate.{name}", f"expected the parts {', '.join(expected)}")
+    for name in ("step_time_s", "tokens_per_s", "memory_capacity_bytes", "num_devices_used"):
+        if getattr(price, name) <= 0:
+            yield Fault(f"{path}.estimate.{name}", f"found {getattr(price, name)}, must be above 0")
+
+
+def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
+    for name, degree in vars(segment.strategy).items():
+        if not (degree >= 1 and degree == int(degree)):
+            message = f"found {degree!r}, expected a whole number above 0"
+            yield Fault(f"{path}.strategy.{name}", message)
+    stage, order = segment.structure.zero_stage, segment.structure.axis_order
+    if stage not in range(4):
+        yield Fault(f"{path}.structure.zero_stage", f"found {stage}, expected 0 to 3")
+    if sorted(order) != sorted(AXES):
+        yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
 
 
 def parsed(text: str, origin: str) -> dict[str, Any]:
     """Return the object of a JSON text, if it has the layout of this version."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(Fault("", f"no JSON: {error}"), origin=origin) from error
     if not isinstance(data, dict):
         raise SpecError(
             Fault("", f"expected an object, found {type(data).__name__}"), origin=origin
@@ -252,6 +300,14 @@ def parsed(text: str, origin: str) -> dict[str, Any]:
         fault = Fault("format", f"found {found!r}, this version reads {FORMAT}")
         raise SpecError(fault, origin=origin)
     return data
+
+
+def _finite(text: str) -> float:
+    """Return a number of a JSON text; those beyond all numbers, and none at all, are refused."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
 
 
 def validated(adapter: TypeAdapter[Answer], data: dict[str, Any], origin: str) -> Answer:
@@ -270,7 +326,8 @@ def _drop_derived(data: dict[str, Any]) -> None:
     """Remove the plan strings, which are derived from the candidates."""
     runners_up = data.get("runners_up")
     why_not = data.get("why_not")
-    others = [why.get("candidate") for why in why_not or () if isinstance(why, dict)]
+    listed = why_not if isinstance(why_not, list) else []
+    others = [why.get("candidate") for why in listed if isinstance(why, dict)]
     entries = [data.get("best"), *(runners_up if isinstance(runners_up, list) else []), *others]
     for entry in entries:
         if isinstance(entry, dict):
@@ -296,4 +353,6 @@ def load(path: Path) -> Plan:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=str(path)) from error
     return from_json(text, origin=str(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.errors import InfeasibleError
+from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.planner.answers import candidate, compared
 from meshwright.planner.legality import check_problem
 from meshwright.planner.question import problem_of
@@ -32,8 +32,17 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Return why this plan: what limits it, what beats what, and what is not possible."""
+    """Return why this plan: what limits it, what beats what, and what is not possible.
+
+    Raises
+    ------
+    SpecError
+        The plan, as a file has it, is not legal for its own model and system.
+    """
     problem, price = problem_of(plan), plan.best.estimate
+    faults = check_problem(problem, plan.best.strategy, plan.best.structure)
+    if faults:
+        raise SpecError(faults, origin=plan.best.text)
     whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
     impossible: dict[str, str] = {}
     for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):

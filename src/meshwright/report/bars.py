@@ -13,7 +13,8 @@ def bar_lines(
 ) -> Iterator[str]:
     """Yield a line for each part: name, amount, share of the whole, bar.
 
-    Parts below a thousandth of the whole are joined in one line.
+    Parts below a thousandth of the whole are joined in one line. A part beyond the whole has a
+    bar of full length that ends in ``>``.
     """
     total = sum(parts.values()) if whole is None else whole
     small = 0.0
@@ -27,7 +28,8 @@ def bar_lines(
 
 
 def _line(name: str, amount: str, share: float) -> str:
-    bar = "#" * max(round(share * BAR), 1 if share > 0 else 0)
+    bar = "#" * min(max(round(share * BAR), 1 if share > 0 else 0), BAR)
+    bar += ">" * (share > 1)
     return f"  {name:<20} {amount:>10} {share:>7.1%}  {bar}".rstrip()
 
 

@@ -1,0 +1,216 @@
+"""Wrong options: one clear message that names the option, all of them at once, none ignored."""
+
+import json
+
+import pytest
+
+from meshwright.base.errors import SpecError, UnknownNameError
+from meshwright.cli.main import main
+from meshwright.cli.reading import (
+    Reading,
+    decimal_number,
+    one_of,
+    output_file,
+    quantity,
+    whole_number,
+)
+
+QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+SERVING = ["gpt2-medium", "--on", "8xH100", "--decode", "--batch", "8", "--context", "1k"]
+
+
+def complaint(capsys, *words):
+    """Return what a command says on standard error after exit status 2."""
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err
+
+
+def faults(capsys, *words):
+    """Return the faults of a command that fails with exit status 2, as data."""
+    assert main([*words, "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert err == ""
+    return json.loads(out)["error"]["faults"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seq", "0"), ("--seq", "1.5k"), ("--seq", "k"), ("--seq", "-8"), ("--seq", "9" * 30),
+        ("--global-batch", "0"), ("--global-batch", "many"), ("--global-batch", ""),
+        ("--precision", "bf17"), ("--imbalance", "0.5"), ("--imbalance", "nan"),
+        ("--imbalance", "inf"), ("--imbalance", "much"), ("--tokens", "-1T"), ("--tokens", "0"),
+        ("--tokens", "1e999"), ("--tokens", "5 GB"), ("--tp", "two"), ("--tp", "0"), ("--tp", "2,"),
+        ("--tp", "²"), ("--cp", "x"), ("--pp", "x"), ("--dp", "x"), ("--ep", "x"), ("--etp", "x"),
+        ("--tatp", "x"), ("--dp-shard", "x"), ("--vpp", "x"), ("--mbs", "x"),
+        ("--recompute", "some"), ("--schedule", "2f2b"), ("--cp-kind", "helix"),
+        ("--offload", "disk"), ("--zero", "4"), ("--sp", "maybe"), ("--dp-overlap", "1"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["plan", "estimate", "fit", "check"])
+def test_a_wrong_value_is_one_line_that_names_the_option(capsys, command, option, value):
+    err = complaint(capsys, command, *QUESTION, f"{option}={value}")
+    assert err.startswith(f"error: {option}: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "few"])
+@pytest.mark.parametrize("option", ["--top", "--without"])
+def test_wrong_numbers_of_a_search(capsys, tmp_path, option, value):
+    words = [*QUESTION] if option == "--top" else ["--from", str(tmp_path / "none.json")]
+    assert f"{option}: found {value!r}" in complaint(capsys, "plan", *words, f"{option}={value}")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--batch", "0"), ("--context", "x"), ("--max-latency", "-5 ms"), ("--max-latency", "5"),
+     ("--kv-cache", "fp17"), ("--weights", "none"), ("--imbalance", "0"), ("--top", "0")],
+)  # fmt: skip
+def test_wrong_values_of_serving(capsys, option, value):
+    words = list(SERVING)
+    if option in words:
+        del words[words.index(option) : words.index(option) + 2]
+    err = complaint(capsys, "plan", *words, f"{option}={value}")
+    assert err.startswith(f"error: {option}: ")
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate", "fit", "check"])
+def test_all_wrong_options_are_told_at_once(capsys, command):
+    found = faults(
+        capsys, command, "gpt2-medium", "--on", "8xH100", "--seq", "x", "--precision", "y",
+        "--tokens", "z", "--tp", "0", "--zero", "9", "--recompute", "a",
+    )  # fmt: skip
+    paths = {fault["path"] for fault in found}
+    assert paths == {
+        "--seq", "--global-batch", "--precision", "--tokens", "--tp", "--zero", "--recompute",
+    }  # fmt: skip
+
+
+def test_unknown_names_are_told_beside_wrong_options(capsys):
+    found = faults(
+        capsys, "plan", "gpt9", "--on", "8xH900", "--seq", "0", "--global-batch", "1",
+        "--optimizer", "adamw",
+    )  # fmt: skip
+    text = " ".join(f"{fault['path']} {fault['message']}" for fault in found)
+    assert len(found) == 4
+    assert all(word in text for word in ("gpt9", "H900", "--seq", "adamw"))
+
+
+def test_an_unknown_name_alone_keeps_its_kind(capsys):
+    assert main(["plan", "gpt2-medum", *QUESTION[1:], "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "unknown_name"
+    assert "did you mean gpt2-medium" in error["message"]
+
+
+def test_missing_options_of_a_search_are_told_at_once(capsys):
+    paths = {fault["path"] for fault in faults(capsys, "plan")}
+    assert paths == {"MODEL", "--on", "--seq", "--global-batch"}
+    paths = {fault["path"] for fault in faults(capsys, "plan", "--decode")}
+    assert paths == {"MODEL", "--on", "--batch", "--context"}
+
+
+@pytest.mark.parametrize(
+    ("words", "idle"),
+    [
+        ([*QUESTION, "--without", "1"], {"--without"}),
+        ([*QUESTION, "--pareto", "--out", "x.json", "--top", "3"], {"--out", "--top"}),
+        ([*QUESTION, "--batch", "8", "--latency"], {"--batch", "--latency"}),
+        ([*SERVING, "--seq", "1k", "--dropout", "--prompt", "8"],
+         {"--seq", "--dropout", "--prompt"}),
+    ],
+)  # fmt: skip
+def test_an_option_without_effect_is_refused(capsys, tmp_path, monkeypatch, words, idle):
+    monkeypatch.chdir(tmp_path)
+    assert {fault["path"] for fault in faults(capsys, "plan", *words)} == idle
+
+
+def test_an_earlier_plan_states_the_question(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    assert main(["estimate", *QUESTION, "--out", path]) == 0
+    capsys.readouterr()
+    words = ["--from", path, "--without", "1", *QUESTION, "--tp", "2", "--vpp", "2", "--top", "2"]
+    paths = {fault["path"] for fault in faults(capsys, "plan", *words)}
+    assert paths == {"MODEL", "--on", "--seq", "--global-batch", "--tp", "--vpp", "--top"}
+    assert "--without: is needed" in complaint(capsys, "plan", "--from", path)
+
+
+def test_a_workload_file_states_the_workload(capsys, tmp_path):
+    path = tmp_path / "work.yaml"
+    path.write_text("kind: training\nglobal_batch_size: 8\nsequence_length: 1024\n"
+                    "optimizer: megatron-adam\n", encoding="utf-8")  # fmt: skip
+    words = ["gpt2-medium", "--on", "8xH100", "--workload", str(path)]
+    assert main(["estimate", *words]) == 0
+    capsys.readouterr()
+    paths = {f["path"] for f in faults(capsys, "estimate", *words, "--seq", "1k", "--async-tp")}
+    assert paths == {"--seq", "--async-tp"}
+
+
+@pytest.mark.parametrize("command", ["estimate", "fit", "check"])
+def test_one_strategy_has_one_value_of_each(capsys, command):
+    found = faults(capsys, command, *QUESTION, "--tp", "2,4", "--zero", "0,1", "--mbs", "1,2")
+    assert {fault["path"] for fault in found} == {"--tp", "--zero", "--mbs"}
+
+
+def test_shards_divide_the_replicas(capsys):
+    err = complaint(capsys, "estimate", *QUESTION, "--dp", "4", "--dp-shard", "3")
+    assert err == "error: --dp-shard: 3 does not divide dp 4 (a divisor of dp)\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--tp", "2,3"], "tp"), (["--dp", "64"], "dp"), (["--ep", "2"], "ep"),
+        (["--tatp", "2"], "tatp"), (["--mbs", "65"], "micro_batch_size"),
+        (["--vpp", "5"], "num_virtual_stages"), (["--dp-shard", "3"], "dp_shard"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("pareto", [[], ["--pareto"]])
+def test_fixed_degrees_that_no_strategy_has_are_told(capsys, words, name, pareto):
+    assert [f["path"] for f in faults(capsys, "plan", *QUESTION, *words, *pareto)] == [name]
+
+
+def test_an_unusual_micro_batch_may_be_fixed(capsys):
+    assert main(["plan", *QUESTION, "--mbs", "5", "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert best["segments"][0]["strategy"]["micro_batch_size"] == 5
+
+
+def test_an_output_file_needs_its_folder(capsys, tmp_path):
+    for command in ("plan", "estimate"):
+        err = complaint(capsys, command, *QUESTION, "--out", str(tmp_path / "none" / "p.json"))
+        assert err.startswith("error: --out: there is no folder ")
+        err = complaint(capsys, command, *QUESTION, "--out", str(tmp_path))
+        assert err.startswith("error: --out: ")
+
+
+def test_numbers_are_read():
+    assert whole_number("--seq", "8k", kilo=1024) == 8192
+    assert whole_number("--mbs", "2K") == 2000
+    assert decimal_number("--imbalance", "1.25", least=1.0) == 1.25
+    assert quantity("--tokens", "15T", "tokens") == 15e12
+    assert quantity("--max-latency", "50 ms", "s") == pytest.approx(0.05)
+    assert one_of("--sp", "on", ("on", "off")) == "on"
+
+
+def test_an_output_file_in_the_present_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert str(output_file("--out", "plan.json")) == "plan.json"
+
+
+def test_reading_keeps_complaints_until_done():
+    def fail(error):
+        raise error
+
+    reading = Reading()
+    reading.done()
+    reading.value(fail, UnknownNameError("chip", "H1", ("H100",)))
+    with pytest.raises(UnknownNameError):
+        reading.done()
+    reading.fault("--tp", "is wrong", "tp=2")
+    assert reading.value(int, "3") == 3
+    with pytest.raises(SpecError) as error:
+        reading.done()
+    assert [fault.path for fault in error.value.faults] == ["", "--tp"]

@@ -1,0 +1,198 @@
+"""plan, estimate, fit, check, explain: statuses, screens, JSON, plan files."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from meshwright import plans
+from meshwright.cli.main import main
+from meshwright.report.bars import bar_lines
+
+QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]
+ESCAPE = "\x1b"
+
+
+@pytest.fixture
+def plan_file(tmp_path, capsys):
+    """Return the path of a plan that a search wrote."""
+    path = tmp_path / "plan.json"
+    assert main(["plan", *QUESTION, "--out", str(path)]) == 0
+    capsys.readouterr()
+    return path
+
+
+def printed(capsys, status, *words):
+    """Return what a command prints, after checking its status."""
+    assert main(list(words)) == status, capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+SCREENS = [
+    (0, ["plan", *QUESTION]),
+    (0, ["plan", *QUESTION, "--pareto"]),
+    (0, ["plan", "mixtral-8x7b", "--on", "wafer-6x8", "--seq", "2k", "--global-batch", "48"]),
+    (0, ["plan", *QUESTION[:3], "--decode", "--batch", "64", "--context", "1k"]),
+    (0, ["estimate", *QUESTION, "--tp", "2", "--recompute", "full", "--tokens", "1T"]),
+    (3, ["estimate", *TOO_LARGE, "--tp", "8"]),
+    (0, ["fit", *QUESTION]),
+    (3, ["fit", *TOO_LARGE]),
+    (0, ["check", *QUESTION, "--tp", "4", "--pp", "2"]),
+    (2, ["check", *QUESTION, "--tp", "3", "--pp", "5", "--schedule", "interleaved"]),
+]
+
+
+@pytest.mark.parametrize(("status", "words"), SCREENS, ids=lambda value: str(value)[:60])
+def test_screens_are_narrow_and_plain(capsys, status, words):
+    out = printed(capsys, status, *words)
+    assert max(len(line) for line in out.splitlines()) <= 100
+    assert ESCAPE not in out
+    assert out.endswith("\n")
+    assert not out.endswith("\n\n")
+
+
+@pytest.mark.parametrize(("status", "words"), SCREENS, ids=lambda value: str(value)[:60])
+def test_json_is_one_object_of_the_same_status(capsys, status, words):
+    assert isinstance(json.loads(printed(capsys, status, *words, "--json")), dict)
+
+
+def test_screens_of_plan_files(capsys, plan_file):
+    path = str(plan_file)
+    for words in (["explain", path], ["plan", "--from", path, "--without", "3"]):
+        out = printed(capsys, 0, *words)
+        assert max(len(line) for line in out.splitlines()) <= 100
+        assert ESCAPE not in out
+
+
+def test_nothing_fits_is_three(capsys):
+    assert main(["plan", "llama3-405b", *TOO_LARGE[1:]]) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("error: no plan for llama3.1-405b fits 8xH100")
+    assert main(["plan", "llama3-405b", *TOO_LARGE[1:], "--json"]) == 3
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["kind"] == "infeasible"
+    assert error["faults"] == []
+
+
+def test_the_verdict_comes_first(capsys):
+    lines = printed(capsys, 0, "plan", *QUESTION).splitlines()
+    assert lines[0].startswith("gpt2-355m on 8xH100: sequence 1,024, global batch 64")
+    assert lines[1].startswith("FITS  ")
+    assert any(line.startswith("plan  tp") for line in lines[:6])
+    lines = printed(capsys, 3, "fit", *TOO_LARGE).splitlines()
+    assert lines[1].startswith("DOES NOT FIT  ")
+
+
+def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):
+    best = plans.load(plan_file).best
+    s, structure = best.strategy, best.structure
+    words = [
+        "--tp", f"{s.tp:.0f}", "--pp", f"{s.pp:.0f}", "--cp", f"{s.cp:.0f}", "--dp", f"{s.dp:.0f}",
+        "--dp-shard", f"{s.dp_shard:.0f}", "--vpp", f"{s.num_virtual_stages:.0f}",
+        "--mbs", f"{s.micro_batch_size:.0f}", "--zero", str(structure.zero_stage),
+        "--recompute", structure.recompute, "--schedule", structure.schedule,
+        "--sp", "on" if structure.sequence_parallel and s.tp > 1 else "off",
+        "--offload", structure.offload,
+    ]  # fmt: skip
+    data = json.loads(printed(capsys, 0, "estimate", *QUESTION, *words, "--json"))
+    assert data["best"]["plan"] == best.text
+    assert data["fastest_s"] == pytest.approx(best.estimate.step_time_s, rel=1e-9)
+
+
+def test_fit_and_estimate_agree(capsys):
+    words = [*QUESTION, "--tp", "2", "--recompute", "full"]
+    fit = json.loads(printed(capsys, 0, "fit", *words, "--json"))
+    best = json.loads(printed(capsys, 0, "estimate", *words, "--json"))["best"]
+    assert fit["plan"] == best["plan"]
+    for name in ("memory_bytes", "memory_parts_bytes", "fullest_stage"):
+        assert fit[name] == best["estimate"][name]
+    assert sum(fit["memory_parts_bytes"].values()) == pytest.approx(fit["memory_bytes"])
+
+
+def test_a_part_beyond_the_whole_has_a_full_bar():
+    def shown(amount):
+        return f"{amount:.0f} B"
+
+    lines = list(bar_lines({"weights": 250.0, "buffers": 50.0}, shown, whole=100.0))
+    assert [line.split("  ")[-1] for line in lines] == ["#" * 40 + ">", "#" * 20]
+
+
+def test_what_would_fit_is_smaller_and_fits(capsys):
+    data = json.loads(printed(capsys, 3, "fit", *TOO_LARGE, "--tp", "8", "--json"))
+    assert not data["fits"]
+    for entry in data["would_fit"]:
+        estimate = entry["estimate"]
+        assert estimate["memory_bytes"] <= estimate["memory_capacity_bytes"] < data["memory_bytes"]
+
+
+def test_offered_fixes_are_legal(capsys):
+    words = ["check", *QUESTION, "--sp", "off"]
+    data = json.loads(printed(capsys, 2, *words, "--tp", "3", "--json"))
+    fixes = {fault["fix"] for fault in data["faults"]}
+    assert fixes == {"tp=4"}
+    assert json.loads(printed(capsys, 0, *words, "--tp", "4", "--json"))["is_legal"]
+
+
+def test_a_fix_of_a_huge_degree_is_found_at_once(capsys):
+    data = json.loads(printed(capsys, 2, "check", *QUESTION, "--mbs", "999999999", "--json"))
+    assert {fault["rule"] for fault in data["faults"]} == {"dp-batch"}
+
+
+def test_estimate_refuses_what_check_refuses(capsys):
+    words = [*QUESTION, "--tp", "3"]
+    rules = json.loads(printed(capsys, 2, "check", *words, "--json"))["faults"]
+    assert main(["estimate", *words, "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert [f["path"] for f in error["faults"]] == [f["rule"] for f in rules]
+
+
+def test_plan_files_make_the_round_trip(plan_file):
+    text = plan_file.read_text(encoding="utf-8")
+    plan = plans.load(plan_file)
+    assert plans.to_json(plan) + "\n" == text
+    assert plans.from_json(plans.to_json(plan)) == plan
+    assert not list(plan_file.parent.glob("*.partial"))
+
+
+def test_lost_devices(capsys, plan_file, tmp_path):
+    after = tmp_path / "after.json"
+    words = ["plan", "--from", str(plan_file), "--without", "2", "--out", str(after), "--json"]
+    data = json.loads(printed(capsys, 0, *words))
+    assert data["num_lost"] == 2
+    assert 0 < data["throughput_fraction"] < 1
+    assert data["plan"]["best"]["estimate"]["num_devices_used"] <= 6
+    assert data["plan"]["system"]["dead_devices"] == [6, 7]
+    again = ["plan", "--from", str(after), "--without", "6"]
+    assert main(again) == 2
+    assert "--without: 6 lost of 6 devices" in capsys.readouterr().err
+
+
+def test_a_missing_or_broken_plan_file_is_bad_input(capsys, tmp_path):
+    broken = tmp_path / "broken.json"
+    for text in ("", "[]", "{}", '{"format": 1}', '{"format": 99}', "\x00", '{"format": 1, '):
+        broken.write_text(text, encoding="utf-8")
+        for words in (["explain", str(broken)], ["plan", "--from", str(broken), "--without", "1"]):
+            assert main(words) == 2
+            err = capsys.readouterr().err
+            assert err.startswith(f"error: {broken}: ")
+    broken.write_bytes(b"\xff\xfe\x00")
+    assert main(["explain", str(broken)]) == 2
+    assert main(["explain", str(tmp_path / "none.json")]) == 2
+
+
+def test_explanation_has_shares_that_sum_to_one(capsys, plan_file):
+    data = json.loads(printed(capsys, 0, "explain", str(plan_file), "--json"))
+    assert sum(data["limits"].values()) == pytest.approx(1)
+    faster = [change["faster_by_fraction"] for change in data["would_change"]]
+    assert faster == sorted(faster, reverse=True)
+
+
+def test_a_pipe_gets_no_colour_and_no_progress():
+    command = [sys.executable, "-m", "meshwright", "fit", *QUESTION]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ESCAPE not in done.stdout
+    assert done.stderr == ""
