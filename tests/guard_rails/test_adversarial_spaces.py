@@ -14,7 +14,7 @@ from meshwright.cost.step import TIME_PARTS
 from meshwright.planner.legality import check_problem
 from meshwright.planner.question import make_problem, training
 from meshwright.pricing.price import price_one
-from meshwright.pricing.steps import fits_memory
+from meshwright.pricing.steps import fits_memory, shard_degrees
 from meshwright.search.exhaustive import search
 from meshwright.search.families import SearchSpace
 from meshwright.strategy.space import Choices
@@ -65,7 +65,8 @@ def fits(task, structure, **degrees):
     """Return whether a plan fits."""
     strategy = make_strategy(**degrees)
     priced = price_one(task, structure, strategy)
-    return bool(fits_memory(task, structure, priced.strategy, priced.pipeline)[1][0])
+    shards = shard_degrees(task, priced.strategy)
+    return bool(fits_memory(task, structure, shards, priced.pipeline.states)[1][0])
 
 
 def test_01_tensor_parallelism_over_all_hosts():

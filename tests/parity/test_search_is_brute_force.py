@@ -14,7 +14,7 @@ import pytest
 from small_problems import random_problem
 
 from meshwright.pricing.price import price_columns, price_one
-from meshwright.pricing.steps import fits_memory
+from meshwright.pricing.steps import fits_memory, shard_degrees
 from meshwright.search.exhaustive import search
 from meshwright.search.families import SearchSpace
 from meshwright.strategy.axes import all_refusals
@@ -200,7 +200,9 @@ def brute_force(problem, plans, top):
         columns = take(tried, legal)
         chosen = [row(columns, index) for index in range(len(legal))]
         priced = price_columns(problem, structure, columns)
-        _, fits = fits_memory(problem, structure, columns, priced.pipeline)
+        _, fits = fits_memory(
+            problem, structure, shard_degrees(problem, columns), priced.pipeline.states
+        )
         plain = replace(structure, offload=Offload.NONE)
         for index, (strategy, time_s) in enumerate(
             zip(chosen, priced.step.time.total_s.tolist(), strict=True)

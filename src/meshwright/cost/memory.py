@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import larger, where
@@ -145,3 +147,10 @@ def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Any]:
         parts = {n: where(wins, getattr(use, n), getattr(best, n)) for n in MEMORY_PARTS}
         best, index = MemoryUse(**parts), where(wins, float(number), index)
     return best, index
+
+
+def heaviest(states: Sequence[StageState]) -> StageState:
+    """Return the most of everything that any stage holds."""
+    return StageState(
+        **{f.name: reduce(larger, [getattr(s, f.name) for s in states]) for f in fields(StageState)}
+    )

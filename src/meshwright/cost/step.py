@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from meshwright.base.arrays import larger, positive_part
 from meshwright.cost.data_parallel import Exposure, Transfer, overlapped, plain, slowdown_s
@@ -238,3 +241,14 @@ def step_time(
         offload_s=offload.exposed_s,
         jitter_s=before * jitter,
     )
+
+
+def jitter_fraction(num_devices: Any, spread: Any) -> Any:
+    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+
+    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
+    value of normal draws (Cramer 1946, section 28.6), first order.
+    """
+    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
+    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
+    return spread * roots[inverse].reshape(np.shape(num_devices))

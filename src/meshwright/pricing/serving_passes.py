@@ -19,11 +19,11 @@ from meshwright.cost.serving.passes import (
     sum_of_passes,
 )
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
+from meshwright.cost.step import jitter_fraction
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.price import send_s
 from meshwright.pricing.serving_problem import ServingProblem
-from meshwright.pricing.steps import jitter_fraction
 from meshwright.strategy.strategy import StrategyColumns, StrategyOf, Structure
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, where
 from meshwright.cost.layer import LayerCost, weighted_part
-from meshwright.cost.memory import StageState
+from meshwright.cost.memory import StageState, heaviest
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
-from meshwright.cost.step import PipelineCost
+from meshwright.cost.step import PipelineCost, jitter_fraction
 from meshwright.pricing.layers import LayerPrices
 from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.schedule import schedules
@@ -24,6 +24,10 @@ class PipelinePrice:
 
     pipeline: PipelineCost
     states: tuple[StageState, ...]
+    heaviest: StageState
+    """The most of everything that any stage holds."""
+    jitter: Any
+    """What waiting for the slowest of all devices adds to a step, as a fraction."""
     flops: Any
     """Executed on the slowest stage in a step [FLOP]."""
     memory_traffic_bytes: Any
@@ -72,6 +76,8 @@ def price_pipeline(
     return PipelinePrice(
         pipeline=pipeline,
         states=states,
+        heaviest=heaviest(states),
+        jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
         flops=slowest.flops * num_micro_batches,
         memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
         link_traffic_bytes=slowest.link_traffic_bytes * num_micro_batches,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import reduce
@@ -120,17 +119,6 @@ def _with_degrees(links: DataParallelLinks, degrees: Any) -> DataParallelLinks:
     return DataParallelLinks(**{**parts, "degrees": degrees})
 
 
-def jitter_fraction(num_devices: Any, spread: Any) -> Any:
-    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
-
-    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
-    value of normal draws (Cramer 1946, section 28.6), first order.
-    """
-    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
-    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
-    return spread * roots[inverse].reshape(np.shape(num_devices))
-
-
 def price_step(
     problem: Problem,
     structure: Structure,
@@ -140,14 +128,14 @@ def price_step(
 ) -> StepPrice:
     """Return the whole step for columns of strategies, whose pipelines have these prices."""
     shards = shard_degrees(problem, strategy)
-    time = step_times(problem, structure, strategy, price, links)
+    time = step_times(problem, structure, shards, price, links)
     on_host = [
         host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
     ]
     energy_j, cost_usd = energy_and_cost(problem, strategy, price, time)
     return StepPrice(
         time=time,
-        memory=step_memory(problem, structure, strategy, price),
+        memory=step_memory(problem, structure, shards, price.states),
         host_bytes=reduce(larger, on_host),
         energy_j=energy_j,
         cost_usd=cost_usd,
@@ -159,13 +147,12 @@ def price_step(
 def step_times(
     problem: Problem,
     structure: Structure,
-    strategy: StrategyOf[Any],
+    shards: ShardDegrees,
     price: PipelinePrice,
     links: SyncLinks,
 ) -> StepTime:
-    """Return the time of the step, in parts."""
-    optimizer, calibration = problem.workload.optimizer, problem.calibration
-    shards, heaviest = shard_degrees(problem, strategy), _heaviest(price.states)
+    """Return the time of the step, in parts; the states of single stages do not matter."""
+    optimizer, heaviest = problem.workload.optimizer, price.heaviest
     kinds = [(heaviest.dense_params, links.dense)]
     if links.expert is not None:
         kinds.append((heaviest.expert_params, links.expert))
@@ -181,8 +168,7 @@ def step_times(
         )  # fmt: skip
     return step_time(
         price.pipeline, synced, optimizer_s, offloaded,
-        sigma=calibration.overlap_slowdown,
-        jitter=jitter_fraction(strategy.num_devices, calibration.jitter),
+        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
     )  # fmt: skip
 
 
@@ -202,10 +188,9 @@ def host_of(problem: Problem) -> HostLink:
 
 
 def step_memory(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice
+    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[MemoryUse, ...]:
-    """Return the memory of the first, the fullest middle and the last stage."""
-    shards = shard_degrees(problem, strategy)
+    """Return the memory of each stage: of the first, the fullest middle and the last one."""
     return tuple(
         memory_use(
             state, shards, structure, problem.workload.optimizer,
@@ -213,20 +198,19 @@ def step_memory(
             margin_fraction=problem.calibration.memory_margin_fraction,
             buffer_bytes=problem.calibration.communication_buffer_bytes,
         )
-        for state in price.states
+        for state in states
     )  # fmt: skip
 
 
 def fits_memory(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice
+    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[Any, Any]:
     """Return the memory of the fullest device [bytes], and whether device and host hold it."""
-    uses = step_memory(problem, structure, strategy, price)
+    uses = step_memory(problem, structure, shards, states)
     needed = reduce(larger, [use.total_bytes for use in uses])
     fits = needed <= problem.system.chip.main_memory.capacity_bytes
     if structure.offload is not Offload.NONE:
-        shards = shard_degrees(problem, strategy)
-        for state in price.states:
+        for state in states:
             on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
             fits = fits & (on_host <= host_of(problem).capacity_bytes)
     return needed, fits
@@ -255,10 +239,3 @@ def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:
     if not problem.num_experts:
         return ShardDegrees(dense=dense, expert=1.0)
     return ShardDegrees(dense=dense, expert=degree_of("edp_shard", strategy))
-
-
-def _heaviest(states: tuple[StageState, ...]) -> StageState:
-    """Return the most of everything that any stage holds."""
-    return StageState(
-        **{f.name: reduce(larger, [getattr(s, f.name) for s in states]) for f in fields(StageState)}
-    )

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
 from meshwright.graph.flops import step_flops
 from meshwright.pricing.problem import Problem
-from meshwright.pricing.steps import step_memory
+from meshwright.pricing.steps import shard_degrees, step_memory
 from meshwright.search.best import Best
 from meshwright.search.counts import Counts
 from meshwright.search.families import Families, SearchSpace, families
@@ -32,7 +32,7 @@ from meshwright.strategy.strategy import (
     take,
 )
 
-BLOCK_ROWS = 4_096
+BLOCK_ROWS = 8_192
 """Families of one block: with their divisions about the size of a cache."""
 FIRST_ROWS = 256
 """Families of the first block, which finds a first good plan."""
@@ -223,7 +223,7 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     stage = max(stage for stage, _ in space.zero_choices)
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
     leanest = Structure(zero_stage=stage, offload=offload)
-    uses = step_memory(problem, leanest, strategy, table.price)
+    uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
     needed: FloatArray = reduce(
         larger, [use.total_bytes - use.gathered_weights_bytes for use in uses]
     )
@@ -243,7 +243,7 @@ def _identities(block: Block) -> IntArray:
     return np.stack(
         [
             block.family_rows,
-            block.strategy.dp_shard.astype(np.int64),
+            block.dp_shard.astype(np.int64),
             fixed * structure.zero_stage,
             fixed * structure.reshard_after_forward,
             fixed * list(Offload).index(structure.offload),

@@ -4,51 +4,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.cost.memory import ShardDegrees, StageState
 from meshwright.cost.step import StepTime
 from meshwright.pricing.stages import PipelinePrice
-from meshwright.pricing.steps import fits_memory, step_times, take_rows
+from meshwright.pricing.steps import fits_memory, shard_degrees, step_times, take_rows
 from meshwright.search.counts import Counts
 from meshwright.search.families import Families, SearchSpace
 from meshwright.search.links import LinkTable
-from meshwright.strategy.strategy import Offload, StrategyColumns, Structure, take
+from meshwright.strategy.strategy import (
+    Offload,
+    StrategyColumns,
+    Structure,
+    make_strategy,
+    stack,
+    take,
+)
 
 
 @dataclass(frozen=True)
 class Block:
     """Members that fit, priced; ``structure`` holds the choices on which members differ."""
 
+    families: Families
     structure: Structure
-    strategy: StrategyColumns
     family_rows: IntArray
+    dp_shard: FloatArray
     price: PipelinePrice
+    """What all members of a family share; the states of single stages are left out."""
     time: StepTime
     memory_bytes: FloatArray
+
+    @cached_property
+    def strategy(self) -> StrategyColumns:
+        """The degrees of the members, collected when they are asked for."""
+        strategy = take(self.families.strategy, self.family_rows)
+        replicas = strategy.dp / self.dp_shard
+        return replace(strategy, dp_shard=self.dp_shard, dp_replicate=replicas)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the families, collected side by side, so that members find them in the cache."""
+
+    families: Families
+    links: LinkTable
+    rows: IntArray
+    price: PipelinePrice
 
 
 @dataclass(frozen=True)
 class _Expansion:
-    """Families with their replicas divided into shards, and where their collectives stand."""
+    """Families of a part with their replicas divided into shards."""
 
-    strategy: StrategyColumns
-    family_rows: IntArray
-    price: PipelinePrice
+    part_rows: IntArray
     link_rows: IntArray
+    dp_shard: FloatArray
+    shards: ShardDegrees
+    states: tuple[StageState, ...]
 
     def __len__(self) -> int:
-        return len(self.family_rows)
-
-    def take(self, rows: IntArray) -> _Expansion:
-        """Return some of the rows."""
-        return _Expansion(
-            take(self.strategy, rows),
-            self.family_rows[rows],
-            take_rows(self.price, rows),
-            self.link_rows[rows],
-        )
+        return len(self.part_rows)
 
 
 def members(
@@ -59,8 +79,8 @@ def members(
     Offload is priced only where the same plan does not fit without it: it never makes a step
     faster, so elsewhere its members are dominated, and counted so.
     """
-    whole = _whole(families, links, rows)
-    shards = _divided(families, links, rows)
+    part = _Part(families, links, rows, take_rows(families.price, rows))
+    whole, shards = _whole(space, part), _divided(space, part)
     for stage, reshard in space.zero_choices:
         expansion = whole if stage == 0 else shards
         structure = Structure(
@@ -69,60 +89,69 @@ def members(
             overlap_data_parallel=space.overlaps_data_parallel,
         )
         if len(expansion):
-            yield from _with_offloads(space, structure, expansion, links, counts)
+            yield from _with_offloads(space, part, structure, expansion, counts)
 
 
 def _with_offloads(
-    space: SearchSpace, structure: Structure, expansion: _Expansion, links: LinkTable,
-    counts: Counts,
-) -> Iterator[Block]:  # fmt: skip
+    space: SearchSpace, part: _Part, structure: Structure, expansion: _Expansion, counts: Counts
+) -> Iterator[Block]:
     """Yield what fits as it is, then what fits with each kind of offload but not without."""
     for number, offload in enumerate(space.offloads):
         chosen = replace(structure, offload=offload)
-        memory, fits = fits_memory(space.problem, chosen, expansion.strategy, expansion.price)
+        memory, fits = fits_memory(space.problem, chosen, expansion.shards, expansion.states)
         fitting = np.flatnonzero(fits)
         counts.priced += len(fitting)
         counts.does_not_fit += len(expansion) - len(fitting)
         if len(fitting):
-            yield _block(space, chosen, expansion.take(fitting), memory[fitting], links)
+            yield _block(space, part, chosen, expansion, fitting, memory)
         if number == 0 and offload is Offload.NONE:
             counts.dominated += len(fitting) * (len(space.offloads) - 1)
-            if len(fitting):
-                expansion = expansion.take(np.flatnonzero(~fits))
+            if len(fitting) and len(space.offloads) > 1:
+                expansion = take_rows(expansion, np.flatnonzero(~fits))
         if not len(expansion):
             return
 
 
 def _block(
-    space: SearchSpace, structure: Structure, expansion: _Expansion, memory_bytes: FloatArray,
-    links: LinkTable,
+    space: SearchSpace, part: _Part, structure: Structure, expansion: _Expansion,
+    rows: IntArray, memory_bytes: FloatArray,
 ) -> Block:  # fmt: skip
-    """Return priced members."""
+    """Return some rows of an expansion, priced."""
+    part_rows = expansion.part_rows[rows]
+    price = take_rows(replace(part.price, states=()), part_rows)
     time = step_times(
-        space.problem, structure, expansion.strategy, expansion.price,
-        links.take(expansion.link_rows, structure.zero_stage),
+        space.problem, structure, take_rows(expansion.shards, rows), price,
+        part.links.take(expansion.link_rows[rows], structure.zero_stage),
     )  # fmt: skip
     return Block(
-        structure, expansion.strategy, expansion.family_rows, expansion.price, time, memory_bytes
-    )
+        part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
+        memory_bytes[rows],
+    )  # fmt: skip
 
 
-def _whole(families: Families, links: LinkTable, rows: IntArray) -> _Expansion:
+def _whole(space: SearchSpace, part: _Part) -> _Expansion:
     """Return the families with all replicas whole: without ZeRO there is no other way."""
-    strategy = take(families.strategy, rows)
-    ones = np.ones(len(rows))
-    strategy = replace(strategy, dp_replicate=strategy.dp, dp_shard=ones)
-    return _Expansion(strategy, rows, take_rows(families.price, rows), links.whole_row[rows])
+    number = len(part.rows)
+    link_rows = part.links.whole_row[part.rows]
+    return _expansion(space, part, np.arange(number), link_rows, np.ones(number))
 
 
-def _divided(families: Families, links: LinkTable, rows: IntArray) -> _Expansion:
+def _divided(space: SearchSpace, part: _Part) -> _Expansion:
     """Return the families with every division of their replicas that shards something."""
-    counts = links.num_divisions[rows]
-    index = np.repeat(np.arange(len(rows)), counts)
+    counts = part.links.num_divisions[part.rows]
+    index = np.repeat(np.arange(len(part.rows)), counts)
     offset = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
-    family_rows = rows[index]
-    link_rows = links.first_division[family_rows] + offset
-    shard = links.dp_shard[link_rows]
-    strategy = take(families.strategy, family_rows)
-    strategy = replace(strategy, dp_shard=shard, dp_replicate=strategy.dp / shard)
-    return _Expansion(strategy, family_rows, take_rows(families.price, family_rows), link_rows)
+    link_rows = part.links.first_division[part.rows][index] + offset
+    return _expansion(space, part, index, link_rows, part.links.dp_shard[link_rows])
+
+
+def _expansion(
+    space: SearchSpace, part: _Part, index: IntArray, link_rows: IntArray, dp_shard: FloatArray
+) -> _Expansion:
+    """Return families of a part, each with one division of its replicas."""
+    names = ("cp", "tp", "ep", "etp") if space.problem.num_experts else ("cp",)
+    whole = part.families.strategy
+    needed = {name: getattr(whole, name)[part.rows][index] for name in names}
+    strategy = replace(stack([make_strategy()]), dp_shard=dp_shard, **needed)
+    states = take_rows(part.price.states, index)
+    return _Expansion(index, link_rows, dp_shard, shard_degrees(space.problem, strategy), states)

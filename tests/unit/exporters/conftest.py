@@ -7,6 +7,8 @@ import pytest
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.step import TIME_PARTS
 from meshwright.plans import Candidate, Estimate, Plan, Segment
 from meshwright.spec.workload import Precision, Training
 from meshwright.strategy.strategy import Structure, make_strategy
@@ -15,8 +17,11 @@ from meshwright.strategy.strategy import Structure, make_strategy
 def hand_made_estimate(num_devices: int) -> Estimate:
     """Return an estimate of round numbers; no exporter prices anything."""
     return Estimate(
-        fidelity="closed_form", is_calibrated=False, step_time_s=2.5, time_parts_s={},
-        memory_bytes=2.0**36, memory_parts_bytes={}, fullest_stage="first",
+        fidelity="closed_form", is_calibrated=False, step_time_s=2.5,
+        time_parts_s=dict.fromkeys(TIME_PARTS, 0.0) | {"compute_s": 2.5},
+        memory_bytes=2.0**36,
+        memory_parts_bytes=dict.fromkeys(MEMORY_PARTS, 0.0) | {"weights_bytes": 2.0**36},
+        fullest_stage="first",
         memory_capacity_bytes=80 * 2.0**30, host_bytes_per_device=0.0,
         num_devices_used=num_devices, num_micro_batches=1, tokens_per_s=1.0,
         tokens_per_s_per_device=1.0, mfu_causal=0.4, mfu_full=0.4, hfu=0.4, energy_j=None,
