@@ -74,16 +74,21 @@ def matmul_traffic_bytes(
     return count * (operands + engine.activation_bytes * rows * columns)
 
 
-def attended_fraction(sequence_length: Any, window: float | None, causal: bool) -> Any:
+def attended_fraction(
+    sequence_length: Any, window: float | None, causal: bool, *, is_chunked: bool = False
+) -> Any:
     """Return the share of the s x s score matrix that a kernel computes [1].
 
-    Full: 1. Causal: (s + 1) / 2s. Window w < s, causal: (w s - w (w - 1) / 2) / s^2.
+    Full: 1. Causal: (s + 1) / 2s. Sliding window w < s, causal: (w s - w (w - 1) / 2) / s^2.
+    Chunks of w tokens, causal inside each: (w + 1) / 2s.
     """
     if not causal:
         return sequence_length / sequence_length
     if window is None:
         return (sequence_length + 1.0) / (2.0 * sequence_length)
     seen = smaller(float(window), sequence_length)
+    if is_chunked:
+        return (seen + 1.0) / (2.0 * sequence_length)
     return (seen * sequence_length - seen * (seen - 1.0) / 2.0) / (
         sequence_length * sequence_length
     )

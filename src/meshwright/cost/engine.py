@@ -45,9 +45,14 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) 
 
 
 def make_engine(
-    chip: ChipSpec, precision: Precision, software: SoftwareStack, calibration: CalibrationOf[Any]
+    chip: ChipSpec,
+    precision: Precision,
+    software: SoftwareStack,
+    calibration: CalibrationOf[Any],
+    *,
+    speed_factor: float = 1.0,
 ) -> Engine:
-    """Return the engine of one device.
+    """Return the engine of one device; ``speed_factor`` is the share of its cores that work.
 
     Low-precision linear layers leave attention, logits and elementwise work in the activation
     type, so they have their own rate.
@@ -56,10 +61,10 @@ def make_engine(
     if bandwidth is None:
         message = "unknown, but every price needs it"
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
-    activation_peak = stated_rate(chip, precision.activation)
+    activation_peak = stated_rate(chip, precision.activation) * speed_factor
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration),
-        edge_flops_per_s=reached_rate(chip, precision.activation, calibration),
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * speed_factor,
+        edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * speed_factor,
         attention_forward_flops_per_s=activation_peak * calibration.attention_forward_efficiency,
         attention_backward_flops_per_s=activation_peak * calibration.attention_backward_efficiency,
         memory_bytes_per_s=bandwidth * calibration.memory_efficiency,

@@ -39,7 +39,8 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     assert spec is not None
     length = layer.sequence_length
     is_whole = op.is_materialized_attention
-    share = attended_fraction(length, spec.window, causal and not is_whole)
+    is_chunked = spec.window_kind == "chunked"
+    share = attended_fraction(length, spec.window, causal and not is_whole, is_chunked=is_chunked)
     heads = layer.size("query_heads")
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
     flops = layer.tokens * length * share * heads * per_score

@@ -113,6 +113,9 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             f"outside the evidence: MFU {price.mfu_full:.0%} is above the best reported for "
             f"{problem.system.chip.name} in {work.precision.matmul} ({limit:.0%})"
         )
+    slowest = problem.system.slowest_speed_factor
+    if slowest < 1.0:
+        notes.append(f"the slowest device runs at {slowest:.0%} and sets the pace of all")
     unused = problem.system.num_alive - price.num_devices_used
     if unused:
         notes.append(f"{unused} of {problem.system.num_alive} devices stay idle")

@@ -11,7 +11,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.rules import Case, Refusal
-from meshwright.strategy.strategy import Strategy, Structure, stack
+from meshwright.strategy.strategy import Offload, Strategy, Structure, stack
 
 
 def check(
@@ -41,6 +41,9 @@ def check_problem(problem: Problem, strategy: Strategy, structure: Structure) ->
     if bool(crosses_data_parallel_network(network)[0]):
         message = "an axis other than dp crosses a network that carries dp only"
         faults.append(Fault(DATA_PARALLEL_ONLY, message, "smaller tp, cp, pp or ep"))
+    if structure.offload is not Offload.NONE and problem.system.host is None:
+        message = f"{problem.system.name} has no host memory to offload to"
+        faults.append(Fault("offload-without-host", message, "offload=none"))
     given = problem.system.num_alive
     if strategy.num_devices > given:
         used = f"{strategy.num_devices:.0f}"

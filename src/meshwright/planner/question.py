@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -39,6 +39,7 @@ def make_problem(
     """Return the question with its specifications loaded."""
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
+    refuse_mixed_chips(system_spec)
     longest = model_spec.max_sequence_length
     if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
         fault = Fault(
@@ -50,6 +51,14 @@ def make_problem(
         raise SpecError(fault)
     constants = load_calibration(system_spec.chip.family, calibration)
     return Problem(model_spec, system_spec, workload, constants)
+
+
+def refuse_mixed_chips(system: SystemSpec) -> None:
+    """Raise an error for a system of several types of chips, which no price covers."""
+    if system.other_chips:
+        names = sorted({system.chip.name, *(chip.name for chip in system.other_chips.values())})
+        message = f"{system.name} mixes {', '.join(names)}; plans are for one type of chip"
+        raise UnsupportedError(f"{message}: plan each part on its own")
 
 
 def problem_of(plan: Plan) -> Problem:

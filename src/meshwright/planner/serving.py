@@ -8,6 +8,7 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.planner.answers import version
+from meshwright.planner.question import refuse_mixed_chips
 from meshwright.pricing.serving_problem import ServingProblem
 from meshwright.search.serving.search import Objective, search_serving
 from meshwright.search.serving.space import ServingSpace
@@ -45,6 +46,7 @@ def serve(
     """
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
+    refuse_mixed_chips(system_spec)
     constants = load_calibration(system_spec.chip.family, calibration)
     problem = ServingProblem(model_spec, system_spec, workload, constants)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})

@@ -57,7 +57,13 @@ class ProblemOf(ABC, Generic[Work]):
     def engine(self) -> Engine:
         """What one device does in a second."""
         work = self.workload
-        return make_engine(self.system.chip, work.precision, work.software, self.calibration)
+        return make_engine(
+            self.system.chip,
+            work.precision,
+            work.software,
+            self.calibration,
+            speed_factor=min(self.system.slowest_speed_factor, 1.0),
+        )
 
     @cached_property
     def efficiencies(self) -> tuple[Any, ...]:

@@ -222,8 +222,10 @@ def energy_and_cost(
     """Return the energy [J] and the rent [USD] of a step; NaN where they are not known."""
     system = problem.system
     busy_s = time.compute_s + time.recompute_s + time.optimizer_s
+    optimizer_bytes = time.optimizer_s * problem.engine.memory_bytes_per_s
     energy = device_energy_j(
-        system.chip, time.total_s, busy_s, price.flops, price.memory_traffic_bytes,
+        system.chip, time.total_s, busy_s, price.flops,
+        price.memory_traffic_bytes + optimizer_bytes,
         price.link_traffic_bytes, system.link_energy_j_per_byte,
     )  # fmt: skip
     num_devices = strategy.num_devices

@@ -126,6 +126,12 @@ class SystemSpec(Declaration):
         return self.levels[0].energy_j_per_byte if self.levels else None
 
     @property
+    def slowest_speed_factor(self) -> float:
+        """Share of the full rate of the slowest working device: it sets the pace of all."""
+        dead = set(self.dead_devices)
+        return min((f for d, f in self.speed_factors.items() if d not in dead), default=1.0)
+
+    @property
     def num_alive(self) -> int:
         """Devices that work."""
         return self.num_devices - len(set(self.dead_devices))

@@ -1,0 +1,67 @@
+"""The engine of one device: rates of chip, type and calibration; the slowest device's pace."""
+
+import pytest
+
+from meshwright.base.errors import SpecError, UnsupportedError
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_system
+from meshwright.cost.compute import attended_fraction
+from meshwright.cost.engine import make_engine, reached_rate, stated_rate
+from meshwright.planner import check, estimate, training
+from meshwright.spec.workload import Precision, SoftwareStack
+from meshwright.strategy.strategy import Offload, Structure, make_strategy
+
+H100, HOPPER = load_chip("H100"), load_calibration("hopper")
+
+
+def test_a_measured_rate_stands_over_the_data_sheet():
+    assert stated_rate(H100, "bf16") == 989e12
+    assert reached_rate(H100, "bf16", HOPPER) == 794.5e12
+
+
+def test_a_type_without_a_rate_is_an_error_that_names_those_there():
+    with pytest.raises(SpecError, match="A100 has no rate for fp8"):
+        stated_rate(load_chip("A100"), "fp8")
+
+
+def test_recorded_graphs_launch_for_nothing():
+    recorded = make_engine(H100, Precision(), SoftwareStack(cuda_graphs=True), HOPPER)
+    assert recorded.launch_s == 0.0
+    assert make_engine(H100, Precision(), SoftwareStack(), HOPPER).launch_s > 0.0
+
+
+def test_the_slowest_working_device_sets_the_pace():
+    whole = load_system("8xH100")
+    slow = whole.model_copy(update={"speed_factors": {2: 0.5, 5: 0.25}, "dead_devices": (5,)})
+    assert slow.slowest_speed_factor == 0.5
+    work = training("8xH100", global_batch_size=16, sequence_length=2048)
+    one = make_strategy(dp_shard=7)
+    times = [
+        estimate("llama3-8b", system, work, one, Structure(sequence_parallel=False, zero_stage=3))
+        for system in (whole, slow)
+    ]
+    compute = [plan.best.estimate.time_parts_s["compute_s"] for plan in times]
+    assert 1.5 * compute[0] < compute[1] <= 2.0 * compute[0]
+    assert any("50%" in note for note in times[1].warnings)
+
+
+def test_a_mix_of_chips_is_refused_by_name():
+    mixed = load_system("8xH100").model_copy(update={"other_chips": {3: load_chip("A100")}})
+    work = training("8xH100", global_batch_size=16, sequence_length=2048)
+    with pytest.raises(UnsupportedError, match="mixes A100, H100"):
+        check("llama3-8b", mixed, work, make_strategy(dp_shard=8), Structure())
+
+
+def test_offload_needs_a_host():
+    work = training("wafer-4x8", global_batch_size=32, sequence_length=2048)
+    structure = Structure(sequence_parallel=False, zero_stage=1, offload=Offload.OPTIMIZER)
+    faults = check("gpt3-6.7b", "wafer-4x8", work, make_strategy(dp_shard=32), structure)
+    assert [fault.path for fault in faults] == ["offload-without-host"]
+
+
+def test_chunks_see_themselves_only():
+    """Four tokens in chunks of two: 1 + 2 + 1 + 2 of 16 scores."""
+    assert attended_fraction(4.0, 2.0, True, is_chunked=True) == 6 / 16
+    assert attended_fraction(4.0, 2.0, True) == 7 / 16
+    assert attended_fraction(4.0, 8.0, True, is_chunked=True) == 10 / 16
