@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Candidate, Plan, Replan, WhyNot
-from meshwright.report.bars import WIDTH, bar_lines, words
+from meshwright.report.lines import memory_lines, time_lines, words, wrapped
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -22,9 +21,10 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
     yield question_line(plan)
     yield from verdict_lines(plan)
     yield ""
-    yield from memory_lines(plan.best)
+    yield from device_lines(plan.best)
     yield ""
-    yield from time_lines(plan.best)
+    step = plan.best.estimate
+    yield from time_lines("time of a step", step.time_parts_s, step.step_time_s)
     yield ""
     if plan.runners_up:
         yield from ranking_lines(plan)
@@ -99,14 +99,12 @@ def _cost_line(plan: Plan) -> str:
     return "cost  " + ", ".join(parts)
 
 
-def memory_lines(candidate: Candidate) -> Iterator[str]:
-    """Yield the memory of the fullest device, part by part."""
+def device_lines(candidate: Candidate) -> Iterator[str]:
+    """Yield the memory of the fullest device, and what lies in its host."""
     price = candidate.estimate
-    used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
     where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
-    yield f"memory of the fullest device ({where}): {used} of {room}"
-    parts = {words(name): size for name, size in price.memory_parts_bytes.items() if size}
-    yield from bar_lines(parts, format_bytes, whole=price.memory_capacity_bytes)
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
     if price.host_bytes_per_device:
         yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
 
@@ -116,21 +114,13 @@ def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
     price = plan.best.estimate
     yield question_line(plan)
     yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
-    yield from memory_lines(plan.best)
+    yield from device_lines(plan.best)
     if would_fit:
         yield "least changes that fit:"
         for entry in would_fit:
             yield from wrapped(f"  {format_bytes(entry.estimate.memory_bytes):>9}  ", entry.text)
     for warning in plan.warnings:
         yield from wrapped("note: ", warning)
-
-
-def time_lines(candidate: Candidate) -> Iterator[str]:
-    """Yield the time of a step on the slowest stage, part by part."""
-    price = candidate.estimate
-    yield f"time of a step: {format_seconds(price.step_time_s)}"
-    parts = {words(name): seconds for name, seconds in price.time_parts_s.items() if seconds}
-    yield from bar_lines(parts, format_seconds)
 
 
 def ranking_lines(plan: Plan) -> Iterator[str]:
@@ -223,11 +213,3 @@ def proof_lines(plan: Plan) -> Iterator[str]:
             f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
         )
         yield from wrapped("robust: ", text)
-
-
-def wrapped(head: str, text: str) -> Iterator[str]:
-    """Yield a text behind a head, wrapped under it."""
-    yield from textwrap.wrap(
-        text, WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), 24),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.bars import WIDTH, bar_lines, words
+from meshwright.report.lines import memory_lines, time_lines, wrapped
 from meshwright.serving_plans import ServingCandidate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
@@ -35,7 +34,7 @@ def serving_lines(plan: ServingPlan) -> list[str]:
 
 
 def _lines(plan: ServingPlan) -> Iterator[str]:
-    yield from _wrapped("", _question(plan))
+    yield from wrapped("", _question(plan))
     yield from _verdict(plan)
     yield ""
     yield from _memory(plan.best)
@@ -50,7 +49,7 @@ def _lines(plan: ServingPlan) -> Iterator[str]:
     yield from _limits(plan)
     yield from _proof(plan)
     for warning in plan.warnings:
-        yield from _wrapped("note: ", warning)
+        yield from wrapped("note: ", warning)
 
 
 def _question(plan: ServingPlan) -> str:
@@ -88,7 +87,7 @@ def _verdict(plan: ServingPlan) -> Iterator[str]:
     if price.energy_j_per_million_tokens is not None:
         energy = f"{price.energy_j_per_million_tokens / JOULES_PER_KWH:.3g} kWh/Mtok"
     yield f"cost  {money}, {energy}; fidelity {price.fidelity}"
-    yield from _wrapped("plan  ", plan.best.text)
+    yield from wrapped("plan  ", plan.best.text)
     yield (
         f"      {price.num_devices_used} devices, {price.sequences_in_flight:,.0f} sequences in "
         f"flight, room for {price.most_sequences:,}"
@@ -98,20 +97,16 @@ def _verdict(plan: ServingPlan) -> Iterator[str]:
 def _memory(candidate: ServingCandidate) -> Iterator[str]:
     """Yield the memory of the fullest device, part by part."""
     price = candidate.estimate
-    used, room = format_bytes(price.memory_bytes), format_bytes(price.memory_capacity_bytes)
     where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
-    yield f"memory of the fullest device ({where}): {used} of {room}"
-    parts = {words(name): size for name, size in price.memory_parts_bytes.items() if size}
-    yield from bar_lines(parts, format_bytes, whole=price.memory_capacity_bytes)
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
 
 
 def _time(plan: ServingPlan) -> Iterator[str]:
     """Yield the latency, part by part."""
     price = plan.best.estimate
     name = "time per output token" if plan.is_decode else "time to the first token"
-    yield f"{name}: {format_seconds(price.latency_s)}"
-    parts = {words(part): seconds for part, seconds in price.time_parts_s.items() if seconds}
-    yield from bar_lines(parts, format_seconds)
+    yield from time_lines(name, price.time_parts_s, price.latency_s)
 
 
 def _ranking(plan: ServingPlan) -> Iterator[str]:
@@ -123,7 +118,7 @@ def _ranking(plan: ServingPlan) -> Iterator[str]:
             f"  {number}  {price.tokens_per_s:>11,.0f}  {format_seconds(price.latency_s):>8} "
             f"{format_bytes(price.memory_bytes):>9}  "
         )
-        yield from _wrapped(head, entry.text)
+        yield from wrapped(head, entry.text)
 
 
 def _front(front: ServingFront) -> Iterator[str]:
@@ -137,7 +132,7 @@ def _front(front: ServingFront) -> Iterator[str]:
             f"  {front.tokens_per_s_per_user[index]:>10,.1f} "
             f"{front.tokens_per_s_per_device[index]:>10,.1f}  "
         )
-        yield from _wrapped(head, front.plans[index])
+        yield from wrapped(head, front.plans[index])
 
 
 def _limits(plan: ServingPlan) -> Iterator[str]:
@@ -146,7 +141,7 @@ def _limits(plan: ServingPlan) -> Iterator[str]:
     name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
     headroom = format_bytes(price.memory_capacity_bytes - price.memory_bytes)
     text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
-    yield from _wrapped("limits: ", text)
+    yield from wrapped("limits: ", text)
 
 
 def _proof(plan: ServingPlan) -> Iterator[str]:
@@ -155,17 +150,9 @@ def _proof(plan: ServingPlan) -> Iterator[str]:
     if cover is None:
         return
     refused = sum(cover.num_refused.values())
-    yield from _wrapped(
+    yield from wrapped(
         "proof: ",
         f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
         f"by rule + {cover.num_over_memory:,} over memory; {plan.num_too_slow:,} of the priced ones"
         f" are too slow; {cover.elapsed_s:.2f} s",
     )
-
-
-def _wrapped(head: str, text: str) -> Iterator[str]:
-    """Yield a text behind a head, wrapped under it."""
-    yield from textwrap.wrap(
-        text, WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), 24),
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip

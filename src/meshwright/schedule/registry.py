@@ -82,5 +82,34 @@ class PipelineSchedule(Protocol):
         """Return what a stage does, in its order."""
 
 
+class OneChunk:
+    """What schedules of one chunk per stage share: fill, work, drain."""
+
+    rule = "one virtual stage"
+
+    @staticmethod
+    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+        """Return whether (or for which rows) the schedule exists."""
+        return num_virtual_stages == 1
+
+    @staticmethod
+    def bubble_s(
+        forward_s: Num,
+        backward_input_s: Num,
+        backward_weight_s: Num,
+        send_s: Num,
+        num_stages: Num,
+        num_virtual_stages: Num,
+        num_micro_batches: Num,
+    ) -> Num:
+        """Idle time of one step [s]: (p - 1) (t_f + t_b + 2 t_send)."""
+        return (num_stages - 1) * (forward_s + backward_input_s + backward_weight_s + 2 * send_s)
+
+    @staticmethod
+    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+        """One activation forward and one gradient backward for each chunk."""
+        return 2 * num_virtual_stages
+
+
 schedules: Registry[type[PipelineSchedule]] = Registry("pipeline schedule")
 """Keyed by the values of the strategy's schedule kind."""

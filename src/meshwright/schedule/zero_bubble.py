@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright.base.arrays import Num, positive_part, smaller
-from meshwright.schedule.registry import Task, TaskKind, schedules
+from meshwright.schedule.registry import OneChunk, Task, TaskKind, schedules
 
 
 @schedules.register("zero_bubble")
-class ZeroBubble:
+class ZeroBubble(OneChunk):
     """1F1B whose backward pass is split; stage s delays its weight gradients by s micro-batches.
 
     Every stage then holds at most min(m, p) micro-batches: what stage 0 of 1F1B holds.
 
     Source: Qi et al. 2023, Zero Bubble Pipeline Parallelism (arXiv 2401.10241), section 2.2.
     """
-
-    rule = "one virtual stage"
-
-    @staticmethod
-    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
-        """Return whether (or for which rows) the schedule exists."""
-        return num_virtual_stages == 1
 
     @staticmethod
     def bubble_s(
@@ -43,11 +34,6 @@ class ZeroBubble:
         fill_and_drain_s = (num_stages - 1) * (forward_s + backward_input_s + 2 * send_s)
         bubble: Num = fill_and_drain_s - (smaller(num_micro_batches, num_stages) - 1) * filled_s
         return bubble
-
-    @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
-        """One activation forward and one gradient backward for each chunk."""
-        return 2 * num_virtual_stages
 
     @staticmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:

@@ -8,7 +8,7 @@ import pytest
 
 from meshwright import plans
 from meshwright.cli.main import main
-from meshwright.report.bars import bar_lines
+from meshwright.report.lines import bar_lines
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]

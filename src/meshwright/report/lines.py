@@ -1,8 +1,11 @@
-"""Bars of text: parts of a whole, largest first, within 100 columns."""
+"""Lines of text within 100 columns: parts of a whole as bars, wrapped sentences."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
+
+from meshwright.base.units import format_bytes, format_seconds
 
 WIDTH = 100
 BAR = 40
@@ -38,3 +41,28 @@ def words(name: str) -> str:
     for suffix in ("_bytes", "_s"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
+
+
+def memory_lines(
+    parts: Mapping[str, float], needed_bytes: float, capacity_bytes: float, where: str
+) -> Iterator[str]:
+    """Yield the memory of the fullest device, part by part."""
+    used, room = format_bytes(needed_bytes), format_bytes(capacity_bytes)
+    yield f"memory of the fullest device ({where}): {used} of {room}"
+    named = {words(name): size for name, size in parts.items() if size}
+    yield from bar_lines(named, format_bytes, whole=capacity_bytes)
+
+
+def time_lines(what: str, parts: Mapping[str, float], total_s: float) -> Iterator[str]:
+    """Yield a time, part by part."""
+    yield f"{what}: {format_seconds(total_s)}"
+    named = {words(name): seconds for name, seconds in parts.items() if seconds}
+    yield from bar_lines(named, format_seconds)
+
+
+def wrapped(head: str, text: str) -> Iterator[str]:
+    """Yield a text behind a head, wrapped under it."""
+    yield from textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), 24),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
