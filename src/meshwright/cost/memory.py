@@ -90,7 +90,8 @@ def memory_use(
     """Return the memory of one device of a stage in training.
 
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
-    section 5). What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind.
+    section 5). What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. ZeRO-3 that
+    keeps gathered weights until the backward pass holds the whole stage.
     """
     stage = structure.zero_stage
     weights = resident_bytes(state, optimizer.weight_bytes_per_param, shards, is_sharded=stage >= 3)
@@ -100,9 +101,11 @@ def memory_use(
     states = resident_bytes(state, optimizer.state_bytes_per_param, shards, is_sharded=stage >= 1)
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
     all_params = state.dense_params + state.expert_params
-    whole_layers = all_params * part_at_work * optimizer.gathered_weight_bytes_per_param
+    whole_stage = all_params * optimizer.gathered_weight_bytes_per_param
+    whole_layers = whole_stage * part_at_work
+    brought_in = whole_layers if structure.reshard_after_forward else whole_stage
     activations = state.kept_bytes * state.in_flight
-    gathered = whole_layers if stage >= 3 else weights * 0.0
+    gathered = brought_in if stage >= 3 else weights * 0.0
     if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
         states = states * 0.0
     if structure.offload in (Offload.WEIGHTS, Offload.ALL):

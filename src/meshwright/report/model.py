@@ -203,7 +203,7 @@ def _attention_described(attention: AttentionSpec) -> str:
 def _operator_lines(operators: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the operator table; FLOPs are of the forward pass for one token."""
     yield "operators (forward FLOP for each token; attention: for each key it sees)"
-    yield f"  {'name':<28}{'kind':<13}{'layers':>6}  {'parameters':>15}  {'FLOP/token':>15}  output"
+    yield f"  {'name':<28}{'kind':<12}{'count':>5} {'parameters':>14} {'FLOP/token':>14}  of a token"
     place = ""
     for row in operators:
         if row["place"] != place:
@@ -211,8 +211,13 @@ def _operator_lines(operators: list[dict[str, Any]]) -> Iterator[str]:
             yield f"  {place}"
         per_key = row["forward_flops_per_token_and_key"]
         flops = f"{per_key:,.0f} /key" if per_key else f"{row['forward_flops_per_token']:,.0f}"
-        output = " + ".join(row["dims"]["outputs"])
-        yield (
-            f"    {row['name']:<26}{row['kind']:<13}{row['num_layers']:>6}"
-            f"  {row['num_params']:>15,}  {flops:>15}  {output}"
+        head = (
+            f"    {row['name']:<26}{row['kind']:<12}{row['num_layers']:>5}"
+            f" {row['num_params']:>14,} {flops:>14}  "
         )
+        first, *others = (
+            output.removeprefix("routed_").removeprefix("tokens x ")
+            for output in row["dims"]["outputs"]
+        )
+        yield head + first
+        yield from (" " * len(head) + output for output in others)

@@ -156,6 +156,8 @@ def take(columns: StrategyColumns, rows: Any) -> StrategyColumns:
 def plan_string(strategy: Strategy, structure: Structure) -> str:
     """Return the plan as the field writes it: ``tp8 pp4 dp2 mbs1, sp, zero1, recompute=none``."""
     replicated = " hybrid" if strategy.dp_replicate > 1 else ""
+    if structure.zero_stage == 3 and not structure.reshard_after_forward:
+        replicated += " no-reshard"
     choices = (
         ("sp", structure.sequence_parallel and strategy.tp > 1),
         (f"zero{structure.zero_stage}{replicated}",
