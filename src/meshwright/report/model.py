@@ -203,7 +203,7 @@ def _attention_described(attention: AttentionSpec) -> str:
 def _operator_lines(operators: list[dict[str, Any]]) -> Iterator[str]:
     """Yield the operator table; FLOPs are of the forward pass for one token."""
     yield "operators (forward FLOP for each token; attention: for each key it sees)"
-    yield f"  {'name':<28}{'kind':<12}{'count':>5} {'parameters':>14} {'FLOP/token':>14}  of a token"
+    yield f"  {'name':<28}{'kind':<12}{'count':>5} {'parameters':>14} {'FLOP/token':>14}  per token"
     place = ""
     for row in operators:
         if row["place"] != place:
