@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "mw"
+ALL_CORES = ["-n", "auto", "--dist", "worksteal"]
 
 
 @pytest.fixture
@@ -116,8 +117,8 @@ def test_any_other_word_becomes_the_meshwright_command(mw, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "tools", "pytest_words"),
     [
-        ([], ["ruff", "ruff", "mypy"], []),
-        (["--quick"], ["ruff", "ruff"], ["-m", "not slow"]),
+        ([], ["ruff", "ruff", "mypy"], ALL_CORES),
+        (["--quick"], ["ruff", "ruff"], ["-m", "not slow", *ALL_CORES]),
         (["tests/unit", "-k", "bubble"], [], ["tests/unit", "-k", "bubble"]),
     ],
 )
