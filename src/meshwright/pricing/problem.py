@@ -104,8 +104,22 @@ class ProblemOf(ABC, Generic[Work]):
     def network_with(self, strides: Mapping[str, Any], strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies whose strides are known."""
         kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
-        levels = self.system.levels
-        return AxisNetwork(levels, self.efficiencies, strategy, strides, {"kv_heads": kv_heads})
+        return AxisNetwork(
+            levels=self.system.levels,
+            efficiency=self.efficiencies,
+            strategy=strategy,
+            strides=strides,
+            sizes={"kv_heads": kv_heads},
+            experts_per_token=self.experts_per_token,
+        )
+
+    @property
+    def experts_per_token(self) -> int:
+        """Experts that a token visits, where its copies for one host travel as one; else 0."""
+        if not self.workload.software.deduplicated_dispatch:
+            return 0
+        kinds = self.model.layer_kinds
+        return max((kind.experts.top_k for kind in kinds if kind.experts), default=0)
 
     @property
     def has_grid(self) -> bool:

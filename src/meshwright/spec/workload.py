@@ -51,8 +51,10 @@ class SoftwareStack(Declaration):
     """Kernel launches are recorded: no launch cost."""
     async_tensor_parallel: bool = False
     """Collectives of tp are decomposed and overlapped with the matrix product."""
+    deduplicated_dispatch: bool = True
+    """A token goes to a host once, however many of its experts are there; inside, to each."""
     fused_loss: bool = False
-    """Logits are never materialised as a whole."""
+    """Logits are never materialised as a whole. Their memory is priced as if they were."""
 
 
 class Training(Declaration):
