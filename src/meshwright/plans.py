@@ -313,13 +313,31 @@ def _finite(text: str) -> float:
 def validated(adapter: TypeAdapter[Answer], data: dict[str, Any], origin: str) -> Answer:
     """Return the answer that data describe, or every fault of them at once."""
     try:
-        return adapter.validate_python(data)
+        answer = adapter.validate_python(data)
     except ValidationError as error:
         faults = [
             Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])
             for entry in error.errors()
         ]
         raise SpecError(faults, origin=origin) from error
+    endless = list(_not_finite(answer, ""))
+    if endless:
+        raise SpecError(endless, origin=origin)
+    return answer
+
+
+def _not_finite(value: Any, path: str) -> Iterator[Fault]:
+    """Yield the numbers that a text such as "nan" became: no plan has them."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Fault(path, f"found {value}, expected a finite number")
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _not_finite(entry, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from _not_finite(entry, f"{path}.{index}")
 
 
 def _drop_derived(data: dict[str, Any]) -> None:

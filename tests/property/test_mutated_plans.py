@@ -79,6 +79,14 @@ def test_a_mutated_plan_is_read_or_refused(original, data):
         assert str(refusal).startswith("plan.json: ")
 
 
+@pytest.mark.parametrize("text", ["nan", "NAN", "inf", "-Infinity"])
+def test_a_text_is_no_way_around_finite_numbers(original, text):
+    changed = copy.deepcopy(original)
+    changed["best"]["estimate"]["step_time_s"] = text
+    with pytest.raises(SpecError, match=r"best\.estimate\.step_time_s"):
+        plans.from_json(json.dumps(changed))
+
+
 @settings(max_examples=50, deadline=None)
 @given(cut=st.floats(0, 1), junk=st.text(max_size=5))
 def test_a_cut_plan_is_refused(original, cut, junk):

@@ -10,10 +10,10 @@ from meshwright.base.units import format_bytes
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.energy import goodput_fraction
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
-from meshwright.pricing.estimates import figures
-from meshwright.pricing.price import price_one
+from meshwright.pricing.estimates import Figures, figures
+from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
-from meshwright.strategy.strategy import Strategy, Structure, plan_string
+from meshwright.strategy.strategy import Strategy, Structure, plan_string, stack
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Found, SearchResult
@@ -23,7 +23,24 @@ FIDELITY = "closed_form"
 
 def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
     """Return one strategy with its full price."""
-    known = figures(problem, price_one(problem, structure, strategy))
+    return candidates(problem, [strategy], structure)[0]
+
+
+def candidates(
+    problem: Problem, strategies: list[Strategy], structure: Structure
+) -> list[Candidate]:
+    """Return strategies under one structure, each with its full price: one set of columns."""
+    priced = price_columns(problem, structure, stack(strategies))
+    return [
+        _candidate(problem, strategy, structure, figures(problem, priced, row))
+        for row, strategy in enumerate(strategies)
+    ]
+
+
+def _candidate(
+    problem: Problem, strategy: Strategy, structure: Structure, known: Figures
+) -> Candidate:
+    """Return one priced row as the entry of a plan."""
     constants = problem.calibration
     price = Estimate(
         fidelity=FIDELITY,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.planner.answers import candidate, compared
+from meshwright.planner.answers import candidate, candidates, compared
 from meshwright.planner.legality import check_problem
 from meshwright.planner.question import problem_of
 from meshwright.plans import Candidate, Plan
@@ -13,6 +13,7 @@ from meshwright.search.families import SearchSpace
 from meshwright.search.neighbours import leaner, missing_features
 from meshwright.search.sensitivity import Change, changes
 from meshwright.strategy.space import Choices
+from meshwright.strategy.strategy import Strategy, Structure
 
 
 def what_would_change(plan: Plan) -> list[Change]:
@@ -22,12 +23,17 @@ def what_would_change(plan: Plan) -> list[Change]:
 
 def what_would_fit(plan: Plan) -> list[Candidate]:
     """Return the smallest single changes of a plan that fit, nearest first: at most three."""
-    problem, found = problem_of(plan), []
+    problem = problem_of(plan)
+    together: dict[Structure, list[Strategy]] = {}
     for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
         if not check_problem(problem, strategy, structure):
-            entry = candidate(problem, strategy, structure)
-            if entry.estimate.fits:
-                found.append(entry)
+            together.setdefault(structure, []).append(strategy)
+    found = [
+        entry
+        for structure, strategies in together.items()
+        for entry in candidates(problem, strategies, structure)
+        if entry.estimate.fits
+    ]
     return sorted(found, key=lambda entry: entry.estimate.step_time_s)[:3]
 
 

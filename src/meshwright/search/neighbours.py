@@ -14,7 +14,8 @@ Variant = tuple[Strategy, Structure]
 
 def leaner(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
     """Yield plans that differ by one change and need less memory, on as many devices."""
-    for recompute in {Recompute.SELECTIVE, Recompute.FULL} - {structure.recompute}:
+    steps = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    for recompute in steps[steps.index(structure.recompute) + 1 :]:
         yield strategy, replace(structure, recompute=recompute)
     has_shards = strategy.dp_shard * strategy.cp > 1
     for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
