@@ -1,0 +1,56 @@
+"""Loops that numba compiles where it is installed, and plain Python runs where it is not.
+
+A kernel is a function of NumPy arrays and numbers, written in the part of Python that numba
+knows; both ways give the same results. numba is imported when a kernel is first called, never
+before, because that takes longer than most commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from importlib.util import find_spec
+from typing import Any, Generic, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+class Kernel(Generic[Arguments, Result]):
+    """A function that is compiled at its first call, kept on disk for the next process."""
+
+    def __init__(self, plain: Callable[Arguments, Result]) -> None:
+        self.plain = plain
+        """The function as written: for small work, and to compare with."""
+        self._fast: Callable[Arguments, Result] | None = None
+        update_wrapper(self, plain)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        """Run the compiled function."""
+        if self._fast is None:
+            self._fast = self.compile()
+        return self._fast(*args, **kwargs)
+
+    def compile(self) -> Callable[Arguments, Result]:
+        """Return the compiled function; the kernels that it calls are compiled with it."""
+        if not has_numba():
+            return self.plain
+        import numba
+
+        names: dict[str, Any] = self.plain.__globals__
+        for name in self.plain.__code__.co_names:
+            if isinstance(names.get(name), Kernel):
+                names[name] = names[name].compile()
+        fast: Callable[Arguments, Result] = numba.njit(cache=True)(self.plain)
+        return fast
+
+
+def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+    """Return a function of arrays as a kernel."""
+    return Kernel(function)
+
+
+@cache
+def has_numba() -> bool:
+    """Tell whether the extra ``fast`` is installed."""
+    return find_spec("numba") is not None

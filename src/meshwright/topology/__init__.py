@@ -1,0 +1,1 @@
+"""Physical networks: nodes and directed links, one kind of network in each file."""
