@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -14,6 +15,16 @@ from meshwright.collectives.group import Group, Span
 from meshwright.spec.system import NetworkLevel
 
 _GRIDS = ("torus", "mesh")
+
+
+@dataclass(frozen=True)
+class Reach(Generic[Num]):
+    """Where the members of a group lie on the levels of a network, innermost level first."""
+
+    sizes: tuple[Num, ...]
+    """Members that differ at each level; 0 where the group has no such form."""
+    apart: tuple[Num, ...]
+    """Positions between neighbours at each level."""
 
 
 def group_size(group: Group[Num]) -> Num:
@@ -69,6 +80,22 @@ def make_group(
                            worst, levels[0].size))  # fmt: skip
         inside, domain = reached, outer
     return Group(tuple(spans))
+
+
+def make_block_group(
+    levels: Sequence[NetworkLevel], reach: Reach[Num], efficiency: Sequence[Any]
+) -> Group[Num]:
+    """Return the groups of an axis whose members fill blocks of the levels.
+
+    Neighbours that are k apart share each link with k - 1 other groups.
+    """
+    rows = zip(levels, efficiency, reach.sizes, reach.apart, strict=True)
+    return Group(
+        tuple(
+            _span(level, factor, size, apart, 1, size == size, (0.0, 0.0), 1)
+            for level, factor, size, apart in rows
+        )
+    )
 
 
 def _members_inside(domain: int, stride: Any, degree: Any) -> Any:

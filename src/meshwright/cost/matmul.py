@@ -24,8 +24,6 @@ from meshwright.streams.round_model import (
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
-STREAM_BUFFERS = 4.0
-"""Sub-tensors held and arriving in the stream form on a line."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,14 @@ class StreamLinks:
     bandwidth_bytes_per_s: Any
     latency_s: Any
     message_half_bytes: Any
-    num_parts: float
+    num_parts: Any
     """Directions in which pieces of a sub-tensor travel at once: 2 on a cycle."""
+    num_hops: Any
+    """Links between members that are neighbours in the stream."""
+    num_buffers: Any
+    """Sub-tensors of others that a member holds and receives."""
+    num_shared_rounds: Any
+    """Backward rounds in which a link carries a sub-tensor and an accumulator."""
     accumulator_bytes: float
     """Bytes of a travelling gradient word."""
 
@@ -191,7 +195,7 @@ def _streamed(
     that, through the main memory.
     """
     ratio = links.accumulator_bytes / word_bytes
-    buffers = stream_buffer_bytes(sub_tensor_bytes, STREAM_BUFFERS, ratio)
+    buffers = stream_buffer_bytes(sub_tensor_bytes, links.num_buffers, ratio)
     chunks = num_chunks_to_fit(buffers, engine.stream_sram_bytes, 0.0 * buffers)
     members = links.num_members
     travels = members > 1
@@ -202,14 +206,14 @@ def _streamed(
     def link_s(num_bytes: Any) -> Any:
         return round_link_s(
             num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
-            num_parts=links.num_parts, num_chunks=chunks,
+            num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=chunks,
         )  # fmt: skip
 
     item_s, accumulator_s = link_s(sub_tensor_bytes), link_s(sub_tensor_bytes * ratio)
     ahead = forward_s(members, forward.compute_s, item_s, forward.memory_s + relay_s)
     back = backward_s(
         members, to_input.compute_s + to_weight.compute_s, item_s, accumulator_s,
-        to_input.memory_s + to_weight.memory_s + relay_s * (1.0 + ratio),
+        to_input.memory_s + to_weight.memory_s + relay_s * (1.0 + ratio), links.num_shared_rounds,
     )  # fmt: skip
     backward_alone_s = alone.input_gradient_s + alone.weight_gradient_s
     return replace(

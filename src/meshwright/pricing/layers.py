@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import larger, smaller
+from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
 from meshwright.collectives.selection import algorithms_of, best_affine_candidates
 from meshwright.cost.data_parallel import Transfer
@@ -29,6 +30,8 @@ from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import Recompute, StreamForm, Structure
+from meshwright.streams import streams
+from meshwright.streams.registry import TensorStream
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,15 @@ def stream_links(
     bandwidths = [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]
     crossed = [s.size > 1 for s in group.spans]
     bandwidth = reduce(smaller, bandwidths)
+    members = network.strategy.tatp
+    has_cycle = _has_cycle(group) & (structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE))
+
+    def of_form(quantity: Callable[[TensorStream], Any]) -> Any:
+        cycle, other = (quantity(form) for form in _forms(structure))
+        return where(has_cycle, cycle, other)
+
     return StreamLinks(
-        num_members=network.strategy.tatp,
+        num_members=members,
         bandwidth_bytes_per_s=np.where(np.isinf(bandwidth), 1.0e30, bandwidth),
         latency_s=reduce(
             larger, [s.latency_s * c for s, c in zip(group.spans, crossed, strict=True)]
@@ -94,9 +104,35 @@ def stream_links(
         message_half_bytes=reduce(
             larger, [s.message_half_bytes * c for s, c in zip(group.spans, crossed, strict=True)]
         ),
-        num_parts=2.0 if structure.stream_form is StreamForm.CYCLE else 1.0,
+        num_parts=of_form(lambda form: form.num_parts(members)),
+        num_hops=of_form(lambda form: form.num_hops(members)),
+        num_buffers=of_form(lambda form: form.buffers(members).with_incoming),
+        num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
         accumulator_bytes=accumulator_bytes,
     )
+
+
+def _has_cycle(group: Group[Any]) -> Any:
+    """Return where the members of a group lie on a cycle of neighbours.
+
+    A switch or a closed side is one; so is a block of two sides or more, one of them even.
+    """
+    num_long: Any = 0
+    any_even: Any = False
+    closes: Any = True
+    for span in group.spans:
+        is_long = span.size > 1
+        num_long = num_long + is_long
+        any_even = any_even | (is_long & (np.mod(span.size, 2) == 0))
+        closes = closes & (~is_long | (span.closes == 1.0))
+    return ((num_long > 1) & any_even) | closes
+
+
+def _forms(structure: Structure) -> tuple[TensorStream, TensorStream]:
+    """Return the stream on a cycle, and the one where there is none."""
+    form = structure.stream_form
+    is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
+    return streams["cycle"], streams["stream" if is_open else str(form)]
 
 
 def price_layers(

@@ -8,9 +8,12 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import smaller, where
 from meshwright.collectives.group import Group
-from meshwright.collectives.spans import make_group
+from meshwright.collectives.spans import Reach, make_block_group, make_group
+from meshwright.placement.blocks import block_reaches, uses_blocks
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.system import NetworkLevel, SystemSpec
 from meshwright.strategy.local_sizes import degree_of
@@ -30,6 +33,37 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> t
         fast if index == 0 or level.kind in ("torus", "mesh") else slow
         for index, level in enumerate(system.levels)
     )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the members of each axis lie, by axis, for columns of strategies."""
+
+    strides: Mapping[str, Any]
+    """Devices between neighbours, as devices are numbered along the levels [devices]."""
+    reaches: Mapping[str, Reach[Any]]
+    """The block that an axis fills, where axes fill blocks; empty on other networks."""
+
+    def keys(self, axes: Sequence[str]) -> list[Any]:
+        """Return the columns that tell the layouts of some axes apart."""
+        parts = [self.strides[axis] for axis in axes]
+        for axis in axes:
+            if axis in self.reaches:
+                parts += [*self.reaches[axis].sizes, *self.reaches[axis].apart]
+        return parts
+
+
+def make_layout(
+    levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyOf[Any],
+    num_experts: int,
+) -> Layout:  # fmt: skip
+    """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
+
+    Experts borrow the devices of other axes, which is not yet worked out for blocks.
+    """
+    strides = strides_of(axis_order, strategy)
+    is_blocked = uses_blocks(levels) and not num_experts
+    return Layout(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
 
 
 def strides_of(axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> dict[str, Any]:
@@ -54,7 +88,7 @@ class AxisNetwork:
     levels: Sequence[NetworkLevel]
     efficiency: tuple[Any, ...]
     strategy: StrategyOf[Any]
-    strides: Mapping[str, Any]
+    layout: Layout
     sizes: Mapping[str, Any]
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts_per_token: int = 0
@@ -73,7 +107,36 @@ class AxisNetwork:
 
     def _group(self, axis: str, degree: Any) -> Group[Any]:
         whole = degree + 0.0 * self.strategy.tp
-        return make_group(self.levels, self.strides[axis], whole, self.efficiency)
+        strided = make_group(self.levels, self.layout.strides[axis], whole, self.efficiency)
+        if axis not in self.layout.reaches:
+            return strided
+        reach = _part_of(self.layout.reaches[axis], whole)
+        fits = reach.sizes[0] > 0
+        return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
+
+
+def _part_of(reach: Reach[Any], degree: Any) -> Reach[Any]:
+    """Return the innermost ``degree`` members of a group; none where they are no block."""
+    left = np.asarray(degree).astype(np.int64)
+    sizes = []
+    for size in reach.sizes:
+        taken = np.gcd(left, np.asarray(size).astype(np.int64))
+        left = left // np.maximum(taken, 1)
+        sizes.append(taken)
+    return Reach(tuple(np.where(left == 1, size, 0) * 1.0 for size in sizes), reach.apart)
+
+
+def _chosen(first: Any, one: Group[Any], other: Group[Any]) -> Group[Any]:
+    """Return a group with the spans of one where ``first`` holds, and of another elsewhere."""
+    spans = []
+    for a, b in zip(one.spans, other.spans, strict=True):
+        parts = {
+            name: where(first, getattr(a, name), getattr(b, name))
+            for name in ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes",
+                         "closes")
+        }  # fmt: skip
+        spans.append(replace(b, **parts))
+    return Group(tuple(spans))
 
 
 def copies_per_host(num_hosts: Any, experts_per_token: int) -> Any:

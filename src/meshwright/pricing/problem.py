@@ -12,7 +12,7 @@ from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
 from meshwright.graph.op import LayerGraph, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.pricing.network import AxisNetwork, level_efficiencies, strides_of
+from meshwright.pricing.network import AxisNetwork, Layout, level_efficiencies, make_layout
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -99,16 +99,20 @@ class ProblemOf(ABC, Generic[Work]):
 
     def network(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies under one order of the axes."""
-        return self.network_with(strides_of(axis_order, strategy), strategy)
+        return self.network_with(self.layout(axis_order, strategy), strategy)
 
-    def network_with(self, strides: Mapping[str, Any], strategy: StrategyOf[Any]) -> AxisNetwork:
-        """Return the groups of columns of strategies whose strides are known."""
+    def layout(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> Layout:
+        """Return where the members of each axis lie under one order of the axes."""
+        return make_layout(self.system.levels, axis_order, strategy, self.num_experts)
+
+    def network_with(self, layout: Layout, strategy: StrategyOf[Any]) -> AxisNetwork:
+        """Return the groups of columns of strategies whose layout is known."""
         kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
         return AxisNetwork(
             levels=self.system.levels,
             efficiency=self.efficiencies,
             strategy=strategy,
-            strides=strides,
+            layout=layout,
             sizes={"kv_heads": kv_heads},
             experts_per_token=self.experts_per_token,
         )

@@ -69,6 +69,8 @@ def take_rows(record: Record, rows: Any) -> Record:
         result = record[rows]
     elif isinstance(record, tuple):
         result = tuple(take_rows(entry, rows) for entry in record)
+    elif isinstance(record, dict):
+        result = {name: take_rows(entry, rows) for name, entry in record.items()}
     elif is_dataclass(record) and not isinstance(record, type):
         parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record)}
         result = type(record)(**parts)
@@ -84,6 +86,8 @@ def joined(records: Sequence[Record]) -> Record:
     elif isinstance(first, tuple):
         entries = zip(*[cast(Any, record) for record in records], strict=True)
         result = tuple(joined(list(entry)) for entry in entries)
+    elif isinstance(first, dict):
+        result = {name: joined([cast(Any, r)[name] for r in records]) for name in first}
     elif is_dataclass(first) and not isinstance(first, type):
         parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
         result = type(first)(**parts)

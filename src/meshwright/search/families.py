@@ -18,8 +18,8 @@ from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
 from meshwright.pricing.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
+    Layout,
     crosses_data_parallel_network,
-    strides_of,
 )
 from meshwright.pricing.price import send_s
 from meshwright.pricing.problem import Problem
@@ -217,10 +217,10 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 
 def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
     """Return the first row of each group of rows that no layer can tell apart, and the groups."""
-    columns, strides = network.strategy, network.strides
+    columns = network.strategy
     parts = (
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
-        strides["tp"], strides["tatp"], strides["cp"],
+        *network.layout.keys(("tp", "tatp", "cp")),
     )  # fmt: skip
     return unique_rows(parts)
 
@@ -311,7 +311,7 @@ class _Ordered:
     schedule: ScheduleKind
     strategy: StrategyColumns
     order_of: IntArray
-    strides: dict[str, FloatArray]
+    layout: Layout
 
 
 def _ordered(
@@ -325,11 +325,10 @@ def _ordered(
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
-        strides_of(order, take(columns, rows[orders == number]))
+        space.problem.layout(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
-    strides = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return _Ordered(kind, take(columns, rows), orders, strides)
+    return _Ordered(kind, take(columns, rows), orders, joined(parts))
 
 
 def _refused_orders(
@@ -358,8 +357,7 @@ def _priced(
     if not parts:
         return
     network = space.problem.network_with(
-        {name: np.concatenate([p.strides[name] for p in parts]) for name in parts[0].strides},
-        joined([part.strategy for part in parts]),
+        joined([part.layout for part in parts]), joined([part.strategy for part in parts])
     )
     prices, groups, sends = _layer_table(space.problem, layout, network, _recomputes(space))
     start = 0
@@ -380,10 +378,7 @@ def _layer_table(
 ) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
     """Return layer prices of rows that a layer can tell apart, the row of each, and its sends."""
     first, groups = layer_keys(network)
-    few = problem.network_with(
-        {name: stride[first] for name, stride in network.strides.items()},
-        take(network.strategy, first),
-    )
+    few = problem.network_with(take_rows(network.layout, first), take(network.strategy, first))
     tables = price_layers(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )

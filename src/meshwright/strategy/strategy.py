@@ -57,8 +57,9 @@ class Streamed(StrEnum):
 
 
 class StreamForm(StrEnum):
-    """Form of the tensor stream on its group."""
+    """Form of the tensor stream on its group: a cycle where it has one, or a fixed form."""
 
+    AUTO = "auto"
     LINE_HOLD = "hold"
     LINE_STREAM = "stream"
     CYCLE = "cycle"
@@ -91,7 +92,7 @@ class Structure:
     """Collectives of tp are decomposed and run beside the matrix product."""
     offload: Offload = Offload.NONE
     streamed: Streamed = Streamed.AUTO
-    stream_form: StreamForm = StreamForm.LINE_STREAM
+    stream_form: StreamForm = StreamForm.AUTO
     axis_order: tuple[str, ...] = AXES
 
 
