@@ -1,0 +1,1 @@
+"""Chakra execution traces of a plan: one program for each rank, in the wire format of protobuf."""
