@@ -1,0 +1,1 @@
+"""Paths and cycles of neighbouring devices: through blocks, through what faults have left."""

@@ -1,0 +1,80 @@
+"""Orders in which the cells of a whole block of a grid can be visited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from meshwright.base.arrays import IntArray, read_only
+
+
+def row_major(rows: int, columns: int) -> IntArray:
+    """Return the (row, column) of each cell, row after row, each from the left; (cells, 2)."""
+    return np.stack(np.divmod(np.arange(rows * columns), columns), axis=1)
+
+
+def snake(rows: int, columns: int) -> IntArray:
+    """Return a Hamiltonian path: row after row, every other one from the right; (cells, 2)."""
+    cells = row_major(rows, columns)
+    turns_back = cells[:, 0] % 2 == 1
+    cells[turns_back, 1] = columns - 1 - cells[turns_back, 1]
+    return cells
+
+
+def snake_down(rows: int, columns: int) -> IntArray:
+    """Return a Hamiltonian path: column after column, every other one upwards; (cells, 2)."""
+    return snake(columns, rows)[:, ::-1].copy()
+
+
+def has_cycle(rows: int, columns: int) -> bool:
+    """Tell whether a block has a Hamiltonian cycle.
+
+    A cycle takes cells of both colours of the chessboard in turn, so their number is even.
+    """
+    return min(rows, columns) >= 2 and rows * columns % 2 == 0
+
+
+def cycle(rows: int, columns: int) -> IntArray:
+    """Return a Hamiltonian cycle: a snake right of the first column, and up that column again.
+
+    Valid for: blocks with ``has_cycle``. Where the rows are odd, the same turned by its diagonal.
+    """
+    if columns == 2 or rows % 2 == 1:
+        return _cycle(columns, rows)[:, ::-1].copy()
+    return _cycle(rows, columns)
+
+
+def _cycle(rows: int, columns: int) -> IntArray:
+    """Return the cycle of a block with an even number of rows."""
+    inside = snake(rows, columns - 1) + np.array((0, 1))
+    back = np.stack((np.arange(rows - 1, 0, -1), np.zeros(rows - 1, dtype=np.int64)), axis=1)
+    return np.concatenate((np.zeros((1, 2), dtype=np.int64), inside, back))
+
+
+_ORDERS: dict[str, Callable[[int, int], IntArray]] = {
+    "cycle": cycle,
+    "snake": snake,
+    "snake-down": snake_down,
+    "row-major": row_major,
+}
+
+
+@cache
+def visit(order: str, rows: int, columns: int) -> IntArray:
+    """Return the cells of a block in one of the named orders, (cells, 2)."""
+    return read_only(_ORDERS[order](rows, columns))
+
+
+@cache
+def visiting_orders(rows: int, columns: int) -> tuple[str, ...]:
+    """Return the names of the orders that differ on a block; those of neighbours first.
+
+    With two rows the snake is a cycle, in a single row or column all orders are one.
+    """
+    found: dict[bytes, str] = {}
+    for order in _ORDERS:
+        if order != "cycle" or has_cycle(rows, columns):
+            found.setdefault(visit(order, rows, columns).tobytes(), order)
+    return tuple(found.values())
