@@ -19,6 +19,9 @@ SHARED_MODULES = {
     "rounds",
     "replay",
     "dense_replay",
+    "carriage",
+    "product",
+    "product_replay",
     "round_model",
     "volumes",
 }

@@ -1,18 +1,23 @@
-"""Playing a stream on real matrices: outputs and both gradients must equal the dense ones."""
+"""Playing streams on real matrices: outputs and both gradients must equal the dense ones.
+
+Two layers cover both ways to stream. In a *streamed* product one operand travels, and its gradient
+comes home as accumulators: weight streaming, and, with everything transposed, a column layer under
+input streaming. In a *reduced* product the accumulators of the output travel, and backward its
+gradient: a row layer under input streaming. Lists hold one array for each member, or for each item
+where the name says so.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.streams.registry import Buffers, Send
-from meshwright.streams.rounds import StreamRounds, reverse
-
-_Held = dict[tuple[int, int], FloatArray]
-"""What each member holds: (member, item) to block."""
+from meshwright.streams.carriage import collect, deliver
+from meshwright.streams.registry import Buffers
+from meshwright.streams.rounds import StreamRounds
 
 
 class StreamedLayer(NamedTuple):
@@ -23,6 +28,22 @@ class StreamedLayer(NamedTuple):
     weight_gradient: FloatArray
     accumulators: Buffers[float]
     """Most accumulators of others that a member held while it computed, and with those it sent."""
+
+
+class Product(NamedTuple):
+    """The result of a product at each member, and what all members together received."""
+
+    outputs: list[FloatArray]
+    num_received: int
+
+
+class ProductGradients(NamedTuple):
+    """Gradients of both operands of a product, and what all members together received."""
+
+    stationary: list[FloatArray]
+    streamed: list[FloatArray]
+    num_received: int
+    accumulators: Buffers[float]
 
 
 def stream_layer(
@@ -43,71 +64,114 @@ def stream_layer(
         When a block is used or sent before it has arrived.
     """
     rows = np.array_split(inputs, rounds.num_members)
-    gradient = [
-        np.array_split(block, rounds.num_items, axis=1)
-        for block in np.array_split(output_gradient, rounds.num_members)
-    ]
-    blocks = np.array_split(weights, rounds.num_items, axis=1)
-    output, input_gradient = _run_forward(rounds, rows, blocks, gradient)
-    weight_gradient, accumulators = _run_reversed(reverse(rounds), rows, gradient)
-    return StreamedLayer(output, input_gradient, weight_gradient, accumulators)
+    gradient = np.array_split(output_gradient, rounds.num_members)
+    items = np.array_split(weights, rounds.num_items, axis=1)
+    forward = streamed_product(rounds, rows, items)
+    backward = streamed_product_gradients(rounds, rows, items, gradient)
+    return StreamedLayer(
+        np.concatenate(forward.outputs),
+        np.concatenate(backward.stationary),
+        np.concatenate(backward.streamed, axis=1),
+        backward.accumulators,
+    )
 
 
-def _run_forward(
-    rounds: StreamRounds,
-    rows: list[FloatArray],
-    blocks: list[FloatArray],
-    gradient: list[list[FloatArray]],
-) -> tuple[FloatArray, FloatArray]:
-    """Return Y and dX."""
-    held: _Held = {(rounds.home(item), item): block for item, block in enumerate(blocks)}
-    output: _Held = {}
-    input_gradient = [np.zeros_like(block) for block in rows]
-    by_round = _by_round(rounds)
-    for turn, used in enumerate(rounds.uses):
-        for member, item in _pairs(used):
-            block = held[member, item]
-            output[member, item] = rows[member] @ block
-            input_gradient[member] += gradient[member][item] @ block.T
-        held |= {(s.destination, s.item): held[s.source, s.item] for s in by_round[turn]}
+def streamed_product(
+    rounds: StreamRounds, rows: Sequence[FloatArray], items: Sequence[FloatArray]
+) -> Product:
+    """Return X_i W of each member i, the columns of W delivered one item after the other.
+
+    Parameters
+    ----------
+    rows
+        X_i of each member.
+    items
+        Columns of W, one block for each item.
+    """
+    outputs: dict[tuple[int, int], FloatArray] = {}
+
+    def multiply(member: int, item: int, block: FloatArray) -> None:
+        outputs[member, item] = rows[member] @ block
+
+    received = deliver(rounds, items, multiply)
     whole = [
-        [output[member, item] for item in range(rounds.num_items)]
+        np.concatenate([outputs[member, item] for item in range(rounds.num_items)], axis=1)
         for member in range(rounds.num_members)
     ]
-    return np.block(whole), np.concatenate(input_gradient)
+    return Product(whole, received)
 
 
-def _run_reversed(
-    rounds: StreamRounds, rows: list[FloatArray], gradient: list[list[FloatArray]]
-) -> tuple[FloatArray, Buffers[float]]:
-    """Return dW, summed by accumulators on their way home, and how many of them there were."""
-    sums: _Held = {}
-    by_round = _by_round(rounds)
-    resident, with_outgoing = [0], [0]
-    for turn, used in enumerate(rounds.uses):
-        sends = by_round[turn]
-        moving = [((s.destination, s.item), sums.pop((s.source, s.item))) for s in sends]
-        formed = [((m, j), rows[m].T @ gradient[m][j]) for m, j in _pairs(used)]
-        for key, part in formed + moving:
-            sums[key] = sums[key] + part if key in sums else part
-        for member in range(rounds.num_members):
-            held = sum(m == member != rounds.home(item) for m, item in sums)
-            resident.append(held)
-            with_outgoing.append(held + sum(s.source == member for s in sends))
-    homes = [(rounds.home(item), item) for item in range(rounds.num_items)]
-    parts = rounds.num_parts
-    counted = Buffers(max(resident) / parts, max(with_outgoing) / parts)
-    return np.concatenate([sums[key] for key in homes], axis=1), counted
+def streamed_product_gradients(
+    rounds: StreamRounds,
+    rows: Sequence[FloatArray],
+    items: Sequence[FloatArray],
+    output_gradient: Sequence[FloatArray],
+) -> ProductGradients:
+    """Return dX_i = dY_i W^T, summed in place, and dW = sum X_i^T dY_i, its accumulators collected.
+
+    W is delivered again; parameters as :func:`streamed_product`, and dY_i of each member.
+    """
+    borders = np.cumsum([block.shape[1] for block in items])[:-1]
+    pieces = [np.split(block, borders, axis=1) for block in output_gradient]
+    to_rows = [np.zeros_like(block) for block in rows]
+
+    def add(member: int, item: int, block: FloatArray) -> None:
+        to_rows[member] += pieces[member][item] @ block.T
+
+    received = deliver(rounds, items, add)
+    back = collect(rounds, lambda member, item: rows[member].T @ pieces[member][item])
+    return ProductGradients(to_rows, back.sums, received + back.num_received, back.accumulators)
 
 
-def _pairs(used: list[tuple[int, ...]]) -> list[tuple[int, int]]:
-    """Return (member, item) of every product of a round."""
-    return [(member, item) for member, items in enumerate(used) for item in items]
+def reduced_product(
+    rounds: StreamRounds,
+    columns: Sequence[FloatArray],
+    weights: Sequence[FloatArray],
+    num_rows: Sequence[int],
+) -> Product:
+    """Return Z = sum_j Y_j W_j, cut by rows into items, each collected at its home.
+
+    Parameters
+    ----------
+    columns, weights
+        Y_j (all rows) and W_j of each member j.
+    num_rows
+        Rows of each item [1].
+    """
+    pieces = _by_rows(columns, num_rows)
+    result = collect(rounds, lambda member, item: pieces[member][item] @ weights[member])
+    return Product(result.sums, result.num_received)
 
 
-def _by_round(rounds: StreamRounds) -> defaultdict[int, list[Send]]:
-    """Return the sends of each round."""
-    sends: defaultdict[int, list[Send]] = defaultdict(list)
-    for send in rounds.sends:
-        sends[send.round].append(send)
-    return sends
+def reduced_product_gradients(
+    rounds: StreamRounds,
+    columns: Sequence[FloatArray],
+    weights: Sequence[FloatArray],
+    item_gradients: Sequence[FloatArray],
+) -> ProductGradients:
+    """Return dW_j = Y_j^T dZ (stationary) and dY_j = dZ W_j^T (streamed), both at member j.
+
+    One delivery of dZ serves both, and no accumulator travels. Parameters as
+    :func:`reduced_product`; ``item_gradients`` is dZ of each item.
+    """
+    num_rows = [len(block) for block in item_gradients]
+    pieces = _by_rows(columns, num_rows)
+    to_weights = [np.zeros_like(block) for block in weights]
+    to_columns: dict[tuple[int, int], FloatArray] = {}
+
+    def add(member: int, item: int, block: FloatArray) -> None:
+        to_weights[member] += pieces[member][item].T @ block
+        to_columns[member, item] = block @ weights[member].T
+
+    received = deliver(rounds, item_gradients, add)
+    whole = [
+        np.concatenate([to_columns[member, item] for item in range(rounds.num_items)])
+        for member in range(rounds.num_members)
+    ]
+    return ProductGradients(to_weights, whole, received, Buffers(0.0, 0.0))
+
+
+def _by_rows(columns: Sequence[FloatArray], num_rows: Sequence[int]) -> list[list[FloatArray]]:
+    """Return the rows of each item, at each member."""
+    borders = np.cumsum(num_rows)[:-1]
+    return [np.split(block, borders) for block in columns]

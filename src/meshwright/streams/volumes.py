@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import Num
 
 
@@ -127,3 +129,32 @@ def members_to_hide_inputs(hidden_size: Num, bandwidth_bytes_per_s: Num, flops_p
     token against 72 h^2 / N FLOPs of a member.
     """
     return 3 * hidden_size * bandwidth_bytes_per_s / flops_per_s
+
+
+def product_received_bytes(
+    input_bytes: Num, weight_bytes: Num, num_rows: Num, num_columns: Num
+) -> Num:
+    """Bytes that a member of an r x c block receives: ((c - 1) X + (r - 1) W) / (r c) [bytes].
+
+    On a square block (sqrt N - 1) (X + W) / N, which tends to (X + W) / sqrt N.
+
+    Parameters
+    ----------
+    input_bytes, weight_bytes
+        Of the whole tensors X and W [bytes].
+    num_rows, num_columns
+        Weights stream along the columns, among r members; inputs along the rows, among c.
+
+    Source: derived; counted by the replay of the product stream.
+    """
+    moved_bytes = (num_columns - 1) * input_bytes + (num_rows - 1) * weight_bytes
+    return moved_bytes / (num_rows * num_columns)
+
+
+def square_break_even(num_members: Num) -> Num:
+    """Return by how much X + W may exceed the smaller of both so that a square block moves less.
+
+    (sqrt N - 1) (X + W) < (N - 1) min(X, W) exactly when X + W < (sqrt N + 1) min(X, W).
+    """
+    ratio: Num = np.sqrt(num_members) + 1
+    return ratio
