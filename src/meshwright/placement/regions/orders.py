@@ -41,7 +41,7 @@ def cycle(rows: int, columns: int) -> IntArray:
 
     Valid for: blocks with ``has_cycle``. Where the rows are odd, the same turned by its diagonal.
     """
-    if columns == 2 or rows % 2 == 1:
+    if rows % 2 == 1 or (columns == 2 and rows > 2):
         return _cycle(columns, rows)[:, ::-1].copy()
     return _cycle(rows, columns)
 
