@@ -7,7 +7,7 @@ is d. Neighbours of an axis on a level are as far apart as all inner axes are lo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
 
@@ -105,13 +105,7 @@ def block_reaches(
         shapes = _padded(tuple(degrees), sides, rates)
         if shapes is not None:
             sizes[number] = shapes
-    apart = np.ones_like(sizes)
-    apart[:, 1:] = np.cumprod(np.maximum(sizes, 1.0), axis=1)[:, :-1]
-    rows = row_of.reshape(-1)
-    return {
-        axis: Reach(tuple(sizes[rows, i].T), tuple(apart[rows, i].T))
-        for i, axis in enumerate(axis_order)
-    }
+    return reaches_of_shapes(axis_order, sizes[row_of.reshape(-1)])
 
 
 def _padded(degrees: tuple[int, ...], sides: Shape, rates: tuple[float, ...]) -> list[Shape] | None:
@@ -123,3 +117,26 @@ def _padded(degrees: tuple[int, ...], sides: Shape, rates: tuple[float, ...]) ->
         return None
     found = iter(shapes)
     return [next(found) if degree > 1 else (1,) * len(sides) for degree in degrees]
+
+
+def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[Shape, ...]]:
+    """Yield every choice of shapes for axes, innermost first, that fits the sides."""
+    if not degrees:
+        yield ()
+        return
+    for shape in _factorings(degrees[0], sides):
+        room = tuple(side // size for side, size in zip(sides, shape, strict=True))
+        for rest in all_block_shapes(degrees[1:], room):
+            yield (shape, *rest)
+
+
+def reaches_of_shapes(
+    axis_order: Sequence[str], choices: Sequence[Sequence[Shape]] | FloatArray
+) -> Mapping[str, Reach[FloatArray]]:
+    """Return the reach of each axis, one row for each choice of shapes; 0 where there is none."""
+    sizes = np.asarray(choices, dtype=float)
+    apart = np.ones_like(sizes)
+    apart[:, 1:] = np.cumprod(np.maximum(sizes, 1.0), axis=1)[:, :-1]
+    return {
+        axis: Reach(tuple(sizes[:, i].T), tuple(apart[:, i].T)) for i, axis in enumerate(axis_order)
+    }

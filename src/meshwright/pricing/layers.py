@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
-from meshwright.collectives.selection import algorithms_of, best_affine_candidates
+from meshwright.collectives.selection import affine_forms, best_affine_candidates
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.layer_price import (
@@ -43,11 +43,6 @@ class LayerPrices:
     head: LayerCost
 
 
-def all_affine_forms(kind: CollectiveKind, group: Group[Any]) -> list[tuple[str, Any, Any]]:
-    """Return (name, fixed_s, seconds_per_byte) of every algorithm, whether it applies or not."""
-    return [(name, *algorithm.affine(group)) for name, algorithm in algorithms_of(kind)]
-
-
 class Collectives:
     """Times of collectives over the axes of columns of strategies; forms are found once.
 
@@ -57,7 +52,7 @@ class Collectives:
     def __init__(self, network: AxisNetwork, launch_s: Any, *, all_forms: bool = False) -> None:
         self.network = network
         self.launch_s = launch_s
-        self.candidates = all_affine_forms if all_forms else best_affine_candidates
+        self.candidates = affine_forms if all_forms else best_affine_candidates
         self._transfers: dict[tuple[CollectiveKind, str], Transfer] = {}
 
     def transfer(self, kind: CollectiveKind, axis: str) -> Transfer:

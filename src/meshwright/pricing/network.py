@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -93,9 +93,17 @@ class AxisNetwork:
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts_per_token: int = 0
     """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
+    slowdown: Mapping[str, float] = field(default_factory=dict)
+    """By axis, as it is asked for: how much slower its links are than links of its own, because
+    a placement shares them; 1 where it is not named."""
 
     def group(self, axis: str) -> Group[Any]:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
+        group = self._private_group(axis)
+        slower = self.slowdown.get(axis, self.slowdown.get(axis.partition("/")[0], 1.0))
+        return group if slower == 1.0 else _slower(group, slower)
+
+    def _private_group(self, axis: str) -> Group[Any]:
         names, _, shared = axis.partition("/")
         if shared:
             degree = degree_of(axis, self.strategy, self.sizes)
@@ -113,6 +121,20 @@ class AxisNetwork:
         reach = _part_of(self.layout.reaches[axis], whole)
         fits = reach.sizes[0] > 0
         return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
+
+
+def _slower(group: Group[Any], times: float) -> Group[Any]:
+    """Return a group whose links take so many times as long for each byte."""
+    return Group(
+        tuple(
+            replace(
+                span,
+                bandwidth_bytes_per_s=span.bandwidth_bytes_per_s / times,
+                message_half_bytes=span.message_half_bytes / times,
+            )
+            for span in group.spans
+        )
+    )
 
 
 def _part_of(reach: Reach[Any], degree: Any) -> Reach[Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.pricing.layers import Collectives, price_layers
+from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.pricing.stages import PipelinePrice, price_pipeline, send_bytes
 from meshwright.pricing.steps import StepPrice, price_step, sync_links
@@ -23,9 +24,20 @@ class Priced:
     pipeline: PipelinePrice
 
 
-def price_columns(problem: Problem, structure: Structure, strategy: StrategyColumns) -> Priced:
-    """Return the price of each row of the columns, all under one structure."""
-    network = problem.network(structure.axis_order, strategy)
+def price_columns(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyColumns,
+    network: AxisNetwork | None = None,
+) -> Priced:
+    """Return the price of each row of the columns, all under one structure.
+
+    Parameters
+    ----------
+    network
+        The groups of the rows, where they are not those of the order of the axes alone.
+    """
+    network = network or problem.network(structure.axis_order, strategy)
     layers = price_layers(
         problem, structure, network, (structure.recompute,),
         uses_tatp=bool((strategy.tatp > 1).any()),

@@ -1,0 +1,143 @@
+"""Who sends how much to whom: collectives and streams on placed groups, as demands.
+
+A pattern names members of one group; with the devices of all groups it becomes demands. Bytes are
+summed over all steps or rounds: what the links carry in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray, read_only
+from meshwright.collectives.group import Group, Span
+from meshwright.collectives.registry import collective_algorithms
+from meshwright.collectives.spans import group_size
+from meshwright.placement.demands import Demands
+from meshwright.placement.regions.orders import has_cycle, visit
+from meshwright.streams import streams
+from meshwright.streams.rounds import enumerate_rounds
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Pairs of members that exchange bytes; members count along the innermost level first."""
+
+    source: IntArray
+    destination: IntArray
+    share: FloatArray
+    """Of the bytes of the full tensor on one rank [1]."""
+    level: IntArray
+    """Level of the network that the message crosses."""
+
+
+def collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
+    """Return what the members of one group send each other in a collective, per byte of it."""
+    spans = (
+        Span(float(s.size), 1.0, 0.0, 0.0, float(s.closes), s.is_grid, s.in_network_reduction)
+        for s in group.spans
+    )
+    return _collective_pattern(algorithm, Group(tuple(spans)))
+
+
+@cache
+def _collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
+    """Return the pattern of an algorithm on a group, whatever the speed of its links."""
+    size = round(group_size(group))
+    return _summed(
+        [
+            (min(t.source, size), min(t.destination, size), t.num_bytes, t.level)
+            for t in collective_algorithms[algorithm].transfers(1.0, group)
+        ]
+    )
+
+
+def _summed(listed: Sequence[tuple[int, int, float, int]]) -> Pattern:
+    """Return the messages of equal ends added up."""
+    table = np.array(listed, dtype=float).reshape(-1, 4)
+    ends = table[:, [0, 1, 3]].astype(np.int64)
+    pairs, row_of = np.unique(ends, axis=0, return_inverse=True)
+    share = np.bincount(row_of.reshape(-1), table[:, 2], len(pairs)).astype(np.float64)
+    columns = [read_only(pairs[:, i].copy()) for i in range(3)]
+    return Pattern(columns[0], columns[1], read_only(share), columns[2])
+
+
+@cache
+def stream_pattern(form: str, rows: int, columns: int) -> Pattern:
+    """Return what neighbours in a stream on a block hand each other, per byte of the tensor.
+
+    ``auto`` is a cycle where the block has one, else the line that sends again what passed early.
+    """
+    closes = form in ("auto", "cycle") and has_cycle(rows, columns)
+    name = "cycle" if closes else ("stream" if form in ("auto", "cycle") else form)
+    cells = visit("cycle" if closes else "snake", rows, columns)
+    member = cells[:, 0] * columns + cells[:, 1]
+    rounds = enumerate_rounds(streams[name], rows * columns)
+    listed = [
+        (
+            int(member[send.source]),
+            int(member[send.destination]),
+            1.0 / rounds.num_items,
+            int(member[send.source] // columns != member[send.destination] // columns),
+        )
+        for send in rounds.sends
+    ]
+    return _summed(listed)
+
+
+@cache
+def chain_pattern(rows: int, columns: int, *, closes: bool) -> Pattern:
+    """Return what neighbours in a chain hand each other both ways, per byte of one message.
+
+    The chain visits its block along neighbours; with ``closes`` the last member also sends to the
+    first one and back, over a cycle where the block has one.
+    """
+    is_cycle = closes and has_cycle(rows, columns)
+    cells = visit("cycle" if is_cycle else "snake", rows, columns)
+    member = (cells[:, 0] * columns + cells[:, 1]).tolist()
+    pairs = list(zip(member, member[1:], strict=False))
+    if closes and len(member) > 2:
+        pairs.append((member[-1], member[0]))
+    both = pairs + [(b, a) for a, b in pairs]
+    return _summed([(a, b, 1.0, int(a // columns != b // columns)) for a, b in both])
+
+
+def placed(pattern: Pattern, groups: IntArray, num_bytes: float, name: str = "") -> Demands:
+    """Return the demands of all groups that follow one pattern at the same time.
+
+    Parameters
+    ----------
+    groups
+        Devices of each group, (groups, levels outermost first ...): from ``Ranks.groups``.
+    num_bytes
+        Of the full tensor on one rank [bytes].
+    """
+    members = groups.reshape(len(groups), -1)
+    source = members[:, pattern.source].reshape(-1)
+    return Demands(
+        source=source,
+        destination=members[:, pattern.destination].reshape(-1),
+        num_bytes=np.tile(pattern.share * num_bytes, len(groups)),
+        payload=np.arange(len(source)),
+        operation=np.zeros(len(source), dtype=np.int64),
+        operation_names=(name,),
+    )
+
+
+def joined_demands(parts: Sequence[Demands]) -> Demands:
+    """Return demands that are in flight together; operations keep their names."""
+    names = tuple(name for part in parts for name in part.operation_names)
+    first_name = np.cumsum([0, *(len(part.operation_names) for part in parts)])
+    first_row = np.cumsum([0, *(len(part) for part in parts)])
+    shifted = list(zip(parts, first_name, first_row, strict=False))
+    return Demands(
+        source=np.concatenate([part.source for part in parts]),
+        destination=np.concatenate([part.destination for part in parts]),
+        num_bytes=np.concatenate([part.num_bytes for part in parts]),
+        payload=np.concatenate([part.payload + row for part, _, row in shifted]),
+        operation=np.concatenate([part.operation + name for part, name, _ in shifted]),
+        operation_names=names,
+    )
