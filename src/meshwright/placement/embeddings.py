@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import islice, pairwise, permutations, product
+from functools import cache, cached_property
+from itertools import accumulate, islice, pairwise, permutations, product
 from math import prod
 
 import numpy as np
@@ -59,8 +59,9 @@ class Embedding:
     @cached_property
     def extents(self) -> tuple[Extent, ...]:
         """Rows and columns of what lies inside one member of each axis; last those of all."""
-        sides = np.array([(1, 1)] + [(block.rows, block.columns) for block in self.blocks])
-        return tuple((int(rows), int(columns)) for rows, columns in np.cumprod(sides, axis=0))
+        sides = ((block.rows, block.columns) for block in self.blocks)
+        longer = accumulate(sides, lambda a, b: (a[0] * b[0], a[1] * b[1]), initial=(1, 1))
+        return tuple(longer)
 
     def cells(self) -> IntArray:
         """Return the (row, column) at each coordinate: one dimension for each axis, and 2."""
@@ -79,24 +80,24 @@ class Embedding:
         Neighbouring blocks are as far apart as they are long, whether they are reflected or not:
         what some cells gain by reflection, others lose.
         """
-        _, extent, moves = self._moves(axis)
-        return float((moves * extent).sum(axis=1).mean())
+        block, (rows, columns) = self._inside(axis)
+        by_rows, by_columns = _mean_moves(block.order, block.rows, block.columns)
+        return by_rows * rows + by_columns * columns
 
     def longest_hop(self, axis: str) -> int:
         """Return the most hops on a mesh from a member to the next, the last one left out.
 
         A reflected block of L rows, an odd number of blocks away, has its far row L - 1 further.
         """
-        _, extent, moves = self._moves(axis)
+        block, extent = self._inside(axis)
+        moves = _moves(block.order, block.rows, block.columns)
         further = np.where(self.is_reflected & (moves % 2 == 1), np.array(extent) - 1, 0)
         return int((moves * extent + further).sum(axis=1)[:-1].max(initial=0))
 
-    def _moves(self, axis: str) -> tuple[AxisBlock, Extent, IntArray]:
-        """Return the block of an axis, what lies inside, and its moves by rows and columns."""
+    def _inside(self, axis: str) -> tuple[AxisBlock, Extent]:
+        """Return the block of an axis, and how much lies inside each of its members."""
         index = [block.axis for block in self.blocks].index(axis)
-        block = self.blocks[index]
-        place = visit(block.order, block.rows, block.columns)
-        return block, self.extents[index], np.abs(np.roll(place, -1, axis=0) - place)
+        return self.blocks[index], self.extents[index]
 
     def placement(self, degrees: Mapping[str, int], network: Network) -> Placement | None:
         """Return the placement at the first corner where all its devices work, if there is one."""
@@ -108,6 +109,20 @@ class Embedding:
         nested = [block.axis for block in self.blocks]
         devices = devices.transpose([nested.index(axis) for axis in degrees if axis in nested])
         return Placement(tuple(degrees), devices.reshape(tuple(degrees.values())), self.name)
+
+
+def _moves(order: str, rows: int, columns: int) -> IntArray:
+    """Return the rows and columns from each cell of a block to the next, the last to the first."""
+    place = visit(order, rows, columns)
+    moves: IntArray = np.abs(np.roll(place, -1, axis=0) - place)
+    return moves
+
+
+@cache
+def _mean_moves(order: str, rows: int, columns: int) -> tuple[float, float]:
+    """Return the mean over all moves of a block, by rows and by columns."""
+    by_rows, by_columns = _moves(order, rows, columns).mean(axis=0).tolist()
+    return by_rows, by_columns
 
 
 def _first_corner(network: Network, extent: Extent) -> Extent | None:
