@@ -41,8 +41,8 @@ class GatherFamily(Algorithm):
         """Return where the all-gather applies, its fixed_s and its seconds_per_byte."""
 
     @abstractmethod
-    def streams(self, group: Group[float]) -> Sequence[Stream]:
-        """Return the parts of the data and the order in which each visits the spans."""
+    def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of the all-gather."""
 
     def affine(self, group: Group[Num]) -> tuple[Num, Num]:
         """Return (fixed_s, seconds_per_byte); an all-reduce costs the all-gather twice."""
@@ -50,13 +50,9 @@ class GatherFamily(Algorithm):
         passes = 2.0 if self.kind is CollectiveKind.ALL_REDUCE else 1.0
         return where_it_applies(applies, group, fixed_s * passes, seconds_per_byte * passes)
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return two halves of each stream of each member's shard."""
-        return num_gather_chunks(group, len(self.streams(group)))
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages of the gather, of its reverse, or of both."""
-        gather = all_gather_transfers(num_bytes, group, self.streams(group))
+        gather = self.gather_transfers(num_bytes, group)
         if self.kind is CollectiveKind.ALL_GATHER:
             return gather
         if self.kind is CollectiveKind.REDUCE_SCATTER:
@@ -64,12 +60,28 @@ class GatherFamily(Algorithm):
         return reduce_then_gather(gather)
 
 
+class StreamGather(GatherFamily):
+    """A gather whose parts visit the spans one after the other."""
+
+    @abstractmethod
+    def streams(self, group: Group[float]) -> Sequence[Stream]:
+        """Return the parts of the data and the order in which each visits the spans."""
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves of each stream of each member's shard."""
+        return num_gather_chunks(group, len(self.streams(group)))
+
+    def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the stages of every stream."""
+        return all_gather_transfers(num_bytes, group, self.streams(group))
+
+
 def outermost_first(group: Group[float]) -> tuple[int, ...]:
     """Return the order that moves each byte over an outer level once: outermost span first."""
     return tuple(reversed(range(len(group.spans))))
 
 
-class OneSpanGather(GatherFamily):
+class OneSpanGather(StreamGather):
     """A gather pattern for groups that lie in one span of a fitting kind."""
 
     @abstractmethod

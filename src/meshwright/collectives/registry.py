@@ -47,6 +47,8 @@ class Transfer:
     channel: int = 0
     reduces: bool = False
     """The receiver adds what arrives to what it has, instead of keeping it."""
+    kept: tuple[int, ...] = ()
+    """Those of the chunks that are final: the receiver keeps them though the message reduces."""
 
 
 class Algorithm(ABC):
@@ -63,6 +65,10 @@ class Algorithm(ABC):
 
     0 for lock-step algorithms; more where messages overlap that the form charges one by one.
     """
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether some group on spans of these kinds could use it, whatever its sizes."""
+        return True
 
     @abstractmethod
     def affine(self, group: Group[Num]) -> tuple[Num, Num]:

@@ -24,11 +24,21 @@ def algorithms_of(kind: CollectiveKind) -> list[tuple[str, Algorithm]]:
 
 def affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
+    return [form for form in affine_forms(kind, group) if np.any(np.isfinite(form[1]))]
+
+
+def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+    """Return the form of every algorithm that spans of these kinds allow, infinite or not.
+
+    Groups on the same levels have forms of the same algorithms, so that tables of equal shape
+    arise.
+    """
     forms: list[Candidate] = []
     for name, algorithm in algorithms_of(kind):
-        fixed_s, seconds_per_byte = algorithm.affine(group)
-        forms.append((name, fixed_s, seconds_per_byte))
-    return [form for form in forms if np.any(np.isfinite(form[1]))]
+        if algorithm.may_apply(group):
+            fixed_s, seconds_per_byte = algorithm.affine(group)
+            forms.append((name, fixed_s, seconds_per_byte))
+    return forms
 
 
 def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:

@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from meshwright.base.arrays import Num, larger, where
-from meshwright.collectives.gather_family import GATHER_KINDS, GatherFamily
+from meshwright.collectives.gather_family import GATHER_KINDS, StreamGather
 from meshwright.collectives.gathers import Stream
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
@@ -22,7 +22,7 @@ from meshwright.collectives.stages import gather_affine, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 
-class Bucket(GatherFamily):
+class Bucket(StreamGather):
     """Every part of the data visits the grid dimensions in a rotated order."""
 
     def __init__(self, kind: CollectiveKind) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.base.arrays import Num, larger
-from meshwright.collectives.gather_family import GATHER_KINDS, GatherFamily, outermost_first
+from meshwright.collectives.gather_family import GATHER_KINDS, StreamGather, outermost_first
 from meshwright.collectives.gathers import Stream
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import collective_algorithms
@@ -24,7 +24,7 @@ NUM_PIECES = 32
 """Pieces of the pipelined form: the levels that wait add 1/32 of their time."""
 
 
-class Hierarchical(GatherFamily):
+class Hierarchical(StreamGather):
     """Stages over the levels, one after the other for each piece of the data."""
 
     def __init__(self, kind: CollectiveKind, num_pieces: int) -> None:

@@ -1,0 +1,1 @@
+"""What collectives on blocks of a mesh are made of: blocks, cycles, waves."""
