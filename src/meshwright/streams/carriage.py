@@ -6,7 +6,7 @@ before it is there raises, and what members receive and hold is counted.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -81,10 +81,10 @@ def collect(rounds: StreamRounds, form: Callable[[int, int], FloatArray]) -> Col
         for key, part in formed + moving:
             sums[key] = sums[key] + part if key in sums else part
         num_received += sum(part.size for _, part in moving)
-        for member in range(back.num_members):
-            held = sum(m == member != back.home(item) for m, item in sums)
-            resident.append(held)
-            with_outgoing.append(held + sum(s.source == member for s in sends))
+        held = Counter(m for m, item in sums if m != back.home(item))
+        resident.append(max(held.values(), default=0))
+        held.update(s.source for s in sends)
+        with_outgoing.append(max(held.values(), default=0))
     homes = [sums[back.home(item), item] for item in range(back.num_items)]
     counted = Buffers(max(resident) / back.num_parts, max(with_outgoing) / back.num_parts)
     return Collected(homes, num_received, counted)

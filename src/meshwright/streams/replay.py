@@ -131,7 +131,8 @@ def _broken_links(rounds: StreamRounds) -> list[Violation]:
         links = links_of(rounds, send)
         if not 1 <= len(links) <= rounds.num_hops:
             broken.append(Violation(3, f"{send} crosses {len(links)} links"))
-        load.update((send.round, *link) for link in links)
+        for link in links:
+            load[send.round, *link] += 1
     broken += [
         Violation(4, f"link {a} > {b} carries {items} items in round {turn}")
         for (turn, a, b), items in load.items()

@@ -61,6 +61,8 @@ def reverse(rounds: StreamRounds) -> StreamRounds:
 def links_of(rounds: StreamRounds, send: Send) -> list[tuple[int, int]]:
     """Return the directed links of a send: along the line, or the closing link of a cycle."""
     source, destination = send.source, send.destination
+    if abs(source - destination) == 1:
+        return [(source, destination)]
     if rounds.is_cycle and abs(source - destination) == rounds.num_members - 1:
         return [(source, destination)]
     step = 1 if destination > source else -1
