@@ -115,6 +115,8 @@ def _crosses(source: int, target: int, canvas: Canvas) -> bool:
     here, there = canvas.boxes[source], canvas.boxes[target]
     along = _direction(here, there)
     length = math.hypot(there.x - here.x, there.y - here.y)
+    if length - _reach(here, along) - _reach(there, along) <= 2 * GAP:
+        return False
     for index, box in enumerate(canvas.boxes):
         if index in (source, target):
             continue
