@@ -169,10 +169,11 @@ class TestSystemFile:
             assert file.host.bandwidth_bytes_per_s < memory.bandwidth_bytes_per_s
             assert 1e9 <= file.host.capacity_bytes <= 1e14
 
-    def test_only_data_parallelism_crosses_between_slices(self, path):
+    def test_only_data_parallelism_crosses_between_slices_unless_they_are_wafers(self, path):
         file = load_system_file(path)
         if file.grid is not None:
-            assert all(level.data_parallel_only for level in file.levels[file.grid.dims :])
+            for level in file.levels[file.grid.dims :]:
+                assert level.data_parallel_only != level.through_io_dies
 
 
 def test_a_new_chip_is_one_file(tmp_path):

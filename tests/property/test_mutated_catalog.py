@@ -152,7 +152,7 @@ OPTIONAL = {
     "energy", "latency", "bandwidth", "host", "links_per_device", "message_half",
     "max_link_length", "rail_optimized", "oversubscription", "in_network_reduction",
     "data_parallel_only", "overhead_power_fraction", "kind", "grid", "wraps",
-    "other_side_multiple", "families",
+    "other_side_multiple", "families", "pitch", "through_io_dies",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Systems: ``64xH100``, ``wafer-6x8``, ``tpu-v5e-8x8``, a name of the catalog, or a YAML file."""
+"""Systems: ``64xH100``, ``wafer-6x8``, ``2xwafer-6x8``, a name of the catalog, or a YAML file."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def load_system(text: str) -> SystemSpec:
     ----------
     text
         ``64xH100``: so many devices of the standard system of that chip. ``wafer-6x8``: a grid of
-        that shape. ``gb200-nvl72``: a system of the catalog at its natural size. Otherwise a path
-        to a YAML file.
+        that shape; ``2xwafer-6x8``: two of them. ``gb200-nvl72``: a system of the catalog at its
+        natural size. Otherwise a path to a YAML file.
 
     Raises
     ------
@@ -159,8 +159,13 @@ def _grid_system(
     file: SystemFile, rule: GridRule, shape: Shape, slices: int, name: str | None
 ) -> SystemSpec:
     """Return the system of a shape, or of several slices of it on the network between them."""
-    levels = grid_levels(rule, file.levels, shape)
-    levels += _filled(file.levels[rule.dims :], slices)
+    outer = [
+        level.model_copy(update={"links_per_device": 1 / math.prod(shape)})
+        if level.through_io_dies
+        else level
+        for level in file.levels[rule.dims :]
+    ]
+    levels = grid_levels(rule, file.levels, shape) + _filled(tuple(outer), slices)
     shape_name = f"{file.name}-{shape_text(shape)}"
     meaning = f"{slices} slices of {shape_name}" if slices > 1 else shape_name
     return _as_system(
@@ -172,19 +177,31 @@ def _grid_system(
     )
 
 
-def _shaped(file: SystemFile, shape_part: str) -> SystemSpec:
-    """Return a grid with its shape given in the name."""
+def _shaped(file: SystemFile, shape_part: str, slices: int = 1) -> SystemSpec:
+    """Return a grid with its shape given in the name, or several of them."""
     shape = parse_shape(shape_part)
     if file.grid is None or shape is None:
         natural = f"the name alone means {file.num_devices} devices"
         raise SpecError(Fault("on", f"{file.name} has no shape {shape_part}", natural))
     check_shape(file.grid, longest_sides(file.grid, file.levels), shape, file.name)
-    return _grid_system(file, file.grid, shape, 1, None)
+    outer = file.levels[file.grid.dims :]
+    room = math.prod(level.size for level in outer)
+    if any(level.through_io_dies for level in outer) and 1 in shape:
+        room = 1
+    if not 1 <= slices <= room:
+        several = f"from 1 to {room}" if room > 1 else "only one"
+        raise SpecError(Fault("on", f"{slices} x {file.name}-{shape_text(shape)}", several))
+    name = f"{slices}x{file.name}-{shape_text(shape)}" if slices > 1 else None
+    return _grid_system(file, file.grid, shape, slices, name)
 
 
 def _counted(num_devices: int, chip_text: str) -> SystemSpec:
     """Return so many devices of the standard system of a chip."""
     name = find_name(chip_text, chip_names())
+    shaped = None if name else _NAME_AND_SHAPE.fullmatch(chip_text)
+    grid_name = find_name(shaped[1], data_names("systems")) if shaped else None
+    if shaped and grid_name:
+        return _shaped(_catalog_file(data_names("systems")[grid_name]), shaped[2], num_devices)
     if name is None:
         system = find_name(chip_text, data_names("systems"))
         if system:

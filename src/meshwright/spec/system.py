@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -51,7 +52,13 @@ class NetworkLevel(Declaration):
     """Switches add: an all-reduce sends its bytes about once."""
     data_parallel_only: bool = False
     """A data-centre network between slices or pods: only dp crosses it."""
+    through_io_dies: bool = False
+    """Wafers side by side: the IO dies of facing edges are joined, and share one wide link for each
+    pair of neighbours. ``links_per_device`` is one over the devices of a wafer."""
+    pitch_m: Metres | None = None
+    """From the middle of a device to that of its neighbour in this level."""
     max_link_length_m: Metres | None = None
+    """A longer link needs error correction, which takes 210 ns."""
     energy_j_per_byte: JoulesPerByte | None = None
 
 
@@ -86,9 +93,7 @@ class SystemSpec(Declaration):
 
     @model_validator(mode="after")
     def _levels_hold_the_devices(self) -> Self:
-        room = 1
-        for level in self.levels:
-            room *= level.size
+        room = prod(level.size for level in self.levels)
         if self.num_devices > room:
             raise ValueError(
                 f"num_devices: {self.num_devices} devices, but the levels have room for {room}"
@@ -96,6 +101,15 @@ class SystemSpec(Declaration):
         beyond = [device for device in self.dead_devices if device >= self.num_devices]
         if beyond:
             raise ValueError(f"dead_devices: {beyond[0]} is not below {self.num_devices}")
+        return self
+
+    @model_validator(mode="after")
+    def _wafers_lie_in_a_row(self) -> Self:
+        through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
+        if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
+            raise ValueError("levels: through_io_dies is for a third and last level, all meshes")
+        if through and self.num_devices < prod(level.size for level in self.levels):
+            raise ValueError(f"num_devices: {self.num_devices} are no whole wafers")
         return self
 
     @model_validator(mode="after")

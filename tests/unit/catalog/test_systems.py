@@ -39,6 +39,11 @@ def test_64xh100_is_eight_hosts():
         ("wafer-4x8", [("mesh", 8), ("mesh", 4)]),
         ("wafer-6x9", [("mesh", 9), ("mesh", 6)]),
         ("48xTEMP-die", [("mesh", 8), ("mesh", 6)]),
+        ("1xwafer-6x8", [("mesh", 8), ("mesh", 6)]),
+        ("2xwafer-6x8", [("mesh", 8), ("mesh", 6), ("mesh", 2)]),
+        ("4XWafer-4x8", [("mesh", 8), ("mesh", 4), ("mesh", 4)]),
+        ("108xTEMP-die", [("mesh", 9), ("mesh", 6), ("mesh", 2)]),
+        ("2xtpu-v5e-4x8", [("mesh", 8), ("mesh", 4), ("switch", 2)]),
         ("60xtemp-die", [("mesh", 10), ("mesh", 6)]),
         ("80xtemp-die", [("mesh", 10), ("mesh", 8)]),
         ("gb200-nvl72", [("switch", 72)]),
@@ -47,6 +52,15 @@ def test_64xh100_is_eight_hosts():
 )
 def test_accepted(text, levels):
     assert shape(text) == levels
+
+
+@pytest.mark.parametrize("text", ["2xwafer-6x8", "6xwafer-4x8"])
+def test_wafers_share_one_seam(text):
+    """4.5 TB/s in one direction between two wafers of any shape."""
+    columns, rows, seam = load_system(text).levels
+    share_bytes_per_s = seam.bandwidth_bytes_per_s * seam.links_per_device
+    assert share_bytes_per_s * columns.size * rows.size == pytest.approx(4.5e12)
+    assert load_system(text).name == text
 
 
 def test_devices_may_leave_the_last_host_partly_empty():
@@ -74,6 +88,12 @@ def test_devices_may_leave_the_last_host_partly_empty():
         ("dgx-h100-2x4", "has no shape"),
         ("53xTEMP-die", "next sizes: 50 (5x10) or 54 (6x9)"),
         ("200xTEMP-die", "next sizes: 100 (10x10)"),
+        ("17xwafer-6x8", "from 1 to 16"),
+        ("0xwafer-6x8", "from 1 to 16"),
+        ("2xwafer-1x8", "only one"),
+        ("2xdojo-tile-5x5", "only one"),
+        ("2xwafer-6x80", "at most 10x10"),
+        ("2xwafer", "2xTEMP-die means"),
         ("64", "forms:"),
         ("", "forms:"),
         ("-3xH100", "forms:"),
@@ -171,6 +191,8 @@ def test_two_levels_of_one_name(tmp_path):
         ("{4: 0.5}", "{4: yes}", "speed_factors[4]"),
         ("name: mine", "name: mine\ndead_links: [[0, 9]]", "dead_links"),
         ("name: mine", "name: mine\nother_chips: {7: H100}", "other_chips"),
+        ("kind: torus", "kind: torus, through_io_dies: true", "levels"),
+        ("kind: torus", "kind: mesh, through_io_dies: true", "levels"),
         ("name: mine", "name: mine\ngrid: {dims: 2, shapes: [2x3]}", "levels"),
         ("name: mine", "name: mine\ngrid: {dims: 1, shapes: [2x3]}", "grid.shapes"),
         ("name: mine", "name: mine\ngrid: {dims: 1, shapes: []}", "grid.shapes"),
