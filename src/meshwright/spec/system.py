@@ -108,8 +108,6 @@ class SystemSpec(Declaration):
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for a third and last level, all meshes")
-        if through and self.num_devices < prod(level.size for level in self.levels):
-            raise ValueError(f"num_devices: {self.num_devices} are no whole wafers")
         return self
 
     @model_validator(mode="after")

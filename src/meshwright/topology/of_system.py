@@ -31,13 +31,15 @@ def network_of(system: SystemSpec) -> Network:
     Raises
     ------
     SpecError
-        When a dead link is none of the network.
+        When a dead link is none of the network, or a wafer is not whole.
     """
     topology = topology_of(system)
     if isinstance(topology, Hierarchical):
         network = topology.occupied(system.num_devices)
-    else:
+    elif system.num_devices == topology.num_devices:
         network = topology.build()
+    else:
+        raise SpecError(Fault("num_devices", f"{system.num_devices} are no {topology.shape}"))
     limits_m = [level.max_link_length_m if level.pitch_m else None for level in system.levels]
     network = with_error_correction(network, too_long_links(network, limits_m))
     speed_factor = network.speed_factor.copy()
