@@ -1,0 +1,63 @@
+"""Every collective algorithm, simulated on a private grid: never later than its closed form."""
+
+import numpy as np
+import pytest
+
+from meshwright.collectives.group import Group, Span
+from meshwright.collectives.registry import collective_algorithms
+from meshwright.simulation.collective_tasks import collective_tasks
+from meshwright.simulation.run import simulate
+from meshwright.spec.collective import CollectiveKind
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.registry import LinkSpec
+from meshwright.topology.torus import Torus
+
+LINK = LinkSpec(1e9, 1e-6, 1e3)
+GRIDS = {
+    "line of 5": (Mesh, (1, 5)),
+    "mesh 3x3": (Mesh, (3, 3)),
+    "mesh 4x3": (Mesh, (4, 3)),
+    "mesh 2x5": (Mesh, (2, 5)),
+    "ring of 6": (Torus, (1, 6)),
+    "torus 4x3": (Torus, (4, 3)),
+}
+
+
+def group_on(kind, sides):
+    """Return what a group that owns a grid sees of it, innermost dimension first."""
+    closes = 1.0 if kind is Torus else 0.0
+    own = (LINK.bandwidth_bytes_per_s, LINK.latency_s, LINK.message_half_bytes)
+    return Group(tuple(Span(float(d), *own, closes, True, False) for d in reversed(sides)))
+
+
+def snake(sides):
+    """Return devices so that each is a neighbour of the one before."""
+    rows = np.arange(np.prod(sides)).reshape(sides)
+    rows[1::2] = rows[1::2, ::-1]
+    return rows.ravel()
+
+
+IN_ORDER = 1 / 3
+"""What it costs at most that pieces in channels of their own keep their order on a link."""
+CASES = [
+    pytest.param(name, kind, sides, id=f"{name}-{where}")
+    for name in collective_algorithms
+    for where, (kind, sides) in GRIDS.items()
+    if collective_algorithms[name].applies(group_on(kind, sides))
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "sides"), CASES)
+@pytest.mark.parametrize("num_bytes", [1e3, 1e8])
+def test_simulated_as_the_form_says(name, kind, sides, num_bytes):
+    algorithm = collective_algorithms[name]
+    group, network = group_on(kind, sides), kind.uniform(sides, LINK).build()
+    nodes = snake(sides) if algorithm.kind is CollectiveKind.SEND else np.arange(np.prod(sides))
+    graph = collective_tasks(algorithm.transfers(num_bytes, group), nodes, network)
+    simulated_s = simulate(graph, network, record_links=False).makespan_s
+    form_s = float(algorithm.time_s(num_bytes, group))
+    below = 0.02 if algorithm.replay_slack else 1e-9
+    if "pipelined_hierarchical" in name:
+        below = IN_ORDER
+    assert simulated_s * (1 - below) <= form_s
+    assert form_s <= simulated_s * (1 + algorithm.replay_slack + 1e-9)
