@@ -19,10 +19,12 @@ SHARED_MODULES = {
     "rounds",
     "replay",
     "dense_replay",
+    "attention_replay",
     "carriage",
     "product",
     "product_replay",
     "round_model",
+    "token_order",
     "volumes",
 }
 

@@ -121,14 +121,41 @@ def tokens_to_hide_weights(
     return moved_bytes * flops_per_s / (6 * bandwidth_bytes_per_s)
 
 
-def members_to_hide_inputs(hidden_size: Num, bandwidth_bytes_per_s: Num, flops_per_s: Num) -> Num:
-    """Members up to which input streaming hides on a transformer block: 3 h B / (P eta).
+def input_streaming_bytes_per_token(
+    hidden_size: Num, word_bytes: Num, accumulator_bytes: Num
+) -> Num:
+    """Bytes that stream for each token of a transformer block in a training step [bytes].
 
-    Two-byte words and accumulators: the four layers of a block have 12 h^2 weights and stream two
-    inputs of h and, as outputs of the row layers, two of h: 4 h (2 e + e_acc) = 24 h bytes per
-    token against 72 h^2 / N FLOPs of a member.
+    h (2 (2 e + e_acc) + 2 (e + e_acc)) = h (6 e + 4 e_acc). The inputs of the two column layers
+    stream in both passes and their gradients as accumulators; of the two row layers the output
+    accumulators stream forward and the gradient once backward, which serves both products.
+
+    Parameters
+    ----------
+    hidden_size
+        Width of the residual stream, h.
+    word_bytes, accumulator_bytes
+        Of a streamed word and of a travelling sum [bytes].
+
+    Source: derived; counted by the replay of a block. As the gathers and reduce-scatters of
+    Megatron sequence parallelism: three for a column layer, two for a row layer.
     """
-    return 3 * hidden_size * bandwidth_bytes_per_s / flops_per_s
+    return hidden_size * (6 * word_bytes + 4 * accumulator_bytes)
+
+
+def members_to_hide_inputs(
+    hidden_size: Num, bandwidth_bytes_per_s: Num, flops_per_s: Num, accumulator_bytes: Any = 2.0
+) -> Num:
+    """Members up to which input streaming hides on a transformer block.
+
+    72 h B / ((6 e + 4 e_acc) P eta) with two-byte words, 3.6 h B / (P eta) with accumulators of
+    two bytes as well: the four layers of a block have 12 h^2 weights, so a token takes
+    72 h^2 / N FLOPs of each member in a training step.
+    """
+    moved_bytes = input_streaming_bytes_per_token(hidden_size, 2.0, accumulator_bytes)
+    work_flops = 72 * hidden_size * hidden_size
+    members: Num = work_flops * bandwidth_bytes_per_s / (moved_bytes * flops_per_s)
+    return members
 
 
 def product_received_bytes(

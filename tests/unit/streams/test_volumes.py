@@ -61,6 +61,8 @@ def test_hiding_limits_of_a_full_wafer():
     # (4 + 2) * 1.26e15 / (6 * 2e12) = 630, with four-byte gradients (4 + 4) / 6 of it
     assert tokens_to_hide_weights(2.0, 2.0, 2e12, FLOPS_PER_S) == pytest.approx(630)
     assert tokens_to_hide_weights(2.0, 4.0, 2e12, FLOPS_PER_S) == pytest.approx(840)
-    # 3 * 4096 * 2e12 / 1.26e15 = 19.5; h = 12288: three times that
-    assert members_to_hide_inputs(4096.0, 2e12, FLOPS_PER_S) == pytest.approx(19.5, abs=0.01)
-    assert members_to_hide_inputs(12288.0, 2e12, FLOPS_PER_S) == pytest.approx(58.5, abs=0.02)
+    # 3.6 * 4096 * 2e12 / 1.26e15 = 23.4; h = 12288: three times that
+    assert members_to_hide_inputs(4096.0, 2e12, FLOPS_PER_S) == pytest.approx(23.4, abs=0.01)
+    assert members_to_hide_inputs(12288.0, 2e12, FLOPS_PER_S) == pytest.approx(70.2, abs=0.02)
+    # four-byte accumulators: 72 / (12 + 16) = 2.57 in place of 3.6
+    assert members_to_hide_inputs(4096.0, 2e12, FLOPS_PER_S, 4.0) == pytest.approx(16.7, abs=0.02)
