@@ -107,7 +107,7 @@ class SystemSpec(Declaration):
     def _wafers_lie_in_a_row(self) -> Self:
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
-            raise ValueError("levels: through_io_dies is for a third and last level, all meshes")
+            raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
         return self
 
     @model_validator(mode="after")
