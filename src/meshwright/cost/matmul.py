@@ -18,6 +18,7 @@ from meshwright.streams.round_model import (
     backward_s,
     forward_s,
     num_chunks_to_fit,
+    relay_bytes,
     round_link_s,
     stream_buffer_bytes,
 )
@@ -201,7 +202,8 @@ def _streamed(
     travels = members > 1
     relays = chunks > 64.0
     chunks = where(relays, 1.0, chunks)
-    relay_s = where(relays & travels, 2.0 * sub_tensor_bytes / engine.memory_bytes_per_s, 0.0)
+    relayed_bytes = relay_bytes(sub_tensor_bytes, members, links.num_parts)
+    relay_s = where(relays & travels, relayed_bytes / engine.memory_bytes_per_s, 0.0)
 
     def link_s(num_bytes: Any) -> Any:
         return round_link_s(

@@ -44,8 +44,9 @@ def round_link_s(
 ) -> Num:
     """Time in which the slowest link of a round passes its sub-tensor on [s].
 
-    t_m = (m + m_half) / B + alpha for each message of m bytes. ``num_chunks`` messages follow one
-    another; ``num_parts`` pieces of a sub-tensor take different directions at once.
+    A message of m bytes occupies a link for o = (m + m_half) / B and arrives a latency later.
+    c messages that follow one another over k links take c o + k alpha where relays cut through, and
+    (c + k - 1) o + k alpha where each relay stores a message whole: relays work side by side.
 
     Parameters
     ----------
@@ -60,21 +61,19 @@ def round_link_s(
     num_hops
         Links between neighbours of the stream: 1 on a line, N - 1 at the wrap of a ring in a line.
     num_parts, num_chunks
-        Pieces of a sub-tensor: sent at once in several directions, or one after the other.
+        Pieces of a sub-tensor: sent at once in several directions; messages one after the other.
     store_and_forward
         A device between two neighbours receives a message whole before it passes it on; otherwise
         (cut-through) only the latency counts once for each hop.
 
     Source: alpha-beta model with the half-performance message length of Hockney 1994 (Parallel
-    Computing 20(3)); chunks and hops derived.
+    Computing 20(3)); messages and hops derived, equal to a replay of their events.
     """
     occupied_s = (sub_tensor_bytes / (num_parts * num_chunks) + message_half_bytes) / (
         bandwidth_bytes_per_s
     )
-    if store_and_forward:
-        stored_s: Num = num_chunks * num_hops * (occupied_s + latency_s)
-        return stored_s
-    passed_s: Num = num_chunks * (occupied_s + num_hops * latency_s)
+    num_stores = num_hops - 1 if store_and_forward else 0
+    passed_s: Num = (num_chunks + num_stores) * occupied_s + num_hops * latency_s
     return passed_s
 
 
@@ -166,6 +165,86 @@ def backward_s(
     return _stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
+def product_forward_s(
+    num_rows: Num,
+    num_columns: Num,
+    round_compute_s: Num,
+    round_input_s: Num,
+    round_weight_s: Num,
+    round_hbm_s: Num,
+) -> StreamTime[Num]:
+    """Forward pass of a product stream on r x c devices [s].
+
+    With t_l = max(t_c, t_h): the first c rounds end after max((c - 1) max(t_l, t_x) + t_l, t_w),
+    the next r - 2 times c rounds each after max(c t_l, t_w), the last c rounds compute only.
+
+    Parameters
+    ----------
+    num_rows, num_columns
+        Weights stream along the columns, among r members; inputs along the rows, among c.
+    round_compute_s
+        One of the r c products of a member [s].
+    round_input_s, round_weight_s
+        Time of a sub-input and of a sub-weight on its link, :func:`round_link_s` [s].
+    round_hbm_s
+        Device-memory traffic of one member in one round [s].
+
+    Source: derived; equal to a replay of the rounds.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    input_s = (num_columns - 1) * positive_part(round_input_s - local_s)
+    outer_s = num_columns * local_s
+    weight_s = smaller(num_rows - 1, 1.0) * positive_part(round_weight_s - outer_s - input_s)
+    more_s = positive_part(num_rows - 2) * positive_part(round_weight_s - outer_s)
+    members = num_rows * num_columns
+    return _stream_time(members, round_compute_s, local_s, input_s + weight_s + more_s)
+
+
+def product_backward_s(
+    num_rows: Num,
+    num_columns: Num,
+    round_compute_s: Num,
+    round_input_s: Num,
+    round_weight_s: Num,
+    round_hbm_s: Num,
+    accumulator_ratio: Any = 1.0,
+) -> StreamTime[Num]:
+    """Backward pass of a product stream on r x c devices [s].
+
+    In units of c rounds: max(c t_l + (c - 1) (t_x - t_l)+, t_w), then r - 2 times
+    max(c t_l, t_w + t_gw), then max(c t_l + (c - 1) (t_gx - t_l)+, t_gw). Both tensors stream
+    again, accumulators of dW in all but the first c rounds, those of dX in the last c. One row is
+    :func:`backward_s` of the inputs.
+
+    Parameters
+    ----------
+    round_compute_s
+        Both products of one round [s].
+    accumulator_ratio
+        Time of an accumulator over that of the item it belongs to.
+
+    Others as :func:`product_forward_s`.
+
+    Source: derived; equal to a replay of the rounds.
+    Assumes: an item and an accumulator meet on a link in every round but the first and the last.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    outer_s = num_columns * local_s
+    later_columns = num_columns - 1
+    input_s = later_columns * positive_part(round_input_s - local_s)
+    input_sum_s = later_columns * positive_part(accumulator_ratio * round_input_s - local_s)
+    weight_sum_s = accumulator_ratio * round_weight_s
+    first_s = larger(input_s, round_weight_s - outer_s)
+    middle_s = positive_part(round_weight_s + weight_sum_s - outer_s)
+    last_s = larger(input_sum_s, weight_sum_s - outer_s)
+    exposed_s = first_s + positive_part(num_rows - 2) * middle_s + last_s
+    one_row = backward_s(
+        num_columns, round_compute_s, round_input_s, accumulator_ratio * round_input_s, round_hbm_s
+    )
+    exposed_s = where(num_rows > 1, exposed_s, one_row.exposed_stream_s)
+    return _stream_time(num_rows * num_columns, round_compute_s, local_s, exposed_s)
+
+
 def _stream_time(
     num_members: Num, round_compute_s: Num, local_s: Num, exposed_s: Num
 ) -> StreamTime[Num]:
@@ -200,6 +279,28 @@ def stream_buffer_bytes(
     """
     buffers: Num = num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
     return buffers
+
+
+def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Any = 1) -> Num:
+    """Main-memory bytes of a round whose sub-tensors are relayed through it: (2 n + 1) m [bytes].
+
+    Each of the n sub-tensors that enter a device in a round is written and read to be sent on,
+    and the one in use is read. n = min(N - 1, 2) / parts: two on a line, and on a ring laid into
+    one, since sends of several hops pass through; one (two halves) on a cycle. So memory of rate M
+    caps the stream at M / 5 in each direction of a line, at M / 3 on a cycle.
+
+    Parameters
+    ----------
+    sub_tensor_bytes
+        1 / N of the streamed tensor, accumulators included where they travel too [bytes].
+    num_members, num_parts
+        Members of the stream, and pieces that travel in several directions.
+
+    Source: derived; equal to the most that the enumerated rounds ask of a device.
+    """
+    entering = smaller(num_members - 1, 2.0) / num_parts
+    moved: Num = (2 * entering + 1) * sub_tensor_bytes
+    return moved
 
 
 def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -> Num:

@@ -9,6 +9,8 @@ from meshwright.streams.round_model import (
     forward_prefetched_s,
     forward_s,
     num_chunks_to_fit,
+    product_forward_s,
+    relay_bytes,
     round_link_s,
     stream_buffer_bytes,
 )
@@ -39,10 +41,16 @@ def test_halves_both_ways_take_half_the_bytes():
     assert round_link_s(16e6, 2e12, LATENCY_S, 0.0, num_parts=2) == pytest.approx(4.2e-6)
 
 
-def test_each_chunk_pays_its_overhead():
-    # two messages of (8 MB + 4 MB) / 2 TB/s + 0.2 us
+def test_each_chunk_pays_its_overhead_and_the_last_one_the_latency():
+    # two messages of (8 MB + 4 MB) / 2 TB/s, then 0.2 us
     time_s = round_link_s(16e6, 2e12, LATENCY_S, 4e6, num_chunks=2)
-    assert time_s == pytest.approx(2 * 6.2e-6)
+    assert time_s == pytest.approx(12.2e-6)
+
+
+def test_chunks_pass_relays_side_by_side():
+    # 7 hops of 16 MB in 8 chunks: 14 messages of 1 us in place of 7 of 8 us, and 7 latencies
+    time_s = round_link_s(16e6, 2e12, LATENCY_S, 0.0, num_hops=7, num_chunks=8)
+    assert time_s == pytest.approx(14e-6 + 7 * 0.2e-6)
 
 
 def best_members(out_size, num_tokens, bandwidth_bytes_per_s, message_half_bytes):
@@ -134,3 +142,24 @@ def test_sram_of_a_square_175b_layer_on_eight_dies():
 def test_chunks_are_at_least_one_and_infinite_where_nothing_fits():
     chunks = num_chunks_to_fit(np.array([10.0, 10.0, 100.0]), 80.0, np.array([0.0, 80.0, 40.0]))
     assert chunks.tolist() == [1, np.inf, 3]
+
+
+def test_relay_through_the_main_memory():
+    # two enter, are written and read, and one is used; on a cycle two halves enter
+    assert relay_bytes(3.0, 8.0) == 15
+    assert relay_bytes(3.0, 8.0, 2.0) == 9
+    assert relay_bytes(3.0, 2.0) == 9
+    # 1 TB/s of memory: a round of 37.7 MB lasts 189 us, so 0.2 TB/s of each direction
+    assert 37.7e6 / (relay_bytes(37.7e6, 8.0) / 1e12) == pytest.approx(0.2e12)
+
+
+def test_product_stream_by_hand():
+    # 2 x 3: max(2 * max(1, 2) + 1, 7) = 7, then 3 rounds of compute
+    time = product_forward_s(2.0, 3.0, 1.0, 2.0, 7.0, 0.0)
+    assert (time.compute_s, time.exposed_stream_s, time.total_s) == (6, 4, 10)
+    # 3 x 3, all hidden
+    assert product_forward_s(3.0, 3.0, 1.0, 1.0, 3.0, 0.0).total_s == 9
+    # one row: input streaming alone
+    alone = forward_s(4.0, 1.0, 3.0, 0.0).total_s
+    assert product_forward_s(1.0, 4.0, 1.0, 3.0, 9.0, 0.0).total_s == alone
+    assert product_forward_s(4.0, 1.0, 1.0, 9.0, 3.0, 0.0).total_s == alone
