@@ -17,8 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one system, or the names of the catalog."""
     from meshwright.catalog.systems import load_system, system_names
-    from meshwright.cli.show_model import show
+    from meshwright.cli.output import show
     from meshwright.report.declared_values import declaration_lines, declaration_record
+    from meshwright.report.topologies import network_line, network_record
+    from meshwright.topology.of_system import topology_of
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)
@@ -27,5 +29,11 @@ def run(args: argparse.Namespace) -> int:
     about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
     title = f"{system.name}: {system.num_devices} x {system.chip.name}, innermost level first"
     record = declaration_record(system, about, system.sources)
-    show(tuple(declaration_lines(system, title, system.sources)), record, args.json)
+    lines = declaration_lines(system, title, system.sources)
+    topology = topology_of(system)
+    is_whole = topology.num_devices == system.num_alive and not system.dead_links
+    if is_whole and system.levels:
+        lines.insert(1, network_line(topology))
+        record["network"] = network_record(topology)
+    show(lines, record, args.json)
     return 0
