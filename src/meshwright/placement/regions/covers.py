@@ -9,6 +9,7 @@ with the number of paths.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -140,6 +141,8 @@ class _Leave:
     slots: dict[int, int]
     rules: CoverRules
     is_sized: bool
+    num_forced: int
+    """Ends that the cells after this one force: those with fewer than two neighbours."""
 
     def moves(self, state: _State) -> list[_Move]:
         mate, size = state.mates[self.slot], state.sizes[self.slot]
@@ -158,8 +161,10 @@ class _Leave:
 
     def _may_end(self, state: _State) -> bool:
         """Tell whether a path may end at the cell."""
-        allowed = not self.rules.ends or self.cell in self.rules.ends
-        return allowed and not self.rules.is_closed and state.num_ends < 2 * self.rules.num_groups
+        if self.rules.is_closed or (self.rules.ends and self.cell not in self.rules.ends):
+            return False
+        forced = self.num_forced - 2 * state.num_idle
+        return state.num_ends + max(forced, 0) < 2 * self.rules.num_groups
 
     def _ended(self, left: _State, mate: int, size: int) -> list[_Move]:
         """Return the state after the cell has become the end of its path."""
@@ -171,7 +176,7 @@ class _Leave:
         return [_Move(left._replace(mates=tuple(mates), num_ends=left.num_ends + 1), False)]
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=4096)
 def cover(num_cells: int, edges: Edges, rules: CoverRules, limit: int) -> Cover:
     """Return disjoint paths or cycles of neighbours.
 
@@ -209,6 +214,9 @@ def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> l
     for near, far in sorted(edges):
         earlier[far].append(near)
         last[near] = max(last[near], far)
+    degrees = Counter(cell for edge in edges for cell in edge)
+    missing = [max(0, 2 - degrees[cell]) for cell in range(num_cells)]
+    forced = sum(missing)
     steps: list[_Step] = []
     border: list[int] = []
     for cell in range(num_cells):
@@ -221,7 +229,8 @@ def _steps(num_cells: int, edges: Edges, rules: CoverRules, is_sized: bool) -> l
             slot = border.index(each)
             border.remove(each)
             slots = {other: index for index, other in enumerate(border)}
-            steps.append(_Leave(each, slot, slots, rules, is_sized))
+            forced -= missing[each]
+            steps.append(_Leave(each, slot, slots, rules, is_sized, forced))
     return steps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from meshwright.placement.regions.covers import Cover, CoverRules, Edges, cover
 from meshwright.topology.network import Network
 
 SEARCH_STATES = 100_000
-"""States that a search may visit before it gives up."""
+"""States that one sweep of a search may visit before it gives up."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,13 @@ class Region:
             tuple(self.devices[index] for index in kept),
             tuple(edge for edge in edges if min(edge) >= 0),
         )
+
+    def swept(self, indices: Sequence[int]) -> Region:
+        """Return the same devices in another order, given by their indices."""
+        place = {index: new for new, index in enumerate(indices)}
+        pairs = ((place[near], place[far]) for near, far in self.edges)
+        edges = tuple(sorted((min(pair), max(pair)) for pair in pairs))
+        return Region(tuple(self.devices[index] for index in indices), edges)
 
     def with_hops(self, num_hops: int) -> Region:
         """Return the devices with an edge between any two that are at most so many hops apart."""
@@ -144,12 +151,29 @@ def cover_region(
 ) -> Cover:
     """Return disjoint paths (or cycles) of neighbours, ``group_size`` devices each.
 
-    The devices that the groups do not need stay idle.
+    The devices that the groups do not need stay idle. Short sweeps from all sides come first.
     """
     rules = CoverRules(group_size, num_groups, is_closed)
     if _is_refused(region, rules):
         return Cover(None, is_proven=True)
-    return _named(region, cover(len(region.devices), region.edges, rules, limit))
+    found = Cover(None, is_proven=False)
+    for states in (limit // 10, limit):
+        for sweep in _sweeps(region):
+            found = cover(len(sweep.devices), sweep.edges, rules, states)
+            if found.is_proven:
+                return _named(sweep, found)
+    return found
+
+
+def _sweeps(region: Region) -> Iterator[Region]:
+    """Yield the region as it is, from its other end, and both ways in the order of the numbers.
+
+    What blocks a cover is found late by one sweep and soon by another.
+    """
+    forward = tuple(range(len(region.devices)))
+    by_number = tuple(sorted(forward, key=lambda index: region.devices[index]))
+    for indices in dict.fromkeys((forward, forward[::-1], by_number, by_number[::-1])):
+        yield region if indices == forward else region.swept(indices)
 
 
 def _named(region: Region, found: Cover) -> Cover:
