@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.base.arrays import Num, larger, where
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.spans import group_size
-from meshwright.collectives.stages import members_inside
+from meshwright.collectives.stages import members_inside, message_s
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -27,6 +27,19 @@ def lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Nu
     return bound_s
 
 
+def occupied_lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
+    """Return a bound that counts the messages as well [s]; 0 for a group of one.
+
+    Whole messages are sent on from member to member, each at the cost of m_half / B beside its
+    bytes. So every hop of the farthest way costs that and a latency; and each link of a cut carries
+    at least one message, the last of which arrives a latency after its last byte has left.
+    """
+    bandwidth_s = num_bytes * bandwidth_bound_s_per_byte(kind, group)
+    one_s = _way(CollectiveKind.SEND, group, message_s)
+    bound_s: Num = larger(bandwidth_s + one_s, _way(kind, group, message_s))
+    return bound_s
+
+
 def latency_bound_s(kind: CollectiveKind, group: Group[Num]) -> Num:
     """Return the latency of the way that one byte cannot avoid [s].
 
@@ -34,14 +47,23 @@ def latency_bound_s(kind: CollectiveKind, group: Group[Num]) -> Num:
     message through the outermost spanned level. A send may be between nearest neighbours, so its
     bound is the least latency of a spanned level.
     """
+    return _way(kind, group, _latency_s)
+
+
+def _latency_s(span: Span[Any]) -> Any:
+    return span.latency_s
+
+
+def _way(kind: CollectiveKind, group: Group[Num], hop_s: Callable[[Span[Any]], Any]) -> Num:
+    """Return what the way that one byte cannot avoid costs, hop by hop [s]."""
     least: Any = np.inf
     outermost: Any = 0.0
     all_hops: Any = 0.0
     grids_only: Any = True
     for span in group.spans:
         spanned = span.size > 1.0
-        hops_s = _farthest(span) * span.latency_s
-        least = where(spanned & (span.latency_s < least), span.latency_s, least)
+        hops_s = _farthest(span) * hop_s(span)
+        least = where(spanned & (hop_s(span) < least), hop_s(span), least)
         outermost = where(spanned, hops_s, outermost)
         all_hops = all_hops + hops_s
         grids_only = grids_only & ((span.size == 1.0) | span.is_grid)

@@ -32,12 +32,14 @@ class Shift:
     lane: int = 0
 
 
-def exchange_affine(span: Span[Num]) -> tuple[Num, Num]:
+def exchange_affine(span: Span[Num], *, relays: bool = False) -> tuple[Num, Num]:
     """Return (fixed_s, seconds_per_byte) of an all-to-all of S bytes per member along one span.
 
     On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
     hops of all parcels load each link with S floor(d^2/4) / (2 d), in floor(d/2) messages; on a
-    line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops.
+    line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops. With
+    ``relays`` a line hands on all parcels of one origin together: d - 1 messages, of which the
+    longest in step t has d - t parcels, d (d - 1)/2 in all.
     """
     size, rate = span.size, span.bandwidth_bytes_per_s
     half_s = span.message_half_bytes / rate
@@ -47,17 +49,21 @@ def exchange_affine(span: Span[Num]) -> tuple[Num, Num]:
         return where(alone, 0.0, messages_s), (size - 1.0) / size / rate
     cut: Any = np.floor(size * size / 4.0)
     ring_s = np.floor(size / 2.0) * message_s(span)
-    line_s = (size - 1.0) * span.latency_s + cut * half_s
+    messages = size - 1.0 if relays else cut
+    parcels = size * (size - 1.0) / 2.0 if relays else cut
+    line_s = (size - 1.0) * span.latency_s + messages * half_s
     closes = span.closes == 1.0
-    return where(closes, ring_s, line_s), cut / size / rate / where(closes, 2.0, 1.0)
+    return where(closes, ring_s, line_s), where(closes, cut / 2.0, parcels) / size / rate
 
 
-def exchange_shifts(span: Span[float]) -> Iterator[Shift]:
+def exchange_shifts(span: Span[float], *, relays: bool = False) -> Iterator[Shift]:
     """Yield the messages of a stage."""
     size = round(float(span.size))
     if not span.is_grid:
         return _switch_shifts(size)
-    return _ring_shifts(size) if span.closes else _line_shifts(size)
+    if span.closes:
+        return _ring_shifts(size)
+    return _line_relays(size) if relays else _line_shifts(size)
 
 
 def _switch_shifts(size: int) -> Iterator[Shift]:
@@ -91,13 +97,27 @@ def _line_shifts(size: int) -> Iterator[Shift]:
             yield Shift(step, rank, rank + way, ((origin, target, None),), 0 if way > 0 else 1)
 
 
+def _line_relays(size: int) -> Iterator[Shift]:
+    """Yield the steps of a line: what goes on from one origin moves on together."""
+    for step, rank, (lane, way) in product(range(size - 1), range(size), enumerate((1, -1))):
+        origin = rank - way * step
+        beyond = range(rank + 1, size) if way > 0 else range(rank)
+        if 0 <= origin < size and beyond:
+            parcels = tuple((origin, target, None) for target in beyond)
+            yield Shift(step, rank, rank + way, parcels, lane)
+
+
 def all_to_all_transfers(
-    num_bytes: float, group: Group[float], orders: Sequence[tuple[int, ...]]
+    num_bytes: float,
+    group: Group[float],
+    orders: Sequence[tuple[int, ...]],
+    *,
+    relays: bool = False,
 ) -> Iterator[Transfer]:
     """Yield the messages of an all-to-all whose equal parts visit the spans in these orders."""
     shape = shape_of(group)
     per_member = num_exchange_chunks(group, len(orders))
-    stages = [list(exchange_shifts(span)) for span in group.spans]
+    stages = [list(exchange_shifts(span, relays=relays)) for span in group.spans]
     phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
     for part, order in enumerate(orders):
         for phase, level in enumerate(order):
