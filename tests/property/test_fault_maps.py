@@ -49,7 +49,7 @@ def check_groups(network, groups, found):
     assert (found.action is Action.SHRUNK) == (found.group_size < groups.shape[1])
 
 
-@pytest.mark.parametrize(("shape", "first"), zip(NETWORKS, (0, 1), strict=True))
+@pytest.mark.parametrize(("shape", "first"), [((4, 8), 0), ((6, 8), 1)])
 def test_every_map_has_a_legal_result(shape, first):
     groups = blocks(shape)
     for seed in range(first, NUM_MAPS, len(NETWORKS)):
