@@ -30,7 +30,7 @@ from meshwright.catalog.yaml_tree import Tree, fault_at
 from meshwright.spec.provenance import Provenance
 from meshwright.spec.system import NetworkLevel, SystemSpec
 
-FORMS = "forms: 64xH100, a system such as wafer-6x8 or gb200-nvl72, or a path to a YAML file"
+FORMS = "forms: 64xH100, wafer-6x8, 2xwafer-6x8, a system such as gb200-nvl72, or a path to a file"
 _COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
 _NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
 _NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
