@@ -1,10 +1,13 @@
 """Regions by hand, and answers that are not known."""
 
+import random
+
 import pytest
 from grid_networks import grid, network_of, star
 
 from meshwright.placement.regions.covers import Cover, CoverRules, cover
 from meshwright.placement.regions.region import (
+    Region,
     cover_region,
     hamiltonian_cycle,
     hamiltonian_path,
@@ -94,3 +97,35 @@ def test_the_same_answer_each_time():
     cover.cache_clear()
     assert cover_region(region, 8, 5) == first
     assert first.groups is not None
+
+
+def grown(chance, num_cells, neighbours):
+    """Return cells that grow from one, each beside some earlier one."""
+    cells = [chance.randrange(len(neighbours))]
+    while len(cells) < num_cells:
+        beside = [near for cell in cells for near in neighbours[cell] if near not in cells]
+        cells.append(chance.choice(beside))
+    return cells
+
+
+def test_24_cells_are_always_decided():
+    whole = make_region(grid(8, 8))
+    chance = random.Random(24)
+    for _ in range(150):
+        cells = grown(chance, 24, whole.neighbours)
+        region = whole.of([whole.devices[cell] for cell in cells])
+        wires = tuple(edge for edge in region.edges if chance.random() < 0.97)
+        region = Region(region.devices, wires)
+        ends = tuple(chance.sample(region.devices, 2))
+        assert hamiltonian_path(region).is_proven
+        assert hamiltonian_cycle(region).is_proven
+        assert hamiltonian_path(region, ends).is_proven
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 8), (32, 32)])
+def test_whole_blocks_are_covered_without_a_step_back(shape):
+    """Each cell enters and leaves, each wire is taken or not: one state each."""
+    region = make_region(grid(*shape))
+    size = shape[0] * shape[1]
+    found = cover(size, region.edges, CoverRules(size, 1), 2 * size + len(region.edges))
+    assert found.groups is not None
