@@ -52,8 +52,8 @@ from meshwright.graph.op import OpKind
 from meshwright.pricing.layers import price_layers
 from meshwright.pricing.price import Priced
 from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving import ServingPrice, fullest_use
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.price import ServingPrice, fullest_use
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.workload import BYTES_OF
 from meshwright.strategy.strategy import Offload, stack
 

@@ -17,7 +17,7 @@ from meshwright.baselines.calculon.declarations import (
 )
 from meshwright.catalog.chips import load_chip
 from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.calibration import Calibration
 from meshwright.spec.chip import ChipSpec, DType, MemoryLevel
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec

@@ -21,7 +21,7 @@ from meshwright.base.errors import Fault
 from meshwright.planner.legality import check_problem
 from meshwright.pricing.price import price_one
 from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving import price_serving
+from meshwright.pricing.serving.price import price_serving
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.rules import Case
 from meshwright.strategy.strategy import stack

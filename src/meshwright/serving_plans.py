@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.plans import FORMAT, Coverage, parsed, validated
-from meshwright.pricing.serving_figures import serving_figures
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.figures import serving_figures
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import ServingResult
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec

@@ -13,7 +13,7 @@ from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
-from meshwright.pricing.serving import SERVING_TIME_PARTS
+from meshwright.pricing.serving.price import SERVING_TIME_PARTS
 from meshwright.search.sensitivity import Change
 from meshwright.spec import chip, model, provenance, system, workload
 from meshwright.strategy.strategy import StrategyOf, Structure
@@ -33,6 +33,8 @@ UNITS = {
 DECLARED = {
     "Plan": plans.Plan,
     "Candidate": (plans.Candidate, "plan"),
+    "Placement": plans.Placement,
+    "Hot link": plans.HotLink,
     "Segment": plans.Segment,
     "Strategy": StrategyOf,
     "Structure": Structure,

@@ -11,8 +11,8 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.pricing.serving import price_serving
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.price import price_serving
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import Objective, search_serving
 from meshwright.search.serving.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack

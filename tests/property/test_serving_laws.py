@@ -9,8 +9,8 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.serving.operators import hit_fraction
-from meshwright.pricing.serving import SERVING_TIME_PARTS, price_serving
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.price import SERVING_TIME_PARTS, price_serving
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.strategy.strategy import Structure, make_strategy, stack
 

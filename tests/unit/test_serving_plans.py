@@ -8,7 +8,7 @@ from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.report.serving import serving_lines
 from meshwright.search.serving.search import search_serving
 from meshwright.search.serving.space import ServingSpace

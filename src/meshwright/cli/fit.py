@@ -21,8 +21,9 @@ def run(args: argparse.Namespace) -> int:
 
     asked, strategy, structure = strategy_question(args)
     plan = planner.estimate(
-        asked.model, asked.system, asked.workload, strategy, structure, calibration=args.calibration
-    )
+        asked.model, asked.system, asked.workload, strategy, structure,
+        calibration=args.calibration, is_placed=False,
+    )  # fmt: skip
     price = plan.best.estimate
     advice = [] if price.fits else planner.what_would_fit(plan)
     data = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, larger, read_only, where
+from meshwright.base.arrays import FloatArray, IntArray, larger, read_only, where
 from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
 
 POSITIONS = ("first", "middle", "last")
@@ -46,6 +46,16 @@ class StageLayout:
         return alone * 0.0, (1.0 - alone) * float(position == "last")
 
 
+def run_lengths(num_layers: int, num_runs: int) -> IntArray:
+    """Return the layers of each chunk of the model, in its order: (runs,)."""
+    longest = -(-num_layers // num_runs)
+    lengths = np.full(num_runs, longest, dtype=np.int64)
+    missing = num_runs * longest - num_layers
+    order = [num_runs - 1, 0, *range(num_runs - 2, 0, -1)]
+    lengths[order[:missing]] -= 1
+    return lengths
+
+
 @lru_cache(maxsize=4096)
 def deal_layers(
     pattern: tuple[int, ...], num_kinds: int, num_stages: int, num_chunks: int
@@ -56,12 +66,7 @@ def deal_layers(
     stage c mod ``num_stages``.
     """
     runs = num_stages * num_chunks
-    longest = -(-len(pattern) // runs)
-    lengths = np.full(runs, longest)
-    missing = runs * longest - len(pattern)
-    order = [runs - 1, 0, *range(runs - 2, 0, -1)]
-    lengths[order[:missing]] -= 1
-    run_of_layer = np.repeat(np.arange(runs), lengths)
+    run_of_layer = np.repeat(np.arange(runs), run_lengths(len(pattern), runs))
     counts = np.zeros((num_stages, num_kinds))
     np.add.at(counts, (run_of_layer % num_stages, np.asarray(pattern)), 1.0)
     return read_only(counts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -98,7 +99,7 @@ def chain_pattern(rows: int, columns: int, *, closes: bool) -> Pattern:
     is_cycle = closes and has_cycle(rows, columns)
     cells = visit("cycle" if is_cycle else "snake", rows, columns)
     member = (cells[:, 0] * columns + cells[:, 1]).tolist()
-    pairs = list(zip(member, member[1:], strict=False))
+    pairs = list(pairwise(member))
     if closes and len(member) > 2:
         pairs.append((member[-1], member[0]))
     both = pairs + [(b, a) for a, b in pairs]

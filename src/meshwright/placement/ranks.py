@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.placement.blocks import Shape
+from meshwright.placement.regions.orders import has_cycle, visit
 from meshwright.topology.network import Network
 
 
@@ -44,6 +45,18 @@ class Ranks:
         flat = members.reshape(-1, prod(members.shape[len(self.axes) - len(chosen) :]))
         sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
         return np.sort(flat, axis=1).reshape(-1, *sizes[::-1].tolist())
+
+    def visit(self, axis: str, *, closes: bool) -> IntArray:
+        """Return the positions of an axis in its block, in an order that goes along neighbours.
+
+        A cycle where one is asked for and the block has it, else a snake.
+        """
+        columns, *others = self.shapes[self.axes.index(axis)]
+        rows = prod(others)
+        order = "cycle" if closes and has_cycle(rows, columns) else "snake"
+        cells = visit(order, rows, columns)
+        places: IntArray = cells[:, 0] * columns + cells[:, 1]
+        return places
 
 
 def block_ranks(network: Network, axes: Sequence[str], shapes: Sequence[Shape]) -> Ranks | None:

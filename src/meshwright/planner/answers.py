@@ -18,8 +18,6 @@ from meshwright.strategy.strategy import Strategy, Structure, plan_string, stack
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Found, SearchResult
 
-FIDELITY = "closed_form"
-
 
 def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
     """Return one strategy with its full price."""
@@ -32,18 +30,19 @@ def candidates(
     """Return strategies under one structure, each with its full price: one set of columns."""
     priced = price_columns(problem, structure, stack(strategies))
     return [
-        _candidate(problem, strategy, structure, figures(problem, priced, row))
+        entry_of(problem, strategy, structure, figures(problem, priced, row))
         for row, strategy in enumerate(strategies)
     ]
 
 
-def _candidate(
-    problem: Problem, strategy: Strategy, structure: Structure, known: Figures
-) -> Candidate:
+def entry_of(
+    problem: Problem, strategy: Strategy, structure: Structure, known: Figures,
+    fidelity: str = "closed_form",
+) -> Candidate:  # fmt: skip
     """Return one priced row as the entry of a plan."""
     constants = problem.calibration
     price = Estimate(
-        fidelity=FIDELITY,
+        fidelity=fidelity,
         is_calibrated=problem.calibration.is_calibrated,
         step_time_s=known.step_time_s,
         time_parts_s=known.time_parts_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.base.errors import SpecError
 from meshwright.planner.answers import candidate, version, warnings
 from meshwright.planner.legality import check_problem
+from meshwright.planner.placing import best_placed
 from meshwright.planner.question import make_problem
 from meshwright.plans import Plan
 from meshwright.spec.model import ModelSpec
@@ -22,8 +23,14 @@ def estimate(
     *,
     calibration: str = "uncalibrated",
     command: str = "",
+    is_placed: bool = True,
 ) -> Plan:
     """Return the price of one given strategy.
+
+    Parameters
+    ----------
+    is_placed
+        Whether a strategy on a grid is placed and priced with contention; its memory is the same.
 
     Raises
     ------
@@ -34,7 +41,8 @@ def estimate(
     faults = check_problem(problem, strategy, structure)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, structure))
-    only = candidate(problem, strategy, structure)
+    price = best_placed if is_placed else candidate
+    only = price(problem, strategy, structure)
     return Plan(
         model=problem.model,
         system=problem.system,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.planner.answers import candidate, candidates, compared
+from meshwright.planner.answers import candidates, compared
 from meshwright.planner.legality import check_problem
+from meshwright.planner.placing import best_placed
 from meshwright.planner.question import problem_of
 from meshwright.plans import Candidate, Plan
 from meshwright.report.explain import Explanation
@@ -59,7 +60,7 @@ def explain(plan: Plan) -> Explanation:
             continue
         if result.found:
             first = result.found[0]
-            other = candidate(problem, first.strategy, first.structure)
+            other = best_placed(problem, first.strategy, first.structure)
             whys.append(compared(name, plan.best, other))
         else:
             impossible[name] = result.counts.summary

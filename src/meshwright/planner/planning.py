@@ -17,6 +17,7 @@ from meshwright.planner.answers import (
     warnings,
 )
 from meshwright.planner.fixed import check_fixed
+from meshwright.planner.placing import best_placed, placed_candidates
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
@@ -79,10 +80,16 @@ def _answer(
     problem: Problem, calibration: str, result: SearchResult, top: int, command: str
 ) -> Plan:
     """Return the plan that a search leads to."""
-    chosen = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
+    found = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
+    placed = placed_candidates(problem, found[:top])
+    # Constants are perturbed under the closed form, which knows no placement.
+    closed_form = {plan_string(f.strategy, f.structure): f for f in found}
+    chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
     verdict = robustness(problem, chosen[:SHAKEN])
-    candidates = [candidate(problem, f.strategy, f.structure) for f in chosen[:top]]
-    priced = replace(candidates[0].estimate, interval_s=verdict.interval_s(0))
+    candidates = [entry.candidate for entry in placed]
+    slower = placed[0].found.time_s / chosen[0].time_s
+    low_s, high_s = verdict.interval_s(0)
+    priced = replace(candidates[0].estimate, interval_s=(low_s * slower, high_s * slower))
     best = replace(candidates[0], estimate=priced)
     return Plan(
         model=problem.model,
@@ -90,7 +97,7 @@ def _answer(
         workload=problem.workload,
         calibration=calibration,
         best=best,
-        fastest_s=result.found[0].time_s,
+        fastest_s=min(entry.found.time_s for entry in placed),
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
         robustness=_robustness(chosen, verdict),
@@ -127,7 +134,7 @@ def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> t
     other = result.watched[0]
     return (
         compared(
-            "tensor streams (tatp)", best, candidate(problem, other.strategy, other.structure)
+            "tensor streams (tatp)", best, best_placed(problem, other.strategy, other.structure)
         ),
     )
 

@@ -93,15 +93,15 @@ class AxisNetwork:
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts_per_token: int = 0
     """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
-    slowdown: Mapping[str, float] = field(default_factory=dict)
+    slowdown: Mapping[str, Any] = field(default_factory=dict)
     """By axis, as it is asked for: how much slower its links are than links of its own, because
     a placement shares them; 1 where it is not named."""
 
     def group(self, axis: str) -> Group[Any]:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
         group = self._private_group(axis)
-        slower = self.slowdown.get(axis, self.slowdown.get(axis.partition("/")[0], 1.0))
-        return group if slower == 1.0 else _slower(group, slower)
+        named = axis if axis in self.slowdown else axis.partition("/")[0]
+        return _slower(group, self.slowdown[named]) if named in self.slowdown else group
 
     def _private_group(self, axis: str) -> Group[Any]:
         names, _, shared = axis.partition("/")
@@ -123,7 +123,7 @@ class AxisNetwork:
         return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
 
 
-def _slower(group: Group[Any], times: float) -> Group[Any]:
+def _slower(group: Group[Any], times: Any) -> Group[Any]:
     """Return a group whose links take so many times as long for each byte."""
     return Group(
         tuple(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Plan, WhyNot
 from meshwright.report.lines import words, wrapped
+from meshwright.report.placement import hottest_lines, placement_lines
 from meshwright.report.plan import question_line, why_not_lines
 
 if TYPE_CHECKING:
@@ -42,6 +43,10 @@ def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
     left = price.memory_capacity_bytes - price.memory_bytes
     yield f"memory left on the fullest device: {format_bytes(left)}"
     yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield from hottest_lines(plan.best.placement)
+        yield ""
     yield "the same plan on a better system"
     for change in explanation.changes:
         yield f"  {change.what:<40} {change.faster_by_fraction:>7.1%} faster"

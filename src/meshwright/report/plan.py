@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Candidate, Coverage, Plan, Replan, WhyNot
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
+from meshwright.report.placement import placement_lines
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -27,6 +28,9 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
     step = plan.best.estimate
     yield from time_lines("time of a step", step.time_parts_s, step.step_time_s)
     yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield ""
     if plan.runners_up:
         yield from ranking_lines(plan)
         yield ""
@@ -61,11 +65,18 @@ def verdict_lines(plan: Plan) -> Iterator[str]:
     )
     yield _cost_line(plan)
     yield from wrapped("plan  ", plan.best.text)
-    order = [name for name in plan.best.structure.axis_order if _degree(plan.best, name) > 1]
     yield (
         f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
-        f"axes from the inside: {' '.join(order) or 'none'}"
+        f"axes from the inside: {' '.join(_axes(plan.best)) or 'none'}"
     )
+
+
+def _axes(candidate: Candidate) -> tuple[str, ...]:
+    """Return the axes in use, innermost first, as they are placed."""
+    if candidate.placement is not None:
+        return candidate.placement.axes
+    order = candidate.structure.axis_order
+    return tuple(name for name in order if _degree(candidate, name) > 1)
 
 
 def _between(interval_s: tuple[float, float] | None) -> str:

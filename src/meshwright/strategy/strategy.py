@@ -95,6 +95,11 @@ class Structure:
     stream_form: StreamForm = StreamForm.AUTO
     axis_order: tuple[str, ...] = AXES
 
+    @property
+    def wraps(self) -> bool:
+        """Whether the last stage sends to the first one, beside computation."""
+        return self.schedule is ScheduleKind.INTERLEAVED
+
 
 @dataclass(frozen=True)
 class StrategyOf(Generic[Num]):

@@ -9,13 +9,13 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.graph.parameters import kv_cache_bytes
-from meshwright.pricing.serving import (
+from meshwright.pricing.serving.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
     fullest_use,
     price_serving,
 )
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.strategy.strategy import Structure, make_strategy, stack
 

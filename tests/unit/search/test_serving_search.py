@@ -9,7 +9,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import Objective, pareto_front, search_serving
 from meshwright.search.serving.space import ServingSpace, batch_ladder, group_counts
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack

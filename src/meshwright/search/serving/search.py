@@ -15,8 +15,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.pricing.serving import ServingPrice, with_groups
-from meshwright.pricing.serving_passes import price_passes
+from meshwright.pricing.serving.passes import price_passes
+from meshwright.pricing.serving.price import ServingPrice, with_groups
 from meshwright.pricing.steps import take_rows
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts

@@ -9,8 +9,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.pricing.serving import price_serving
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.price import price_serving
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.counts import Counts
 from meshwright.search.serving.search import ServingColumns, legal_rows
 from meshwright.search.serving.space import ServingSpace, degree_table, layouts

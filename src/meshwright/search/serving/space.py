@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.strategy.space import Choices, Grid, degree_columns, device_counts
 from meshwright.strategy.strategy import (
     AXES,

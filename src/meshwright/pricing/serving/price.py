@@ -14,8 +14,8 @@ from typing import Any
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS, ServingMemory, most_sequences
 from meshwright.cost.serving.passes import PASS_TIME_PARTS
-from meshwright.pricing.serving_passes import PassPrice, price_passes
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.passes import PassPrice, price_passes
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.strategy.strategy import StrategyColumns, Structure
 
 

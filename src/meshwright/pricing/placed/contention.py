@@ -27,11 +27,11 @@ from meshwright.placement.patterns import (
 )
 from meshwright.placement.ranks import Ranks
 from meshwright.placement.routes import Routes
-from meshwright.placement.routing import default_routes
+from meshwright.placement.routing import default_routes, xy_routes
 from meshwright.pricing.network import AxisNetwork
-from meshwright.pricing.passes import Message
+from meshwright.pricing.placed.passes import Message
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import ScheduleKind, Structure
+from meshwright.strategy.strategy import Structure
 from meshwright.topology.network import Network
 
 
@@ -57,6 +57,9 @@ class Contention:
     """By axis: time on the shared links over what the closed form assumes; at least 1."""
     busy_s: Mapping[str, FloatArray]
     """By axis: seconds that it keeps each link busy in the window."""
+    num_routes: int
+    num_rerouted: int
+    """Those that leave the dimension order."""
 
     @property
     def hottest(self) -> FloatArray:
@@ -69,8 +72,12 @@ def contention(loads: Sequence[AxisLoad], network: Network) -> Contention:
     """Return what the links carry, and how much slower each axis is than on links of its own."""
     beside = np.zeros(network.num_links)
     busy: dict[str, FloatArray] = {}
+    num_routes = num_rerouted = 0
     for load in loads:
-        busy[load.axis] = busy_s(default_routes(network, load.demands), load.demands, network)
+        routes = default_routes(network, load.demands)
+        num_routes += len(routes)
+        num_rerouted += int((~xy_routes(network, load.demands)[1]).sum())
+        busy[load.axis] = busy_s(routes, load.demands, network)
         if load.is_beside:
             beside = beside + busy[load.axis]
     slowdown = {}
@@ -78,7 +85,7 @@ def contention(loads: Sequence[AxisLoad], network: Network) -> Contention:
         alone = busy[load.axis]
         shared = beside[alone > 0] if load.is_beside and load.yields else alone
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
-    return Contention(slowdown, busy)
+    return Contention(slowdown, busy, num_routes, num_rerouted)
 
 
 def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
@@ -114,7 +121,7 @@ def axis_loads(
         parts, private = [], np.zeros(0)
         mine = [(message, times) for message, times in messages if message.axis == axis]
         for message, times in mine:
-            pattern = _pattern(message, structure, group)
+            pattern = message_pattern(message, structure, group)
             parts.append(placed(pattern, members, message.num_bytes * times, axis))
             private = _added(private, pattern, group, message.num_bytes * times)
         yield AxisLoad(
@@ -140,13 +147,12 @@ def scalar_group(group: Group[FloatArray]) -> Group[float]:
     return Group(tuple(spans))
 
 
-def _pattern(message: Message, structure: Structure, group: Group[float]) -> Pattern:
+def message_pattern(message: Message, structure: Structure, group: Group[float]) -> Pattern:
     """Return who sends what in one message."""
     columns = round(group.spans[0].size)
     rows = round(float(np.prod([span.size for span in group.spans[1:]])))
     if message.kind is CollectiveKind.SEND:
-        closes = structure.schedule is ScheduleKind.INTERLEAVED
-        return chain_pattern(rows, columns, closes=closes)
+        return chain_pattern(rows, columns, closes=structure.wraps)
     if message.is_stream:
         return stream_pattern(str(structure.stream_form), rows, columns)
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.placement.blocks import Shape, reaches_of_shapes
 from meshwright.placement.ranks import Ranks, block_ranks
-from meshwright.pricing.contention import Contention, axis_loads, contention
 from meshwright.pricing.network import AxisNetwork, Layout, strides_of
-from meshwright.pricing.passes import Message, piece_passes
+from meshwright.pricing.placed.contention import Contention, axis_loads, contention
+from meshwright.pricing.placed.passes import Message, piece_passes
 from meshwright.pricing.price import Priced, price_columns
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import send_bytes
+from meshwright.pricing.steps import joined, take_rows
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import ScheduleKind, Strategy, Structure, stack
+from meshwright.strategy.strategy import AXES, Strategy, Structure, stack
 from meshwright.topology.network import Network
 from meshwright.topology.of_system import network_of
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")
 """What runs beside the computation of a whole stage, and leaves the links to its streams."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to lay the axes of a strategy on a grid."""
+
+    axes: tuple[str, ...]
+    """Innermost first."""
+    shapes: tuple[Shape, ...]
+    """Members of each axis on each level, innermost level first."""
 
 
 @dataclass(frozen=True)
@@ -42,42 +53,64 @@ def physical_network(problem: Problem) -> Network:
     return replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * share)
 
 
-def placed_network(
-    problem: Problem, strategy: Strategy, axes: tuple[str, ...], shapes: tuple[Shape, ...]
-) -> AxisNetwork:
-    """Return the groups of one strategy whose axes have these shapes, as columns of one row."""
-    columns = stack([strategy])
-    layout = Layout(strides_of(axes, columns), reaches_of_shapes(axes, [shapes]))
-    return problem.network_with(layout, columns)
+def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choice]) -> AxisNetwork:
+    """Return the groups of one strategy, one row for each way to lay it."""
+    columns = stack([strategy] * len(choices))
+    layouts = []
+    for choice in choices:
+        strides = strides_of(choice.axes, stack([strategy]))
+        reaches = reaches_of_shapes(choice.axes, [choice.shapes])
+        layouts.append(Layout(strides, {axis: reaches[axis] for axis in AXES}))
+    return problem.network_with(joined(layouts), columns)
 
 
-def price_placed(
-    problem: Problem,
-    structure: Structure,
-    strategy: Strategy,
-    shapes: tuple[Shape, ...],
+def contention_of(
+    problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, alone: Priced,
     physical: Network,
-) -> PlacedPrice | None:
-    """Return the price of a strategy whose axes fill these blocks; None where they do not fit.
+) -> Contention:  # fmt: skip
+    """Return what the links carry when a strategy runs on its devices.
 
     Parameters
     ----------
-    shapes
-        Of each axis in the order of ``structure.axis_order``.
+    alone
+        The same strategy on links of its own.
     physical
         From :func:`physical_network`.
     """
-    ranks = block_ranks(physical, structure.axis_order, shapes)
-    if ranks is None:
-        return None
-    network = placed_network(problem, strategy, structure.axis_order, shapes)
-    columns = stack([strategy])
-    alone = price_columns(problem, structure, columns, network)
+    network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
     messages = list(window_messages(problem, structure, strategy, network, alone))
     loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING)
-    shared = contention(list(loads), physical)
-    slowed = replace(network, slowdown=shared.slowdown)
-    return PlacedPrice(ranks, alone, price_columns(problem, structure, columns, slowed), shared)
+    return contention(list(loads), physical)
+
+
+def price_placed(
+    problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
+    physical: Network,
+) -> list[PlacedPrice]:  # fmt: skip
+    """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
+
+    All closed forms are priced at once, and all contended prices.
+    """
+    laid = [(c, block_ranks(physical, c.axes, c.shapes)) for c in choices]
+    fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
+    if not fitting:
+        return []
+    network = choice_network(problem, strategy, [choice for choice, _ in fitting])
+    columns = network.strategy
+    alone = price_columns(problem, structure, columns, network)
+    shared = [
+        contention_of(problem, structure, strategy, ranks, take_rows(alone, [row]), physical)
+        for row, (_, ranks) in enumerate(fitting)
+    ]
+    slowdown = {
+        axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
+        for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
+    }
+    together = price_columns(problem, structure, columns, replace(network, slowdown=slowdown))
+    return [
+        PlacedPrice(ranks, take_rows(alone, [row]), take_rows(together, [row]), shared[row])
+        for row, (_, ranks) in enumerate(fitting)
+    ]
 
 
 def window_messages(
@@ -96,8 +129,7 @@ def window_messages(
     yield from ((message, 1.0) for message in data_messages(problem, structure, strategy, alone))
     if strategy.pp > 1:
         num_bytes = send_bytes(problem, structure, stack([strategy]))
-        is_beside = structure.schedule is ScheduleKind.INTERLEAVED
-        message = Message("pp", CollectiveKind.SEND, _only(num_bytes), is_beside)
+        message = Message("pp", CollectiveKind.SEND, only(num_bytes), structure.wraps)
         yield message, strategy.num_virtual_stages
 
 
@@ -108,8 +140,7 @@ def data_messages(
 
     The sums of gradients, and where weights were dropped also their gathering.
     """
-    optimizer, params = problem.workload.optimizer, _only(alone.pipeline.heaviest.dense_params)
-    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
+    gradient_bytes, weight_bytes = data_bytes(problem, alone)
     beside = structure.overlap_data_parallel
     shards = strategy.dp_shard * strategy.cp
     if structure.zero_stage == 0:
@@ -118,10 +149,18 @@ def data_messages(
     yield Message(DATA_AXES[0], CollectiveKind.REDUCE_SCATTER, gradient_bytes, beside)
     yield Message(DATA_AXES[1], CollectiveKind.ALL_REDUCE, gradient_bytes / shards, beside)
     if structure.zero_stage == 3 and structure.reshard_after_forward:
-        weight_bytes = params * optimizer.gathered_weight_bytes_per_param
         yield Message(DATA_AXES[0], CollectiveKind.ALL_GATHER, weight_bytes, beside)
 
 
-def _only(column: object) -> float:
+def data_bytes(problem: Problem, price: Priced) -> tuple[float, float]:
+    """Return the gradients and the weights of the fullest stage on one device, whole [bytes]."""
+    optimizer, params = problem.workload.optimizer, only(price.pipeline.heaviest.dense_params)
+    return (
+        params * optimizer.reduced_gradient_bytes_per_param,
+        params * optimizer.gathered_weight_bytes_per_param,
+    )
+
+
+def only(column: object) -> float:
     """Return the only row of a column."""
     return float(np.asarray(column, dtype=float).reshape(-1)[0])

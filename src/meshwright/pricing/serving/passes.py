@@ -23,7 +23,7 @@ from meshwright.cost.step import jitter_fraction
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.price import send_s
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.strategy.strategy import StrategyColumns, StrategyOf, Structure
 
 

@@ -1,4 +1,4 @@
-"""The answer as data: what was chosen, its price, why not the others; to JSON and back.
+"""Plans to JSON and back, whole or not at all.
 
 Field names are stable and carry their unit; ``docs/plan_json.md`` lists them. Values that are not
 known (energy without a power figure, money without a price) are null, never zero.
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,167 +19,13 @@ from pydantic import TypeAdapter, ValidationError
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
+from meshwright.plans.plan import FORMAT, Candidate, Plan, Segment, WhyNot
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.strategy.strategy import AXES, Strategy, Structure, plan_string
+from meshwright.strategy.strategy import AXES
 
 Answer = TypeVar("Answer")
-
-FORMAT = 1
-"""Version of the layout of plan files."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The price of one strategy; parts sum to their wholes."""
-
-    fidelity: str
-    """``closed_form``, ``contended`` or ``simulated``."""
-    is_calibrated: bool
-    step_time_s: float
-    time_parts_s: Mapping[str, float]
-    memory_bytes: float
-    """Of the fullest device, margin included."""
-    memory_parts_bytes: Mapping[str, float]
-    fullest_stage: str
-    """``first``, ``middle`` or ``last`` stage of the pipeline."""
-    memory_capacity_bytes: float
-    host_bytes_per_device: float
-    num_devices_used: int
-    num_micro_batches: int
-    tokens_per_s: float
-    tokens_per_s_per_device: float
-    mfu_causal: float
-    """Model FLOPs with half of the scores under a causal mask, over the dense peak."""
-    mfu_full: float
-    """Model FLOPs with all s^2 scores."""
-    hfu: float
-    """Executed FLOPs, recomputation included, all scores counted half under a causal mask."""
-    energy_j: float | None
-    cost_usd: float | None
-    goodput_fraction: float = 1.0
-    """Share of wall time that makes progress between checkpoints, failures and restarts."""
-    interval_s: tuple[float, float] | None = None
-    """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
-
-    @property
-    def fits(self) -> bool:
-        """Whether the fullest device holds it."""
-        return self.memory_bytes <= self.memory_capacity_bytes
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A run of layers that share one strategy and structure; today one segment is the model."""
-
-    first_layer: int
-    last_layer: int
-    strategy: Strategy
-    structure: Structure
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One way to do the work, priced."""
-
-    segments: tuple[Segment, ...]
-    estimate: Estimate
-
-    @property
-    def strategy(self) -> Strategy:
-        """Degrees of the (only) segment."""
-        return self.segments[0].strategy
-
-    @property
-    def structure(self) -> Structure:
-        """Categorical choices of the (only) segment."""
-        return self.segments[0].structure
-
-    @property
-    def text(self) -> str:
-        """The plan string."""
-        return plan_string(self.strategy, self.structure)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How the space was covered; the numbers sum to ``num_candidates``."""
-
-    num_candidates: int
-    num_priced: int
-    num_refused: Mapping[str, int]
-    """By the rule that refused them."""
-    num_over_memory: int
-    num_beyond_bound: int
-    num_dominated: int
-    is_complete: bool
-    """False after an interrupt: the best so far, with a gap."""
-    lower_bound_s: float
-    gap: float
-    elapsed_s: float
-
-
-@dataclass(frozen=True)
-class Robustness:
-    """How the choice stands up to the uncertainty of the calibrated constants."""
-
-    num_draws: int
-    best_stays_first_fraction: float
-    """Share of the draws in which nothing is faster by more than a tie (1 %)."""
-    least_regret: str
-    """Plan string of the candidate whose worst loss over the draws is smallest."""
-    least_regret_fraction: float
-    ties: tuple[str, ...] = ()
-    """Plan strings that win in at least one draw in twenty."""
-
-
-@dataclass(frozen=True)
-class WhyNot:
-    """The best plan with something that the chosen one lacks, and what it would cost."""
-
-    question: str
-    candidate: Candidate
-    slower_by_fraction: float
-    because_s: Mapping[str, float]
-    """Parts of the step that are longer, by name [s]."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The best plan found for a question, with the question and the proof."""
-
-    model: ModelSpec
-    system: SystemSpec
-    workload: Training
-    calibration: str
-    best: Candidate
-    fastest_s: float
-    """Step time of the fastest candidate; the best one is within a tie of it."""
-    runners_up: tuple[Candidate, ...] = ()
-    coverage: Coverage | None = None
-    robustness: Robustness | None = None
-    why_not: tuple[WhyNot, ...] = ()
-    warnings: tuple[str, ...] = ()
-    version: str = ""
-    format: int = FORMAT
-    command: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """Room for placement, routes and timelines."""
-
-
-@dataclass(frozen=True)
-class Replan:
-    """A plan after devices were lost, and what the change costs."""
-
-    plan: Plan
-    num_lost: int
-    throughput_fraction: float
-    """Tokens per second of the new plan over those of the old one."""
-    changed: tuple[str, ...]
-    """Degrees and choices that differ, as ``name: old to new``."""
-    moved_bytes_per_device: float
-    """Weights and optimizer state that a device does not hold yet, at most."""
 
 
 def to_data(plan: Plan) -> dict[str, Any]:

@@ -10,8 +10,13 @@ import numpy as np
 from meshwright.cost.energy import device_energy_j, step_cost_usd, system_energy_j
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.stage import POSITIONS
-from meshwright.pricing.serving import SERVING_TIME_PARTS, ServingPrice, fullest_use, price_serving
-from meshwright.pricing.serving_problem import ServingProblem
+from meshwright.pricing.serving.price import (
+    SERVING_TIME_PARTS,
+    ServingPrice,
+    fullest_use,
+    price_serving,
+)
+from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.strategy.strategy import Strategy, Structure, stack
 
 MILLION = 1.0e6

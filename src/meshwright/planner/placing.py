@@ -1,0 +1,163 @@
+"""Candidates on their devices: placement, link loads, and the price with contention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.cost.step import TIME_PARTS
+from meshwright.planner.answers import candidate, entry_of
+from meshwright.plans import Candidate, HotLink, Placement
+from meshwright.pricing.estimates import figures
+from meshwright.pricing.placed.price import (
+    Choice,
+    PlacedPrice,
+    only,
+    physical_network,
+    price_placed,
+)
+from meshwright.pricing.problem import Problem
+from meshwright.search.choice import in_order_of_preference
+from meshwright.search.exhaustive import Found
+from meshwright.search.placing import Placing, place
+from meshwright.strategy.strategy import Strategy, Structure
+from meshwright.topology.network import Network
+
+NUM_HOTTEST = 6
+MOST_DEVICES = 1024
+"""Larger grids keep their closed form: link loads of all groups would take too long."""
+EXPOSED = ("tp_comm_s", "cp_comm_s", "ep_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate as it was found, and as it is after placement."""
+
+    found: Found
+    candidate: Candidate
+
+
+def has_placement(problem: Problem) -> bool:
+    """Tell whether ranks of a system can be placed: it is one grid, and not too large."""
+    system = problem.system
+    grid = [
+        level
+        for level in system.levels
+        if level.kind in ("mesh", "torus") and not level.through_io_dies
+    ]
+    is_grid = len(grid) > 1 and len(grid) == len(system.levels)
+    return is_grid and system.num_devices <= MOST_DEVICES and not problem.num_experts
+
+
+def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]:
+    """Return candidates with contention, preferred ones first; those on no grid stay as they are.
+
+    Where some fit no blocks, those that do are preferred: the others have no known routes.
+    """
+    if not has_placement(problem):
+        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in chosen]
+    physical = physical_network(problem)
+    placed, unplaced = [], []
+    for found in chosen:
+        placing = place_or_none(problem, found.structure, found.strategy, physical)
+        if placing is None:
+            unplaced.append(Placed(found, candidate(problem, found.strategy, found.structure)))
+            continue
+        entry = placed_candidate(problem, found.structure, found.strategy, placing, physical)
+        at = replace(found, time_s=placing.time_s)
+        placed.append(Placed(at, entry))
+    by_found = {id(entry.found): entry for entry in placed}
+    by_time = sorted((entry.found for entry in placed), key=lambda f: f.time_s)
+    return [by_found[id(found)] for found in in_order_of_preference(by_time)] + unplaced
+
+
+def best_placed(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
+    """Return one strategy with its price: with contention on a grid, else in closed form."""
+    return placed_candidates(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
+
+
+def place_or_none(
+    problem: Problem, structure: Structure, strategy: Strategy, physical: Network
+) -> Placing | None:
+    """Return the best placement of a strategy; None where it has none or cannot be routed."""
+    try:
+        return place(problem, structure, strategy, physical)
+    except InfeasibleError:
+        return None
+
+
+def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> PlacedPrice | None:
+    """Return the price of a candidate in the placement that its plan states."""
+    placement = entry.placement
+    if placement is None:
+        return None
+    unused = tuple(a for a in entry.structure.axis_order if a not in placement.axes)
+    shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
+    alone = (1,) * len(placement.grid_shape)
+    choice = Choice((*placement.axes, *unused), (*shapes, *(alone for _ in unused)))
+    found = price_placed(problem, entry.structure, entry.strategy, [choice], physical)
+    return found[0] if found else None
+
+
+def placed_candidate(
+    problem: Problem, structure: Structure, strategy: Strategy, placing: Placing, physical: Network
+) -> Candidate:
+    """Return a candidate with its contended price and its placement."""
+    known = figures(problem, placing.price.contended)
+    entry = entry_of(problem, strategy, structure, known, "contended")
+    return replace(entry, placement=_placement(problem, placing, physical))
+
+
+def _placement(problem: Problem, placing: Placing, physical: Network) -> Placement:
+    """Return the placement as a plan states it."""
+    price, ranks = placing.price, placing.price.ranks
+    used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
+    return Placement(
+        grid_shape=physical.grid_shape,
+        axes=tuple(ranks.axes[i] for i in used),
+        shapes={ranks.axes[i]: ranks.shapes[i][::-1] for i in used},
+        devices=tuple(ranks.device.reshape(-1, order="F").tolist()),
+        slowdown=dict(price.contention.slowdown),
+        hottest_links=tuple(_hottest(price, physical)),
+        routing=_routing(price),
+        closed_form_s=only(price.closed_form.step.time.total_s),
+        lower_bound_s=placing.lower_bound_s,
+        num_choices=placing.num_choices,
+        busy_s=_busy(problem, price),
+    )
+
+
+def _routing(price: PlacedPrice) -> str:
+    rerouted, routed = price.contention.num_rerouted, price.contention.num_routes
+    if not rerouted:
+        return f"dimension order, all {routed} routes"
+    return f"dimension order, but {rerouted} of {routed} routes take another way"
+
+
+def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:
+    """Yield the links that are busy longest."""
+    total = price.contention.hottest
+    for link in np.argsort(-total, kind="stable")[:NUM_HOTTEST].tolist():
+        if total[link] > 0:
+            shares = {a: float(b[link]) for a, b in price.contention.busy_s.items() if b[link] > 0}
+            yield HotLink(
+                int(physical.source[link]), int(physical.target[link]), float(total[link]), shares
+            )
+
+
+def _busy(problem: Problem, price: PlacedPrice) -> dict[str, float]:
+    """Return what the busiest device does in a step, each as if it did nothing else [s]."""
+    pipeline, time, engine = price.contended.pipeline, price.contended.step.time, problem.engine
+    hottest_s = float(price.contention.hottest.max(initial=0.0))
+    # A window is the backward pass of a micro-batch; the forward pass moves about half as much.
+    link_s = 1.5 * hottest_s * only(pipeline.pipeline.num_micro_batches)
+    hbm_s = only(pipeline.memory_traffic_bytes) / only(engine.memory_bytes_per_s)
+    return {
+        "compute": only(pipeline.flops) / only(engine.matmul_flops_per_s),
+        "hbm": hbm_s + only(time.optimizer_s),
+        "d2d": link_s,
+        "exposed": sum(only(getattr(time, name)) for name in EXPOSED if name in TIME_PARTS),
+    }

@@ -1,0 +1,1 @@
+"""The price of serving: prefill and decode, for one strategy or a column of them."""

@@ -1,0 +1,98 @@
+"""Where a strategy runs best on a grid: every nested block of its axes, bounded and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice, permutations
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.placement.blocks import all_block_shapes
+from meshwright.pricing.placed.price import Choice, PlacedPrice, choice_network, price_placed
+from meshwright.pricing.price import price_columns
+from meshwright.pricing.problem import Problem
+from meshwright.strategy.strategy import Strategy, Structure
+from meshwright.topology.network import Network
+
+MOST_CHOICES = 512
+AT_ONCE = 4
+"""Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
+
+
+@dataclass(frozen=True)
+class Placing:
+    """The best way found to lay a strategy, and what proves it."""
+
+    price: PlacedPrice
+    lower_bound_s: float
+    """No way to lay it in nested blocks is faster [s]."""
+    num_choices: int
+    num_priced: int
+    """The others are bounded by their closed form."""
+
+    @property
+    def time_s(self) -> float:
+        """Step time with contention [s]."""
+        return _time_s(self.price)
+
+
+def place(
+    problem: Problem, structure: Structure, strategy: Strategy, physical: Network
+) -> Placing | None:
+    """Return the best way to lay a strategy in nested blocks; None where none fits.
+
+    The closed form of a way is a bound of its contended price, so ways are taken in its order
+    until the next one cannot be better.
+    """
+    choices = list(islice(all_choices(structure, strategy, physical), MOST_CHOICES))
+    if not choices:
+        return None
+    network = choice_network(problem, strategy, choices)
+    alone = price_columns(problem, structure, network.strategy, network)
+    bound_s: FloatArray = alone.step.time.total_s
+    order = np.argsort(bound_s, kind="stable").tolist()
+    best: PlacedPrice | None = None
+    num_priced = 0
+    while num_priced < len(order):
+        if best is not None and bound_s[order[num_priced]] >= _time_s(best):
+            break
+        now = order[num_priced : num_priced + AT_ONCE]
+        num_priced += len(now)
+        priced = price_placed(problem, structure, strategy, [choices[i] for i in now], physical)
+        best = min([*([best] if best else []), *priced], key=_time_s, default=None)
+    if best is None:
+        return None
+    left = bound_s[order[num_priced:]]
+    bound = min(_time_s(best), float(left.min(initial=np.inf)))
+    return Placing(best, bound, len(choices), num_priced)
+
+
+def all_choices(structure: Structure, strategy: Strategy, physical: Network) -> Iterator[Choice]:
+    """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
+    used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
+    unused = tuple(axis for axis in structure.axis_order if axis not in used)
+    sides = physical.grid_shape[::-1]
+    seen = set()
+    for axes in permutations(used):
+        degrees = tuple(int(getattr(strategy, axis)) for axis in axes)
+        for shapes in all_block_shapes(degrees, sides):
+            choice = Choice((*axes, *unused), (*shapes, *((1,) * len(sides) for _ in unused)))
+            key = _key(choice)
+            if key not in seen:
+                seen.add(key)
+                yield choice
+
+
+def _key(choice: Choice) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Return what tells choices apart: on each level the axes that are longer than one there."""
+    levels = range(len(choice.shapes[0]))
+    return tuple(
+        tuple((a, s[k]) for a, s in zip(choice.axes, choice.shapes, strict=True) if s[k] > 1)
+        for k in levels
+    )
+
+
+def _time_s(price: PlacedPrice) -> float:
+    return float(price.contended.step.time.total_s[0])
