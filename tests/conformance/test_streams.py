@@ -21,6 +21,7 @@ SHARED_MODULES = {
     "dense_replay",
     "attention_replay",
     "carriage",
+    "policy",
     "product",
     "product_replay",
     "round_model",

@@ -206,8 +206,9 @@ def product_backward_s(
     round_compute_s: Num,
     round_input_s: Num,
     round_weight_s: Num,
+    round_input_sum_s: Num,
+    round_weight_sum_s: Num,
     round_hbm_s: Num,
-    accumulator_ratio: Any = 1.0,
 ) -> StreamTime[Num]:
     """Backward pass of a product stream on r x c devices [s].
 
@@ -220,8 +221,8 @@ def product_backward_s(
     ----------
     round_compute_s
         Both products of one round [s].
-    accumulator_ratio
-        Time of an accumulator over that of the item it belongs to.
+    round_input_sum_s, round_weight_sum_s
+        Times t_gx and t_gw of an accumulator of dX and of dW on its link [s].
 
     Others as :func:`product_forward_s`.
 
@@ -232,14 +233,13 @@ def product_backward_s(
     outer_s = num_columns * local_s
     later_columns = num_columns - 1
     input_s = later_columns * positive_part(round_input_s - local_s)
-    input_sum_s = later_columns * positive_part(accumulator_ratio * round_input_s - local_s)
-    weight_sum_s = accumulator_ratio * round_weight_s
+    input_sum_s = later_columns * positive_part(round_input_sum_s - local_s)
     first_s = larger(input_s, round_weight_s - outer_s)
-    middle_s = positive_part(round_weight_s + weight_sum_s - outer_s)
-    last_s = larger(input_sum_s, weight_sum_s - outer_s)
+    middle_s = positive_part(round_weight_s + round_weight_sum_s - outer_s)
+    last_s = larger(input_sum_s, round_weight_sum_s - outer_s)
     exposed_s = first_s + positive_part(num_rows - 2) * middle_s + last_s
     one_row = backward_s(
-        num_columns, round_compute_s, round_input_s, accumulator_ratio * round_input_s, round_hbm_s
+        num_columns, round_compute_s, round_input_s, round_input_sum_s, round_hbm_s
     )
     exposed_s = where(num_rows > 1, exposed_s, one_row.exposed_stream_s)
     return _stream_time(num_rows * num_columns, round_compute_s, local_s, exposed_s)
