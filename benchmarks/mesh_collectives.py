@@ -2,13 +2,14 @@
 
 Run: python benchmarks/mesh_collectives.py [--simulate] [--write]
 
-``--simulate`` runs the winners of small blocks through the flow simulation as well; ``--write``
+``--simulate`` runs the winners through the flow simulation as well; ``--write``
 puts the tables into docs/mesh_collectives.md, between the marks that stand there.
 """
 
 from __future__ import annotations
 
 import argparse
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,6 @@ KINDS = (
 )
 PAGE = Path(__file__).parents[1] / "docs" / "mesh_collectives.md"
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
-SIMULATED_MEMBERS = 32
-"""Blocks with more members are left out of ``--simulate``."""
 
 
 def block(rows: int, columns: int, *, occupied: bool = True) -> Group[float]:
@@ -72,10 +71,12 @@ def simulated_s(name: str, num_bytes: float, group: Group[float], rows: int, col
     return simulate(graph, network, record_links=False).makespan_s
 
 
-def row(kind: CollectiveKind, shape: tuple[int, int], label: str, *, simulates: bool) -> list[str]:
+def row(
+    kind: CollectiveKind, shape: tuple[int, int], label: str, shards: int, *, simulates: bool
+) -> list[str]:
     """Return one line of the table: the winner, its time and its shares of the bounds."""
     rows, columns = shape
-    group, num_bytes = block(*shape), SIZES[label] * rows * columns
+    group, num_bytes = block(*shape), SIZES[label] * shards
     name = best_algorithm(kind, num_bytes, group)
     least_s = time_s(name, num_bytes, group)
     cells = [
@@ -90,21 +91,43 @@ def row(kind: CollectiveKind, shape: tuple[int, int], label: str, *, simulates: 
         two_s = reduce_and_gather_s(num_bytes, group)
         cells.append(f"{lower_bound_s(kind, num_bytes, group) / two_s:.1%}")
     if simulates:
-        is_small = rows * columns <= SIMULATED_MEMBERS
-        run_s = simulated_s(name, num_bytes, group, rows, columns) if is_small else np.nan
-        bound_s = lower_bound_s(kind, num_bytes, group)
-        cells.append(f"{bound_s / run_s:.1%}" if is_small else "")
+        run_s = simulated_s(name, num_bytes, group, rows, columns)
+        cells.append(f"{lower_bound_s(kind, num_bytes, group) / run_s:.1%}")
     return cells
 
 
-def table(kind: CollectiveKind, *, simulates: bool) -> list[str]:
-    """Return the table of one kind of collective."""
+def table(kind: CollectiveKind, *, whole: bool = False, simulates: bool) -> list[str]:
+    """Return the table of one kind of collective; ``whole``: the size is that of the tensor."""
     heads = ["block", "per device", "fastest", "us", "of the bound", "with messages"]
     heads += ["reduce-scatter + all-gather"] * (kind is CollectiveKind.ALL_REDUCE)
     heads += ["simulated"] * simulates
     lines = [[*heads], ["---"] * len(heads)]
-    lines += [row(kind, shape, size, simulates=simulates) for shape in SHAPES for size in SIZES]
-    return [f"### {str(kind).replace('_', '-')}", "", *["| " + " | ".join(c) + " |" for c in lines]]
+    for shape, size in product(SHAPES, SIZES):
+        shards = 1 if whole else shape[0] * shape[1]
+        lines.append(row(kind, shape, size, shards, simulates=simulates))
+    title = str(kind).replace("_", "-") + ", the size being that of the whole tensor" * whole
+    return [f"### {title}", "", *["| " + " | ".join(cells) + " |" for cells in lines]]
+
+
+def without_occupation() -> list[str]:
+    """Return the shares of the bound by size when messages cost their latency only."""
+    lines = [
+        "### Messages without m_half",
+        "",
+        "Share of the bound with 200 ns for each hop and nothing else beside the bytes.",
+        "",
+        "| collective | block | " + " | ".join(SIZES) + " |",
+        "| --- | --- |" + " --- |" * len(SIZES),
+    ]
+    for kind, shape in product(KINDS, SHAPES):
+        group, shares = block(*shape, occupied=False), []
+        for size in SIZES.values():
+            num_bytes = size * shape[0] * shape[1]
+            least_s = time_s(best_algorithm(kind, num_bytes, group), num_bytes, group)
+            shares.append(f"{lower_bound_s(kind, num_bytes, group) / least_s:.1%}")
+        name = str(kind).replace("_", "-")
+        lines.append(f"| {name} | {shape[0]}x{shape[1]} | " + " | ".join(shares) + " |")
+    return lines
 
 
 def large_messages() -> list[str]:
@@ -137,7 +160,9 @@ def main() -> None:
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
-    parts = [table(kind, simulates=args.simulate) for kind in KINDS] + [large_messages()]
+    parts = [table(kind, simulates=args.simulate) for kind in KINDS]
+    parts.append(table(CollectiveKind.ALL_REDUCE, whole=True, simulates=args.simulate))
+    parts += [without_occupation(), large_messages()]
     text = "\n\n".join("\n".join(part) for part in parts)
     if args.write:
         page = PAGE.read_text(encoding="utf-8")

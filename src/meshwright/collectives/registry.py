@@ -78,7 +78,8 @@ class Algorithm(ABC):
     def num_chunks(self, group: Group[float]) -> int:
         """Return the number of equal pieces into which ``transfers`` cuts the data.
 
-        Chunks are numbered by owner: the k-th n-th part of them belongs to member k. In an
+        Chunks are numbered by owner: the k-th n-th part of them belongs to member k (in an
+        all-reduce, which leaves all with everything, their order says nothing). In an
         all-to-all they are those that one member sends, numbered by destination, and the chunk c
         of member i is called i * num_chunks + c.
         """

@@ -15,6 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import Num
 from meshwright.collectives.algorithms.wave import even_share, tree_share
 from meshwright.collectives.group import Group
@@ -86,16 +88,15 @@ class PipelinedWaveAllReduce(Algorithm):
     def _chunks(self, inner: int, outer: int) -> tuple[_Chunks, _Chunks]:
         """Return what is added and what is kept, by (step, source, destination, dimension)."""
         plan, period = even_plan(inner, outer), inner + outer
+        per_piece = inner * outer * plan.num_pieces
         added: _Chunks = defaultdict(list)
         kept: _Chunks = defaultdict(list)
         for message in gather_messages(plan, inner, outer):
             source, destination = message.source, message.destination
             dimension = 0 if message.is_inner else 1
+            ways = np.array(message.pieces) @ (plan.num_pieces, 1)
             for piece in range(self.num_pieces):
-                chunks = [
-                    (owner * plan.num_pieces + part) * self.num_pieces + piece
-                    for owner, part in message.pieces
-                ]
+                chunks = (ways + piece * per_piece).tolist()
                 start = piece * period
                 up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
                 added[up, destination, source, dimension] += chunks
