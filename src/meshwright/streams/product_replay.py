@@ -3,6 +3,9 @@
 Forward: X along the rows in the first c rounds, W along the columns. Backward: the same again, with
 the accumulators of dW on the reversal of the columns, and those of dX, complete once all weights
 have passed, on the reversal of the rows in the last c rounds.
+
+A row layer is the same three products by other names: its output is dX, the gradient of its input
+Y, that of its weights dW, transposed.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def test_buffers():
     assert streams["ring"].buffers(8.0) == (1, 2)
 
 
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 19, 32, 33, 40])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 16, 19])
 def test_every_knob_of_the_line(n):
     for held in range((n + 1) // 2 + 2):
         line = Line(float(held))

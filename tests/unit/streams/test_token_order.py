@@ -67,3 +67,15 @@ def test_zigzag_by_hand():
 def test_visible_pairs():
     # queries 0, 3 and keys 1, 2: none and two
     assert visible_pairs(np.array([0, 3]), np.array([1, 2])) == 2
+
+
+def test_halves_that_are_whole_chunks_are_uneven():
+    def whole_chunks(num_tokens, num_members, _):
+        return [
+            half for item in zigzag_tokens(num_tokens, num_members) for half in np.split(item, 2)
+        ]
+
+    # N = 8, chunks of six tokens: up to 3 s^2 = 108 pairs in a round in place of 2 s^2 = 72
+    rounds, members = busiest("cycle", 8, whole_chunks, 96)
+    assert max(rounds) == 108
+    assert set(members) == {8 * 72 + 6}
