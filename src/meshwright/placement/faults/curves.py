@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,12 +10,9 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.placement.faults.balance import balanced_rows, relative_rate
 from meshwright.placement.faults.maps import FaultMap, FaultRates, connected_parts, random_faults
-from meshwright.placement.faults.recovery import Action, Recovery, recover
+from meshwright.placement.faults.recovery import Action, Rate, Recovery, recover
 from meshwright.placement.regions.region import hamiltonian_path, make_region
 from meshwright.topology.network import Network
-
-Throughput = Callable[[Network, Recovery], float]
-"""Rate of a recovered plan relative to the whole network [1]."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def link_fault_curve(
     groups: IntArray,
     rates: Iterable[float],
     seeds: Sequence[int],
-    throughput: Throughput,
+    throughput: Rate,
 ) -> list[LinkFaults]:
     """Return what dead links do to stream groups, one point for each rate.
 
@@ -68,6 +65,8 @@ def link_fault_curve(
         Devices of each group, (num_groups, group_size).
     seeds
         One fault map each; the same draws at all rates.
+    throughput
+        Of a recovered plan; also chooses between members two hops apart and smaller groups.
     """
     return [_link_point(network, groups, rate, seeds, throughput) for rate in rates]
 
@@ -77,13 +76,13 @@ def _link_point(
     groups: IntArray,
     rate: float,
     seeds: Sequence[int],
-    throughput: Throughput,
+    throughput: Rate,
 ) -> LinkFaults:
     """Return one point of the link-fault curves."""
     rows = []
     for seed in seeds:
         broken = random_faults(network, FaultRates(link=rate), seed).applied(network)
-        recovery = recover(broken, groups)
+        recovery = recover(broken, groups, rate=throughput)
         is_regrouped = recovery.action in (Action.KEPT, Action.REORDERED, Action.REGROUPED)
         is_connected = len(connected_parts(broken)) == 1
         kept = _groups_with_path(broken, groups)
@@ -112,7 +111,7 @@ def _groups_with_path(network: Network, groups: IntArray) -> float:
     return float(np.mean(found))
 
 
-def stream_throughput(num_groups: int, group_size: int, link_share: float) -> Throughput:
+def stream_throughput(num_groups: int, group_size: int, link_share: float) -> Rate:
     """Return the rate of a stream relative to the whole network, links against compute alone.
 
     A pass of N rounds takes (N - 1) max(t_c, d t_m) + t_c, where d is the longest hop (store and

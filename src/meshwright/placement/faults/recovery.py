@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -80,8 +80,17 @@ class _Attempt:
     longest_hop: int = 1
 
 
+Rate = Callable[[Network, Recovery], float]
+"""Rate of a recovered plan on what is left of a network, relative to the whole one [1]."""
+
+
 def recover(
-    network: Network, groups: IntArray, *, is_closed: bool = False, limit: int = RECOVERY_STATES
+    network: Network,
+    groups: IntArray,
+    *,
+    is_closed: bool = False,
+    rate: Rate | None = None,
+    limit: int = RECOVERY_STATES,
 ) -> Recovery:
     """Return groups of consecutive neighbours on what works, with the least change that is found.
 
@@ -97,23 +106,32 @@ def recover(
         Devices of each group before them, (num_groups, group_size).
     is_closed
         Whether the groups are cycles.
+    rate
+        Chooses between members two hops apart and smaller groups; 0 for what does not fit memory.
+        If not given, the groups keep their size where they can.
     limit
-        States after which each search gives up and the next way is tried.
+        States after which each sweep of a search gives up; then the next way is tried.
     """
     parts = connected_parts(network)
     largest = parts[0] if parts else np.zeros(0, dtype=np.int64)
     if len(largest) < len(groups):
-        single = largest.reshape(-1, 1)
-        return _recovery(network, _Attempt(Action.IMPOSSIBLE, _as_cover(single)), set())
+        single = _as_cover(largest.reshape(-1, 1))
+        return _recovery(network, _Attempt(Action.IMPOSSIBLE, single), set())
     region = make_region(network, largest.tolist())
     ways = _on_wires if region.edges else _on_switches
     undecided: set[Action] = set()
+    found = []
     for attempt in ways(region, groups, is_closed, limit):
         if attempt.found.groups is not None:
-            return _recovery(network, attempt, undecided)
-        if not attempt.found.is_proven:
+            found.append(_recovery(network, attempt, undecided))
+            if rate is None or attempt.action is not Action.DILATED:
+                break
+        elif not attempt.found.is_proven:
             undecided.add(attempt.action)
-    raise AssertionError("groups of one device always exist")
+    if rate is None:
+        return found[0]
+    rates = [rate(network, recovery) for recovery in found]
+    return found[rates.index(max(rates))]
 
 
 def _as_cover(groups: IntArray) -> Cover:

@@ -5,6 +5,7 @@ import pytest
 from grid_networks import grid, star
 
 from meshwright.placement.embeddings import block_embedding
+from meshwright.placement.faults.curves import stream_throughput
 from meshwright.placement.faults.recovery import Action, recover
 from meshwright.placement.placement import hop_distances
 
@@ -65,6 +66,17 @@ def test_members_two_hops_apart():
     assert found.action is Action.DILATED
     assert found.longest_hop == 2
     assert found.undecided == frozenset()
+
+
+def test_the_rate_chooses_between_distance_and_size():
+    """At t_m = 0.8 t_c a pass of 3 takes 3 (5/3)^2, with two hops a pass of 5 takes 4 x 1.6 + 1."""
+    cross = grid(3, 3).without([0, 2, 6, 8])
+    group = np.array([[1, 3, 4, 5, 7]])
+    for link_share, action in ((0.8, Action.DILATED), (2.0, Action.SHRUNK)):
+        found = recover(cross, group, rate=stream_throughput(1, 5, link_share))
+        assert found.action is action
+    nothing_fits = recover(cross, group, rate=lambda network, recovery: 0.0)
+    assert nothing_fits.action is Action.DILATED
 
 
 def test_a_dead_device_shrinks_the_groups():
