@@ -1,4 +1,4 @@
-"""``meshwright export PLAN.json TARGET``: write a plan as the launch files of a framework."""
+"""``meshwright export PLAN.json TARGET``: write a plan as launch files, or as traces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the plan, the target and where the files go."""
     parser.add_argument("plan", nargs="?", help="a plan as JSON; without one, the targets")
-    parser.add_argument("target", nargs="?", help="torch, megatron or torchtitan")
+    parser.add_argument("target", nargs="?", help="torch, megatron, torchtitan or chakra")
     parser.add_argument("--out", default=".", metavar="FOLDER", help="where the files go")
     parser.add_argument("--force", action="store_true", help="replace files of other content")
     parser.add_argument("--print", action="store_true", help="show the files, write nothing")
@@ -29,10 +29,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.target is None:
         raise UsageError(f"a target is missing; one of {', '.join(titles)}")
-    exporters[args.target]  # a wrong name is told before the plan is read
+    exporter = exporters[args.target]  # a wrong name is told before the plan is read
+    if args.print and not exporter.is_text:
+        raise UsageError(f"{exporter.title} are no text: --out FOLDER")
     plan = load(Path(args.plan))
     if args.print:
-        files = rendered(plan, args.target)
+        files = {name: str(text) for name, text in rendered(plan, args.target).items()}
         show([text.rstrip("\n") for text in files.values()], files, args.json)
         return 0
     paths = [str(path) for path in write(plan, args.target, Path(args.out), force=args.force)]

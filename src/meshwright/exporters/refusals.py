@@ -1,4 +1,4 @@
-"""What no target can express, and questions that several targets ask."""
+"""What no target or no framework can express, and questions that several targets ask."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ GPU_VENDORS = ("NVIDIA", "AMD")
 """Vendors whose devices PyTorch drives under the name ``cuda``."""
 
 
-def shared_refusals(plan: Plan) -> list[Fault]:
-    """Return what keeps a plan from any target: its shape, its devices, its batch, its legality."""
+def framework_refusals(plan: Plan) -> list[Fault]:
+    """Return what keeps a plan from any framework: its devices, and what keeps it from all."""
     checks = (_segments, _tatp, _devices, _hosts, _axis_order, _batch, _rules)
     return [fault for check in checks for fault in check(plan)]
+
+
+def plan_refusals(plan: Plan) -> list[Fault]:
+    """Return what keeps a plan from any target: its shape, its batch, its legality."""
+    return [fault for check in (_segments, _axis_order, _batch, _rules) for fault in check(plan)]
 
 
 def _segments(plan: Plan) -> Iterator[Fault]:

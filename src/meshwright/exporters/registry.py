@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from meshwright.base.errors import Fault, UnsupportedError
 from meshwright.base.registry import Registry
-from meshwright.exporters.refusals import shared_refusals
 from meshwright.plans import Plan
+
+Files = Mapping[str, str] | Mapping[str, bytes]
+"""Content by name; large files are made when they are asked for."""
 
 
 class Exporter(Protocol):
-    """One framework: what it cannot express, and the files that express the rest."""
+    """One framework or simulator: what it cannot express, and the files that express the rest."""
 
     title: str
-    """The framework and the version whose names are written."""
+    """What reads the files, and the version whose names are written."""
+    is_text: bool
+    """Whether the files can be shown."""
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
-        """Return what this target cannot express, beyond what none can, with the nearest fix."""
+        """Return everything that this target cannot express, with the nearest fix."""
 
     @staticmethod
-    def render(plan: Plan) -> dict[str, str]:
+    def render(plan: Plan) -> Files:
         """Return the files by name, for a plan that is not refused."""
 
 
@@ -31,10 +35,10 @@ exporters: Registry[type[Exporter]] = Registry("export target")
 
 def refusals(plan: Plan, target: str) -> list[Fault]:
     """Return everything of a plan that a target cannot express."""
-    return [*shared_refusals(plan), *exporters[target].refusals(plan)]
+    return list(exporters[target].refusals(plan))
 
 
-def rendered(plan: Plan, target: str) -> dict[str, str]:
+def rendered(plan: Plan, target: str) -> Files:
     """Return the files of a target by name.
 
     Raises

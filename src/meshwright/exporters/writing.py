@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.exporters.registry import rendered
+from meshwright.exporters.registry import Files, rendered
 from meshwright.plans import Plan
 
 
@@ -29,9 +28,10 @@ def write(plan: Plan, target: str, folder: Path, *, force: bool = False) -> list
     folder.mkdir(parents=True, exist_ok=True)
     moves = [(folder / f".{name}.partial", folder / name) for name in files]
     try:
-        for (partial, _), text in zip(moves, files.values(), strict=True):
-            partial.write_text(text, encoding="utf-8", newline="\n")
-            if text.startswith("#!"):
+        for (partial, _), name in zip(moves, files, strict=True):
+            content = _encoded(files[name])
+            partial.write_bytes(content)
+            if content.startswith(b"#!"):
                 partial.chmod(0o755)
         for partial, path in moves:
             partial.replace(path)
@@ -41,19 +41,24 @@ def write(plan: Plan, target: str, folder: Path, *, force: bool = False) -> list
     return [path for _, path in moves]
 
 
-def _refuse_other_content(files: Mapping[str, str], folder: Path) -> None:
+def _refuse_other_content(files: Files, folder: Path) -> None:
     """Raise an error that names each file that is there with other content."""
     faults = [
         Fault(str(folder / name), "is there with other content", "--force, or another --out")
-        for name, text in files.items()
-        if _holds_other(folder / name, text)
+        for name in files
+        if _holds_other(folder / name, files, name)
     ]
     if faults:
         raise SpecError(faults)
 
 
-def _holds_other(path: Path, text: str) -> bool:
-    """Return whether something else than this text is at a path."""
+def _holds_other(path: Path, files: Files, name: str) -> bool:
+    """Return whether something else than the content of a file is at a path."""
     if path.is_file():
-        return path.read_bytes() != text.encode("utf-8")
+        return path.read_bytes() != _encoded(files[name])
     return path.exists() or path.is_symlink()
+
+
+def _encoded(content: str | bytes) -> bytes:
+    """Return the bytes of a text or of what is none."""
+    return content.encode("utf-8") if isinstance(content, str) else content

@@ -227,19 +227,18 @@ def most_at_once(tasks):
     return found
 
 
-@pytest.mark.slow
-def test_half_a_million_events_are_quick_and_small(tmp_path):
-    count, devices = 400_000, 1024
+def test_many_events_are_quick_and_small(tmp_path):
+    count, devices = 40_000, 256
     start = np.sort(np.random.default_rng(1).random(count))
     run = Timeline(
         task_name=tuple(f"op {i % 97}" for i in range(count)), device=np.arange(count) % devices,
         track=np.arange(count) // devices % 3, start_s=start, end_s=start + 1e-4,
-        tracks=("compute", "tatp", "dp"), link=np.arange(100_000) % (2 * devices - 2),
-        change_s=np.sort(np.random.default_rng(2).random(100_000)),
-        rate_bytes_per_s=np.full(100_000, 1e12),
+        tracks=("compute", "tatp", "dp"), link=np.arange(10_000) % (2 * devices - 2),
+        change_s=np.sort(np.random.default_rng(2).random(10_000)),
+        rate_bytes_per_s=np.full(10_000, 1e12),
     )  # fmt: skip
     began = time.process_time()
     write_trace(run, line(devices), tmp_path / "t.json.gz")
-    assert time.process_time() - began < 20
-    assert (tmp_path / "t.json.gz").stat().st_size < 12e6
+    assert time.process_time() - began < 5
+    assert (tmp_path / "t.json.gz").stat().st_size < 1.2e6
     check(read(tmp_path / "t.json.gz"))

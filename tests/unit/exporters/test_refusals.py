@@ -8,7 +8,7 @@ from meshwright.exporters.registry import refusals
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.strategy.strategy import ContextKind, Offload, Recompute, ScheduleKind
 
-ALL = tuple(exporters)
+ALL = tuple(name for name in exporters if exporters[name].is_text)
 OUTSIDE = ("tp", "dp_shard", "dp_replicate", "cp", "pp", "tatp")
 
 REFUSED = [

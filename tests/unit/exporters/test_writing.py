@@ -92,12 +92,12 @@ def test_command_prints_without_writing(saved, plan, tmp_path, capsys):
 
 def test_command_lists_the_targets(capsys):
     assert main(["export", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {"torch", "megatron", "torchtitan"}
+    assert set(json.loads(capsys.readouterr().out)) == {"torch", "megatron", "torchtitan", "chakra"}
 
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [("megatorn", "did you mean megatron"), (None, "one of megatron, torch, torchtitan")],
+    [("megatorn", "did you mean megatron"), (None, "one of chakra, megatron, torch, torchtitan")],
 )
 def test_command_with_a_wrong_target(saved, capsys, target, message):
     assert main(["export", saved, *([target] if target else [])]) == 2

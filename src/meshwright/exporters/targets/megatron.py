@@ -23,7 +23,12 @@ from meshwright.exporters.layout import (
     ordered_as,
 )
 from meshwright.exporters.megatron_model import model_options, model_refusals
-from meshwright.exporters.refusals import choice_refusal, offload_refusals, optimizer_refusals
+from meshwright.exporters.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
 from meshwright.exporters.registry import exporters
 from meshwright.plans import Plan
 from meshwright.strategy.strategy import ContextKind, Offload, Recompute, ScheduleKind
@@ -45,11 +50,13 @@ class MegatronArguments:
     """A shell script that starts ``pretrain_gpt.py``."""
 
     title = "Megatron-LM (megatron-core 0.19.2)"
+    is_text = True
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the arguments cannot say."""
         return [
+            *framework_refusals(plan),
             *_pipeline_refusals(plan),
             *_order_refusals(plan),
             *_tensor_refusals(plan),

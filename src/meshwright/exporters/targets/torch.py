@@ -21,7 +21,12 @@ from meshwright.exporters.layout import (
     micro_batches,
     ordered_as,
 )
-from meshwright.exporters.refusals import choice_refusal, offload_refusals, optimizer_refusals
+from meshwright.exporters.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
 from meshwright.exporters.registry import exporters
 from meshwright.plans import Plan
 from meshwright.strategy.strategy import ContextKind, Offload, Recompute, ScheduleKind
@@ -48,11 +53,16 @@ class TorchScript:
     """A script for ``torchrun``: mesh, groups, data-parallel wrapper, recomputation, pipeline."""
 
     title = "PyTorch 2.13 device mesh"
+    is_text = True
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the script cannot say."""
-        return [*_parallel_refusals(plan), *_numeric_refusals(plan)]
+        return [
+            *framework_refusals(plan),
+            *_parallel_refusals(plan),
+            *_numeric_refusals(plan),
+        ]
 
     @staticmethod
     def render(plan: Plan) -> dict[str, str]:

@@ -17,7 +17,12 @@ from meshwright.exporters.launch import (
     torchrun_words,
 )
 from meshwright.exporters.layout import MESH_AXES, chunk_lengths, degrees, ordered_as
-from meshwright.exporters.refusals import choice_refusal, offload_refusals, optimizer_refusals
+from meshwright.exporters.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
 from meshwright.exporters.registry import exporters
 from meshwright.exporters.torchtitan_models import MODULES, model_refusals, shipped_config
 from meshwright.plans import Plan
@@ -39,11 +44,13 @@ class TorchtitanOptions:
     """A shell script that starts ``torchtitan.train``."""
 
     title = "torchtitan 0.3.0"
+    is_text = True
 
     @staticmethod
     def refusals(plan: Plan) -> Sequence[Fault]:
         """Return what the options cannot say."""
         return [
+            *framework_refusals(plan),
             *_pipeline_refusals(plan),
             *_parallel_refusals(plan),
             *_data_refusals(plan),
