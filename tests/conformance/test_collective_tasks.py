@@ -37,6 +37,8 @@ def snake(sides):
     return rows.ravel()
 
 
+MANY = 1000
+"""Chunks; what would have more runs on the smaller grids."""
 IN_ORDER = 1 / 3
 """What it costs at most that pieces in channels of their own keep their order on a link."""
 CASES = [
@@ -44,6 +46,7 @@ CASES = [
     for name in collective_algorithms
     for where, (kind, sides) in GRIDS.items()
     if collective_algorithms[name].applies(group_on(kind, sides))
+    and collective_algorithms[name].num_chunks(group_on(kind, sides)) <= MANY
 ]
 
 

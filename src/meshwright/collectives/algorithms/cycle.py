@@ -33,7 +33,7 @@ class Cycle(BlockGather):
         slope = (block.size - 1.0) / block.size / 2.0 / block.bandwidth_bytes_per_s
         return block.applies & (half == np.floor(half)), half * block.message_s, slope
 
-    def num_pieces(self, inner: int, outer: int) -> int:
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
         """Return two halves."""
         return 2
 

@@ -38,7 +38,7 @@ class Wave(BlockGather):
     def plan(self, inner: int, outer: int) -> WavePlan:
         """Return the waves on a block of these sides."""
 
-    def num_pieces(self, inner: int, outer: int) -> int:
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
         """Return the pieces that the plan cuts."""
         return self.plan(inner, outer).num_pieces
 

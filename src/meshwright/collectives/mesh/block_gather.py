@@ -27,7 +27,7 @@ class BlockGather(GatherFamily):
         return may_span_a_block(group)
 
     @abstractmethod
-    def num_pieces(self, inner: int, outer: int) -> int:
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
         """Return the pieces of each shard."""
 
     @abstractmethod
@@ -37,7 +37,7 @@ class BlockGather(GatherFamily):
     def num_chunks(self, group: Group[float]) -> int:
         """Return the pieces of all shards."""
         size = round(float(group_size(group)))
-        return 1 if size == 1 else size * self.num_pieces(*sides_of(group))
+        return 1 if size == 1 else size * self.pieces_per_shard(*sides_of(group))
 
     def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages of the all-gather; none for a group of one."""
