@@ -1,6 +1,6 @@
 """The correctness conditions of every form, for each number of members to 64, and of the knobs.
 
-Every knob to 40 members, a quarter of them beyond (all of them hold: two minutes).
+Every knob to 24 members, a quarter of them beyond (all of them hold: two minutes).
 """
 
 from collections import Counter
@@ -59,7 +59,7 @@ def test_every_form_is_dense(name):
 
 def test_every_knob():
     for n in MEMBERS:
-        step = 1 if n <= 40 else 4
+        step = 1 if n <= 24 else 4
         for line in (Line(float(held)) for held in range(1 + n % step, (n + 1) // 2, step)):
             rounds = enumerate_rounds(line, n)
             assert violations(rounds, line.buffers(n)) == []
