@@ -19,9 +19,12 @@ Result = TypeVar("Result")
 class Kernel(Generic[Arguments, Result]):
     """A function that is compiled at its first call, kept on disk for the next process."""
 
-    def __init__(self, plain: Callable[Arguments, Result]) -> None:
+    def __init__(self, plain: Callable[Arguments, Result], *, allocates: bool = True) -> None:
         self.plain = plain
         """The function as written: for small work, and to compare with."""
+        self.allocates = allocates
+        """Whether it makes arrays. One that makes none needs no count of references, which costs
+        more than the work of a small function that is handed many arrays."""
         self._fast: Callable[Arguments, Result] | None = None
         update_wrapper(self, plain)
 
@@ -41,13 +44,19 @@ class Kernel(Generic[Arguments, Result]):
         for name in self.plain.__code__.co_names:
             if isinstance(names.get(name), Kernel):
                 names[name] = names[name].compile()
-        fast: Callable[Arguments, Result] = numba.njit(cache=True)(self.plain)
+        options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
+        fast: Callable[Arguments, Result] = numba.njit(**options)(self.plain)
         return fast
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
     """Return a function of arrays as a kernel."""
     return Kernel(function)
+
+
+def compiled_in_place(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+    """Return a function that makes no array, but writes into those it is given, as a kernel."""
+    return Kernel(function, allocates=False)
 
 
 @cache
