@@ -1,0 +1,1 @@
+"""Traffic-conscious routing: fewer bytes on the hottest link, and proof of how few are possible."""
