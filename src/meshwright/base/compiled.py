@@ -7,13 +7,16 @@ before, because that takes longer than most commands.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, update_wrapper
 from importlib.util import find_spec
 from typing import Any, Generic, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
 class Kernel(Generic[Arguments, Result]):
@@ -31,11 +34,16 @@ class Kernel(Generic[Arguments, Result]):
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run the compiled function."""
         if self._fast is None:
+            if _runs_as_written.get():
+                return self.plain(*args, **kwargs)
             self._fast = self.compile()
         return self._fast(*args, **kwargs)
 
-    def compile(self) -> Callable[Arguments, Result]:
-        """Return the compiled function; the kernels that it calls are compiled with it."""
+    def compile(self, *, from_python: bool = True) -> Callable[Arguments, Result]:
+        """Return the compiled function; the kernels that it calls are compiled with it.
+
+        Those are not called from Python, and without that they compile in half of the time.
+        """
         if not has_numba():
             return self.plain
         import numba
@@ -43,8 +51,9 @@ class Kernel(Generic[Arguments, Result]):
         names: dict[str, Any] = self.plain.__globals__
         for name in self.plain.__code__.co_names:
             if isinstance(names.get(name), Kernel):
-                names[name] = names[name].compile()
+                names[name] = names[name].compile(from_python=False)
         options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
+        options |= {"no_cpython_wrapper": not from_python, "no_cfunc_wrapper": not from_python}
         fast: Callable[Arguments, Result] = numba.njit(**options)(self.plain)
         return fast
 
@@ -57,6 +66,16 @@ def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]
 def compiled_in_place(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
     """Return a function that makes no array, but writes into those it is given, as a kernel."""
     return Kernel(function, allocates=False)
+
+
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Run kernels that are not compiled yet as plain Python: for work that is done sooner so."""
+    before = _runs_as_written.set(True)
+    try:
+        yield
+    finally:
+        _runs_as_written.reset(before)
 
 
 @cache

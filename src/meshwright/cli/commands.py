@@ -75,6 +75,7 @@ COMMANDS: CommandTable = {
     "explain": Command("why this plan, why not another, what would change it", "explain"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
+    "simulate": Command("flows that share links, played in time", "simulate"),
     "show": SHOW,
     "study": Command("rebuild a published figure or question", "study"),
 }
