@@ -22,12 +22,20 @@ _runs_as_written = ContextVar("_runs_as_written", default=False)
 class Kernel(Generic[Arguments, Result]):
     """A function that is compiled at its first call, kept on disk for the next process."""
 
-    def __init__(self, plain: Callable[Arguments, Result], *, allocates: bool = True) -> None:
+    def __init__(
+        self,
+        plain: Callable[Arguments, Result],
+        *,
+        allocates: bool = True,
+        is_inlined: bool = False,
+    ) -> None:
         self.plain = plain
         """The function as written: for small work, and to compare with."""
         self.allocates = allocates
         """Whether it makes arrays. One that makes none needs no count of references, which costs
         more than the work of a small function that is handed many arrays."""
+        self.is_inlined = is_inlined
+        """Whether it becomes a part of each kernel that calls it."""
         self._fast: Callable[Arguments, Result] | None = None
         update_wrapper(self, plain)
 
@@ -54,6 +62,7 @@ class Kernel(Generic[Arguments, Result]):
                 names[name] = names[name].compile(from_python=False)
         options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
         options |= {"no_cpython_wrapper": not from_python, "no_cfunc_wrapper": not from_python}
+        options["forceinline"] = self.is_inlined and not from_python
         fast: Callable[Arguments, Result] = numba.njit(**options)(self.plain)
         return fast
 
@@ -66,6 +75,11 @@ def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]
 def compiled_in_place(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
     """Return a function that makes no array, but writes into those it is given, as a kernel."""
     return Kernel(function, allocates=False)
+
+
+def compiled_inline(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
+    """Return a kernel that makes no array and becomes a part of those that call it."""
+    return Kernel(function, allocates=False, is_inlined=True)
 
 
 @contextmanager

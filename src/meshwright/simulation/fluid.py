@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.base.compiled import compiled_in_place
+from meshwright.base.compiled import compiled_in_place, compiled_inline
 from meshwright.simulation.heap import Heap, pop, put, sink
 from meshwright.simulation.state import Log, Progress, Sharing, Work
 
@@ -21,7 +21,7 @@ WAITING, RELEASING, LATENT, FLOWING, RUNNING, DONE = range(6)
 FLOWS, LINKS = 1, 2
 
 
-@compiled_in_place
+@compiled_inline
 def _take_in(item: int, item_stamp: IntArray, items: IntArray, stamp: IntArray, kind: int) -> bool:
     """Take a flow or a link into the region, and tell whether it was outside."""
     if item_stamp[item] == stamp[0]:
@@ -32,7 +32,7 @@ def _take_in(item: int, item_stamp: IntArray, items: IntArray, stamp: IntArray, 
     return True
 
 
-@compiled_in_place
+@compiled_inline
 def _include_held_back(sharing: Sharing, link: int) -> None:
     """Take the flows of a link into the region that are not below its floor."""
     start = sharing.first_slot[link]
@@ -45,7 +45,7 @@ def _include_held_back(sharing: Sharing, link: int) -> None:
     sharing.load[link] = load
 
 
-@compiled_in_place
+@compiled_inline
 def _enter(work: Work, sharing: Sharing, flow: int, now_s: float) -> None:
     """Put a flow on its links."""
     for entry in range(work.offsets[flow], work.offsets[flow + 1]):
@@ -62,7 +62,7 @@ def _enter(work: Work, sharing: Sharing, flow: int, now_s: float) -> None:
     _take_in(flow, sharing.flow_stamp, sharing.flows, sharing.stamp, FLOWS)
 
 
-@compiled_in_place
+@compiled_inline
 def _leave(work: Work, sharing: Sharing, flow: int) -> None:
     """Take a flow off its links."""
     for entry in range(work.offsets[flow], work.offsets[flow + 1]):
@@ -80,7 +80,7 @@ def _leave(work: Work, sharing: Sharing, flow: int) -> None:
             sharing.level[link] = np.inf
 
 
-@compiled_in_place
+@compiled_inline
 def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
     """Take in what the flows and links reach that the region got after the first so many."""
     while num_flows < sharing.stamp[FLOWS] or num_links < sharing.stamp[LINKS]:
@@ -98,7 +98,7 @@ def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
                 sharing.floor[link] = sharing.level[link] * (1 - 3 * TIE)
 
 
-@compiled_in_place
+@compiled_inline
 def _open(work: Work, sharing: Sharing, shares: Heap) -> None:
     """Take the rates of the region's flows off its links, and order the links by fair share."""
     for index in range(sharing.stamp[LINKS]):
@@ -122,7 +122,7 @@ def _open(work: Work, sharing: Sharing, shares: Heap) -> None:
             put(shares, link, sharing.room[link] / sharing.num_open[link])
 
 
-@compiled_in_place
+@compiled_inline
 def _fair_level(sharing: Sharing, link: int, level: float) -> float:
     """Return the rate at which a link cuts its flows, from a level that is not above it.
 
@@ -146,7 +146,7 @@ def _fair_level(sharing: Sharing, link: int, level: float) -> float:
         level = raised
 
 
-@compiled_in_place
+@compiled_inline
 def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
     """Give the open flows of a full link their rate; return how many they are."""
     start, num_settled = sharing.first_slot[link], 0
@@ -162,7 +162,7 @@ def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
     return num_settled
 
 
-@compiled_in_place
+@compiled_inline
 def _fill(work: Work, sharing: Sharing, shares: Heap) -> None:
     """Raise the rates of the region together; a link that is full settles those on it.
 
@@ -184,7 +184,7 @@ def _fill(work: Work, sharing: Sharing, shares: Heap) -> None:
             num_unsettled -= _settle(work, sharing, link, share)
 
 
-@compiled_in_place
+@compiled_inline
 def _lower_floors(sharing: Sharing) -> int:
     """List the links that carry more than they can, and lower their floors to what they cut."""
     num_beyond = 0
@@ -199,7 +199,7 @@ def _lower_floors(sharing: Sharing) -> int:
     return num_beyond
 
 
-@compiled_in_place
+@compiled_inline
 def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s: float) -> None:
     """Solve the region of this instant, and move the ends of flows whose rate has changed."""
     _grow(work, sharing, 0, 0)
@@ -225,13 +225,13 @@ def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s:
             put(events, flow, now_s + max(sharing.left_bytes[flow], 0.0) / new)
 
 
-@compiled_in_place
+@compiled_inline
 def _make_ready(progress: Progress, task: int) -> None:
     """Note that nothing holds a task up any more."""
     put(progress.ready, task, 0.0)
 
 
-@compiled_in_place
+@compiled_inline
 def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
     """End a task; those that it was the last to hold up become ready."""
     progress.stage[task] = DONE
@@ -244,7 +244,7 @@ def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
             _make_ready(progress, other)
 
 
-@compiled_in_place
+@compiled_inline
 def _run(work: Work, progress: Progress, events: Heap, task: int, from_s: float) -> None:
     """Start a computation on its resource, which is free."""
     progress.running[work.resource[task]] = task
@@ -253,7 +253,7 @@ def _run(work: Work, progress: Progress, events: Heap, task: int, from_s: float)
     put(events, task, progress.begin_s[task] + work.wait_s[task])
 
 
-@compiled_in_place
+@compiled_inline
 def _begin(work: Work, progress: Progress, events: Heap, task: int) -> None:
     """Start a task that is ready: a transfer waits for its latency, a computation may queue."""
     resource = work.resource[task]
@@ -271,7 +271,7 @@ def _begin(work: Work, progress: Progress, events: Heap, task: int) -> None:
         progress.tail[resource] = task
 
 
-@compiled_in_place
+@compiled_inline
 def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: float) -> None:
     """Hand a resource to the first task in its queue."""
     progress.running[resource] = -1
@@ -281,7 +281,7 @@ def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: fl
         _run(work, progress, events, task, now_s)
 
 
-@compiled_in_place
+@compiled_inline
 def _advance(
     work: Work, progress: Progress, sharing: Sharing, events: Heap, task: int, now_s: float
 ) -> None:
@@ -302,7 +302,7 @@ def _advance(
         _enter(work, sharing, task, now_s)
 
 
-@compiled_in_place
+@compiled_inline
 def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> None:
     """Begin the tasks that became ready, in order of their number, or when they may start."""
     while progress.ready.size[0] > 0:
@@ -314,7 +314,7 @@ def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> No
             put(events, task, progress.ready_s[task])
 
 
-@compiled_in_place
+@compiled_inline
 def _play_instant(work: Work, progress: Progress, sharing: Sharing, events: Heap) -> float:
     """Let everything happen that happens at the next instant; return its time [s]."""
     now_s: float = events.key[events.items[0]]
@@ -330,7 +330,7 @@ def _play_instant(work: Work, progress: Progress, sharing: Sharing, events: Heap
     return now_s
 
 
-@compiled_in_place
+@compiled_inline
 def _record(sharing: Sharing, log: Log, now_s: float) -> None:
     """Note the rates of the region's links that have changed."""
     for index in range(sharing.stamp[LINKS]):
