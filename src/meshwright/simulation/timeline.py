@@ -35,9 +35,9 @@ class Timeline:
 
     def carried_bytes(self, num_links: int) -> FloatArray:
         """Return the bytes that each link carried in all [bytes]."""
-        carried = np.zeros(num_links)
-        last_s, rate = np.zeros(num_links), np.zeros(num_links)
-        for link, at_s, new in zip(self.link, self.change_s, self.rate_bytes_per_s, strict=True):
-            carried[link] += rate[link] * (at_s - last_s[link])
-            last_s[link], rate[link] = at_s, new
-        return carried
+        order = np.argsort(self.link, kind="stable")
+        link, at_s, rate = self.link[order], self.change_s[order], self.rate_bytes_per_s[order]
+        same = link[1:] == link[:-1]
+        carried = (rate[:-1] * np.diff(at_s))[same]
+        total: FloatArray = np.bincount(link[:-1][same], carried, num_links).astype(np.float64)
+        return total
