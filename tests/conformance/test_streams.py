@@ -8,6 +8,7 @@ import pytest
 
 import meshwright.streams as package
 from meshwright.streams import streams
+from meshwright.streams.carriage import exchange
 from meshwright.streams.dense_replay import stream_layer
 from meshwright.streams.replay import violations
 from meshwright.streams.rounds import counted_transfers, enumerate_rounds, links_of, reverse
@@ -73,6 +74,16 @@ def test_items_and_accumulators_meet_in_as_many_rounds_as_stated(name):
 
 
 @pytest.mark.parametrize("name", streams)
+def test_exchanges_take_as_many_rounds_as_stated(name):
+    for n in MEMBERS[1:12]:
+        rounds = enumerate_rounds(streams[name], n)
+        ones = [np.ones(1)] * rounds.num_items
+        result = exchange(rounds, ones, lambda member, item, block: block)
+        assert result.num_rounds == streams[name].num_exchange_rounds(n)
+        assert [float(total[0]) for total in result.sums] == [n] * rounds.num_items
+
+
+@pytest.mark.parametrize("name", streams)
 @pytest.mark.parametrize("n", range(1, 13))
 def test_streamed_layer_equals_the_dense_one(name, n):
     """Condition 6: Y, dX, dW, and the accumulators take the room of the copies they mirror."""
@@ -89,7 +100,10 @@ def test_streamed_layer_equals_the_dense_one(name, n):
 @pytest.mark.parametrize("name", streams)
 def test_scalar_equals_column(name):
     entry, members = streams[name], np.arange(1, 65.0)
-    forms = (entry.num_parts, entry.num_hops, entry.transfers, entry.num_shared_rounds)
+    forms = (
+        entry.num_parts, entry.num_hops, entry.transfers, entry.num_shared_rounds,
+        entry.num_exchange_rounds,
+    )  # fmt: skip
     for form in forms:
         assert np.broadcast_to(form(members), members.shape).tolist() == [
             form(float(n)) for n in members

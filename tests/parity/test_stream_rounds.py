@@ -5,8 +5,9 @@ from collections import Counter, defaultdict
 import pytest
 
 from meshwright.streams import streams
+from meshwright.streams.carriage import walk_behind
 from meshwright.streams.line import Line
-from meshwright.streams.round_model import backward_s, forward_s
+from meshwright.streams.round_model import backward_s, exchange_s, forward_s
 from meshwright.streams.rounds import enumerate_rounds, links_of, reverse
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(2.0)}
@@ -69,3 +70,39 @@ def test_backward_equals_the_synchronous_rounds(name, link_s, accumulator_s):
         shared = FORMS[name].num_shared_rounds(float(n))
         found = backward_s(float(n), 1.0, link_s, accumulator_s, 0.0, shared)
         assert found.total_s == pytest.approx(expected)
+
+
+def synchronous_exchange_s(rounds, compute_s, link_s, accumulator_s, *, walks):
+    """Time rounds that end together: items out, and sums behind them or on the reversed way."""
+    n = rounds.num_members
+    back = walk_behind(rounds) if walks else reverse(rounds).sends
+    late = 0 if walks else n - 1
+    busy = Counter()
+    for sends, shift, item_s in ((rounds.sends, 0, link_s), (back, late, accumulator_s)):
+        for send in sends:
+            for link in links_of(rounds, send):
+                busy[send.round + shift, link] += item_s
+    total_s = 0.0
+    for turn in range(1 + max((when for when, _ in busy), default=0)):
+        links_s = [time_s for (when, _), time_s in busy.items() if when == turn]
+        total_s += max([compute_s if turn < n else 0.0, *links_s])
+    return total_s
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(("link_s", "accumulator_s"), [(0.6, 0.6), (1.5, 3.0), (3.0, 1.5)])
+def test_exchange_equals_the_synchronous_rounds(name, link_s, accumulator_s):
+    for n in (2, 3, 4, 5, 8, 9, 12):
+        form = FORMS[name]
+        rounds = enumerate_rounds(form, n)
+        walks = form.num_exchange_rounds(n) == n + 1
+        expected = synchronous_exchange_s(rounds, 1.0, link_s, accumulator_s, walks=walks)
+        found = exchange_s(
+            float(n), 1.0, link_s, accumulator_s, 0.0, form.num_exchange_rounds(float(n))
+        )
+        assert found.total_s == pytest.approx(expected)
+
+
+def test_an_exchange_of_one_member_computes_only():
+    found = exchange_s(1.0, 2.0, 5.0, 7.0, 0.0, 1.0)
+    assert (found.total_s, found.exposed_stream_s) == (2.0, 0.0)

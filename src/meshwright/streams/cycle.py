@@ -40,6 +40,11 @@ class Cycle:
         rounds: Num = positive_part(num_members - 2)
         return rounds
 
+    def num_exchange_rounds(self, num_members: Num) -> Num:
+        """N + 1: an accumulator walks one round behind its item."""
+        rounds: Num = num_members + smaller(num_members - 1, 1.0)
+        return rounds
+
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """First half of sub-tensor (i + t) mod N with the second half of (i - t) mod N."""
         members = range(num_members)

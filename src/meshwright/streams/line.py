@@ -80,6 +80,10 @@ class Line:
         rounds: Num = positive_part(smaller(num_members - 2, 4 * again - 2))
         return rounds
 
+    def num_exchange_rounds(self, num_members: Num) -> Num:
+        """2 N - 1: the farthest partial exists in round N - 1 and has N - 1 hops to go."""
+        return 2 * num_members - 1
+
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """Member i uses (i + t) mod N in round t, on the right half (i - t) mod N."""
         left = (num_members + 1) // 2

@@ -56,6 +56,12 @@ class TensorStream(Protocol):
         Never in the first and the last round, so at most N - 2.
         """
 
+    def num_exchange_rounds(self, num_members: Num) -> Num:
+        """Return the rounds in which items go round and sums of partials formed from them return.
+
+        As in backward attention: such a partial cannot be formed before its item is there.
+        """
+
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """Return ``uses[round][member]``: the items the member multiplies in that round."""
 

@@ -165,6 +165,42 @@ def backward_s(
     return _stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
+def exchange_s(
+    num_members: Num,
+    round_compute_s: Num,
+    round_link_s: Num,
+    round_accumulator_s: Num,
+    round_hbm_s: Num,
+    num_rounds: Num,
+) -> StreamTime[Num]:
+    """Backward attention: items stream past, and sums of partials formed from them return [s].
+
+    Of R rounds the first N compute; items move in rounds 0 .. N - 2, accumulators in the last
+    N - 1 rounds, those after the computation alone. Rounds with both cost max(t_c, t_m + t_g).
+
+    Parameters
+    ----------
+    round_compute_s
+        What one member computes with one item [s].
+    num_rounds
+        R, from the stream's ``num_exchange_rounds(N)``.
+
+    Others as :func:`backward_s`.
+
+    Source: derived; equal to a replay of the rounds.
+    """
+    local_s = larger(round_compute_s, round_hbm_s)
+    shared = positive_part(2 * num_members - 2 - num_rounds)
+    under_compute = positive_part(2 * num_members - 1 - num_rounds)
+    exposed_s = (
+        (num_members - 1 - shared) * positive_part(round_link_s - local_s)
+        + shared * positive_part(round_link_s + round_accumulator_s - local_s)
+        + (under_compute - shared) * positive_part(round_accumulator_s - local_s)
+        + (num_rounds - num_members) * round_accumulator_s
+    )
+    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+
+
 def product_forward_s(
     num_rows: Num,
     num_columns: Num,
