@@ -17,16 +17,16 @@ TESTS = Path(__file__).parents[1]
 
 def simple_paths(network, source, destination, longest):
     """Return the link lists of all paths without a repeated node, up to a length."""
-    found, todo = [], [([], [source])]
-    while todo:
-        links, nodes = todo.pop()
+    found, ahead = [], [([], [source])]
+    while ahead:
+        links, nodes = ahead.pop()
         if nodes[-1] == destination:
             found.append(links)
         elif len(links) < longest:
             for link in np.flatnonzero(network.source == nodes[-1]).tolist():
                 other = int(network.target[link])
                 if other not in nodes:
-                    todo.append(([*links, link], [*nodes, other]))
+                    ahead.append(([*links, link], [*nodes, other]))
     return found
 
 

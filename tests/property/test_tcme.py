@@ -44,11 +44,11 @@ def reached(network, messages, message, links):
     """Return the nodes that a route brings its payload to."""
     at = messages.holder_offsets
     known = set(messages.holders[at[message] : at[message + 1]].tolist())
-    todo = set(links.tolist())
-    while ready := {link for link in todo if int(network.source[link]) in known}:
+    ahead = set(links.tolist())
+    while ready := {link for link in ahead if int(network.source[link]) in known}:
         known |= {int(network.target[link]) for link in ready}
-        todo -= ready
-    assert not todo
+        ahead -= ready
+    assert not ahead
     return known
 
 

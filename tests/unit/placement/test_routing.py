@@ -6,6 +6,8 @@ from grid_networks import demands_of, grid, network_of, star
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.placement.routing import default_routes, shortest_routes, xy_routes
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.registry import LinkSpec
 
 
 def visited(network, routes):
@@ -41,6 +43,13 @@ def test_a_side_of_two_is_no_ring():
     routes, is_whole = xy_routes(network, demands_of([(0, 4), (4, 0)]))
     assert visited(network, routes) == [[0, 4], [4, 0]]
     assert is_whole.all()
+
+
+def test_a_grid_of_three_sides_is_crossed_side_by_side():
+    """The last coordinate first: (0, 0, 0) to (1, 2, 3) in a 3x4x5 mesh is device 33."""
+    network = Mesh.uniform((3, 4, 5), LinkSpec(1.0)).build()
+    routes, _ = xy_routes(network, demands_of([(0, 33)]))
+    assert visited(network, routes) == [[0, 1, 2, 3, 8, 13, 33]]
 
 
 def test_paths_avoid_a_dead_link_and_a_dead_device():
