@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.placement.routes import Routes
 from meshwright.simulation.tasks import TaskGraph, offsets_of
+from meshwright.simulation.trees import links_before
 from meshwright.topology.network import Network
 
 
@@ -53,7 +54,7 @@ def _hop_needs(
     graph: TaskGraph, origin: IntArray, link: IntArray, network: Network
 ) -> tuple[IntArray, IntArray]:
     """Return pairs of hops, of which the first waits for the second."""
-    parent = _parents(origin, link, network)
+    parent = links_before(origin, link, network)
     is_last = np.ones(len(origin), dtype=bool)
     is_last[parent[parent >= 0]] = False
     later = np.flatnonzero(parent >= 0)
@@ -61,16 +62,6 @@ def _hop_needs(
     waiting, needed = _each(waiting, graph.needs, origin, is_last)
     needed, waiting = _each(needed, waiting, origin, parent < 0)
     return np.concatenate((later, waiting)), np.concatenate((parent[later], needed))
-
-
-def _parents(origin: IntArray, link: IntArray, network: Network) -> IntArray:
-    """Return the hop of the same transfer that ends where each one begins; -1 where none does."""
-    begins = origin * network.num_nodes + network.source[link]
-    ends = origin * network.num_nodes + network.target[link]
-    begins[link < 0], ends[link < 0] = -1, -2
-    order = np.argsort(ends, kind="stable")
-    found = order[np.minimum(np.searchsorted(ends, begins, sorter=order), len(order) - 1)]
-    return np.where(ends[found] == begins, found, -1)
 
 
 def _each(
