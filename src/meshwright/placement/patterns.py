@@ -18,7 +18,7 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.spans import group_size
 from meshwright.placement.demands import Demands
-from meshwright.placement.regions.orders import has_cycle, visit
+from meshwright.placement.regions.orders import chain, has_cycle, visit
 from meshwright.streams import streams
 from meshwright.streams.rounds import enumerate_rounds
 
@@ -90,20 +90,32 @@ def stream_pattern(form: str, rows: int, columns: int) -> Pattern:
 
 
 @cache
-def chain_pattern(rows: int, columns: int, *, closes: bool) -> Pattern:
+def chain_pattern(sizes: tuple[int, ...], *, closes: bool) -> Pattern:
     """Return what neighbours in a chain hand each other both ways, per byte of one message.
 
-    The chain visits its block along neighbours; with ``closes`` the last member also sends to the
-    first one and back, over a cycle where the block has one.
+    Parameters
+    ----------
+    sizes
+        Members on each level, innermost first.
+    closes
+        The last member also sends to the first one, over a cycle where the block has one.
     """
-    is_cycle = closes and has_cycle(rows, columns)
-    cells = visit("cycle" if is_cycle else "snake", rows, columns)
-    member = (cells[:, 0] * columns + cells[:, 1]).tolist()
+    member = chain(sizes, closes=closes).tolist()
     pairs = list(pairwise(member))
     if closes and len(member) > 2:
         pairs.append((member[-1], member[0]))
     both = pairs + [(b, a) for a, b in pairs]
-    return _summed([(a, b, 1.0, int(a // columns != b // columns)) for a, b in both])
+    return _summed([(a, b, 1.0, _level(a, b, sizes)) for a, b in both])
+
+
+def _level(source: int, destination: int, sizes: tuple[int, ...]) -> int:
+    """Return the outermost level on which two members differ."""
+    level = 0
+    for index, size in enumerate(sizes):
+        if source % size != destination % size:
+            level = index
+        source, destination = source // size, destination // size
+    return level
 
 
 def placed(pattern: Pattern, groups: IntArray, num_bytes: float, name: str = "") -> Demands:

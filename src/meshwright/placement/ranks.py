@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import prod
+from itertools import combinations, product
+from math import comb, prod
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.placement.blocks import Shape
-from meshwright.placement.regions.orders import has_cycle, visit
+from meshwright.placement.regions.orders import chain
 from meshwright.topology.network import Network
+from meshwright.topology.reach import connected_components
+
+MOST_CHOICES = 1000
+"""Choices of lines beyond which only those in a row, and the soundest ones, are tried."""
 
 
 @dataclass(frozen=True)
@@ -51,23 +55,24 @@ class Ranks:
 
         A cycle where one is asked for and the block has it, else a snake.
         """
-        columns, *others = self.shapes[self.axes.index(axis)]
-        rows = prod(others)
-        order = "cycle" if closes and has_cycle(rows, columns) else "snake"
-        cells = visit(order, rows, columns)
-        places: IntArray = cells[:, 0] * columns + cells[:, 1]
-        return places
+        return chain(self.shapes[self.axes.index(axis)], closes=closes)
 
 
-def block_ranks(network: Network, axes: Sequence[str], shapes: Sequence[Shape]) -> Ranks | None:
+def block_ranks(
+    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape]
+) -> Ranks | None:
     """Return the ranks of axes in blocks of these shapes, clear of dead devices.
 
     Rows and columns that hold a dead device are left out where there are more than the blocks
     need: neighbours beside a gap are two hops apart. None where the blocks do not fit.
+
+    Parameters
+    ----------
+    sides
+        Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
     """
-    sides = network.grid_shape[::-1]
     needed = tuple(np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0))
-    lines = _clear_lines(network, tuple(int(length) for length in needed))
+    lines = _clear_lines(network, sides, tuple(int(length) for length in needed))
     if lines is None:
         return None
     numbers = np.zeros(1, dtype=np.int64)
@@ -96,15 +101,41 @@ def _regrouped(grid: IntArray, shapes: Sequence[Shape]) -> IntArray:
     return grid.transpose(order).reshape([prod(shape) for shape in shapes])
 
 
-def _clear_lines(network: Network, needed: Shape) -> tuple[tuple[int, ...], ...] | None:
-    """Return rows and columns, by level, whose crossings all work; those with least gaps."""
-    sides = network.grid_shape[::-1]
+def clear_grids(network: Network, sides: Shape) -> list[Shape]:
+    """Return the largest grids of working, connected devices, innermost side first.
+
+    Each is a choice of rows and columns (and more) whose crossings all work; no other one is as
+    long on every side. Without faults that is the whole grid.
+    """
+    found: list[Shape] = []
+    for outer in product(*(range(side, 0, -1) for side in sides[1:])):
+        longest = next(
+            (n for n in range(sides[0], 0, -1) if _clear_lines(network, sides, (n, *outer))), 0
+        )
+        shape = (longest, *outer)
+        if longest and not any(_holds(other, shape) for other in found):
+            found.append(shape)
+    return [shape for shape in found if not any(_holds(o, shape) for o in found if o != shape)]
+
+
+def _holds(outer: Shape, inner: Shape) -> bool:
+    return all(a >= b for a, b in zip(outer, inner, strict=True))
+
+
+def _clear_lines(
+    network: Network, sides: Shape, needed: Shape
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return rows and columns, by level, whose crossings all work; those with least gaps.
+
+    Only devices of the largest connected part count.
+    """
     if any(length > side for length, side in zip(needed, sides, strict=True)):
         return None
+    part = connected_components(network)[: network.num_devices]
+    alive = network.alive
     works = np.zeros(network.num_devices, dtype=bool)
-    works[network.alive] = True
-    grid = works.reshape(network.grid_shape)
-    return _choose(grid, needed, len(sides) - 1, ())
+    works[alive] = part[alive] == np.bincount(part[alive]).argmax()
+    return _choose(works.reshape(sides[::-1]), needed, len(sides) - 1, ())
 
 
 def _choose(
@@ -119,12 +150,26 @@ def _choose(
         if len(clear) < needed[0]:
             return None
         return (_closest(clear.tolist(), needed[0]), *outer)
-    for line in sorted(combinations(range(len(works)), needed[level]), key=lambda c: c[-1] - c[0]):
+    for line in _candidates(works, needed[level]):
         left: BoolArray = np.logical_and.reduce(works[list(line)], axis=0)
         found = _choose(left, needed, level - 1, (line, *outer))
         if found is not None:
             return found
     return None
+
+
+def _candidates(works: BoolArray, count: int) -> list[tuple[int, ...]]:
+    """Return choices of so many lines, those that lie closest together first.
+
+    All of them where they are few; else those in a row, and those with the fewest faults.
+    """
+    num_lines = len(works)
+    if comb(num_lines, count) <= MOST_CHOICES:
+        return sorted(combinations(range(num_lines), count), key=lambda line: line[-1] - line[0])
+    in_a_row = [tuple(range(first, first + count)) for first in range(num_lines - count + 1)]
+    faults = (~works.reshape(num_lines, -1)).sum(axis=1)
+    soundest = np.sort(np.argsort(faults, kind="stable")[:count])
+    return [*in_a_row, tuple(soundest.tolist())]
 
 
 def _closest(places: Sequence[int], count: int) -> tuple[int, ...]:

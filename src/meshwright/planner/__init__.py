@@ -15,18 +15,23 @@ if TYPE_CHECKING:
     from meshwright.planner.explaining import what_would_fit as what_would_fit
     from meshwright.planner.files import export as export
     from meshwright.planner.files import load_plan as load_plan
+    from meshwright.planner.grids.drawing import draw as draw
+    from meshwright.planner.grids.simulating import simulate as simulate
     from meshwright.planner.legality import check as check
     from meshwright.planner.planning import front as front
     from meshwright.planner.planning import plan as plan
     from meshwright.planner.question import training as training
     from meshwright.planner.replanning import replan as replan
     from meshwright.planner.serving import serve as serve
+    from meshwright.planner.simulating import load_flows as load_flows
+    from meshwright.planner.simulating import simulate_flows as simulate_flows
 
 _HOME = {
     "estimate": "estimating", "explain": "explaining", "what_would_change": "explaining",
     "what_would_fit": "explaining", "export": "files", "load_plan": "files", "check": "legality",
     "front": "planning", "plan": "planning", "training": "question", "replan": "replanning",
-    "serve": "serving",
+    "serve": "serving", "load_flows": "simulating", "simulate_flows": "simulating",
+    "draw": "grids.drawing", "simulate": "grids.simulating",
 }  # fmt: skip
 
 

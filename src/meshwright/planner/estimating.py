@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from meshwright.base.errors import SpecError
 from meshwright.planner.answers import candidate, version, warnings
+from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
-from meshwright.planner.placing import best_placed
 from meshwright.planner.question import make_problem
 from meshwright.plans import Plan
 from meshwright.spec.model import ModelSpec

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.planner.answers import candidates, compared
+from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
-from meshwright.planner.placing import best_placed
 from meshwright.planner.question import problem_of
 from meshwright.plans import Candidate, Plan
 from meshwright.report.explain import Explanation

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.pricing.problem import Problem
-from meshwright.strategy.space import device_counts, divisors, virtual_stage_counts
+from meshwright.strategy.space import divisors, virtual_stage_counts
 
 
 def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> None:
@@ -18,7 +18,7 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
         Each such value, with the values that are tried.
     """
     tried = tried_degrees(problem) if allowed else {}
-    numbers = device_counts(problem.system.num_alive, problem.system.domain_size)
+    numbers = problem.device_numbers
     devices = " or ".join(str(number) for number in sorted(numbers))
     faults = [
         Fault(name, f"no strategy of {devices} devices has {name} {value}", _listed(tried[name]))
@@ -37,9 +37,8 @@ def check_fixed(problem: Problem, allowed: Mapping[str, Sequence[object]]) -> No
 
 def tried_degrees(problem: Problem) -> dict[str, set[int]]:
     """Return the values of each degree that the search tries; micro-batches may be any."""
-    system, num_layers = problem.system, problem.model.num_layers
-    numbers = device_counts(system.num_alive, system.domain_size)
-    parts = {part for number in numbers for part in divisors(number)}
+    num_layers = problem.model.num_layers
+    parts = {part for number in problem.device_numbers for part in divisors(number)}
     stages = {part for part in parts if part <= num_layers}
     experts = set(divisors(problem.num_experts)) if problem.num_experts else {1}
     return {

@@ -17,7 +17,7 @@ from meshwright.planner.answers import (
     warnings,
 )
 from meshwright.planner.fixed import check_fixed
-from meshwright.planner.placing import best_placed, placed_candidates
+from meshwright.planner.grids.placing import best_placed, placed_candidates
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem

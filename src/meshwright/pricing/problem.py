@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any, Generic, TypeVar
 
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
 from meshwright.graph.op import LayerGraph, OpGraph
 from meshwright.graph.transformer import build_graph
+from meshwright.placement.ranks import clear_grids
 from meshwright.pricing.network import AxisNetwork, Layout, level_efficiencies, make_layout
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
@@ -19,6 +21,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
+from meshwright.strategy.space import device_counts
 from meshwright.strategy.strategy import (
     ContextKind,
     Recompute,
@@ -26,6 +29,7 @@ from meshwright.strategy.strategy import (
     Streamed,
     Structure,
 )
+from meshwright.topology.of_system import network_of
 
 LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
@@ -129,6 +133,34 @@ class ProblemOf(ABC, Generic[Work]):
     def has_grid(self) -> bool:
         """Whether neighbours share links, so that tensor streams have somewhere to run."""
         return any(level.kind in ("torus", "mesh") for level in self.system.levels)
+
+    @property
+    def grid_sides(self) -> tuple[int, ...]:
+        """Sides of the grid of devices, innermost first, and how many grids stand side by side.
+
+        Empty where the system is no grid.
+        """
+        levels = self.system.levels
+        is_grid = len(levels) > 1 and all(level.kind in ("mesh", "torus") for level in levels)
+        return tuple(level.size for level in levels) if is_grid else ()
+
+    @cached_property
+    def whole_grids(self) -> tuple[tuple[int, ...], ...]:
+        """The largest grids of working devices that a grid with faults still holds.
+
+        Innermost side first; empty where the system is no grid, or has no faults.
+        """
+        system = self.system
+        if not self.grid_sides or not (system.dead_devices or system.dead_links):
+            return ()
+        return tuple(clear_grids(network_of(system), self.grid_sides))
+
+    @property
+    def device_numbers(self) -> tuple[int, ...]:
+        """The numbers of devices worth using, the largest first."""
+        if self.whole_grids:
+            return tuple(sorted({prod(sides) for sides in self.whole_grids}, reverse=True))
+        return device_counts(self.system.num_alive, self.system.domain_size)
 
     @property
     def num_experts(self) -> int:

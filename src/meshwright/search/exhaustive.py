@@ -22,7 +22,7 @@ from meshwright.search.counts import Counts
 from meshwright.search.families import Families, SearchSpace, families
 from meshwright.search.links import link_table
 from meshwright.search.members import Block, members
-from meshwright.strategy.space import Grid, degree_columns, device_counts
+from meshwright.strategy.space import Grid, degree_columns
 from meshwright.strategy.strategy import (
     Offload,
     Strategy,
@@ -198,8 +198,7 @@ def arithmetic_s(problem: Problem) -> float:
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
     """Yield the degrees to try, for each number of devices in use."""
     problem = space.problem
-    numbers = device_counts(problem.system.num_alive, problem.system.domain_size)
-    for number in space.choices.of("num_devices", numbers):
+    for number in space.choices.of("num_devices", problem.device_numbers):
         grid = Grid(
             num_devices=number,
             num_layers=problem.model.num_layers,

@@ -9,7 +9,8 @@ from itertools import islice, permutations
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.placement.blocks import all_block_shapes
+from meshwright.placement.blocks import Shape, all_block_shapes
+from meshwright.pricing.placed.contention import PROVEN
 from meshwright.pricing.placed.price import Choice, PlacedPrice, choice_network, price_placed
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
@@ -46,7 +47,7 @@ def place(
     The closed form of a way is a bound of its contended price, so ways are taken in its order
     until the next one cannot be better.
     """
-    choices = list(islice(all_choices(structure, strategy, physical), MOST_CHOICES))
+    choices = list(islice(all_choices(structure, strategy, problem.grid_sides), MOST_CHOICES))
     if not choices:
         return None
     network = choice_network(problem, strategy, choices)
@@ -64,16 +65,31 @@ def place(
         best = min([*([best] if best else []), *priced], key=_time_s, default=None)
     if best is None:
         return None
+    best = _routed(problem, structure, strategy, best, physical)
     left = bound_s[order[num_priced:]]
     bound = min(_time_s(best), float(left.min(initial=np.inf)))
     return Placing(best, bound, len(choices), num_priced)
 
 
-def all_choices(structure: Structure, strategy: Strategy, physical: Network) -> Iterator[Choice]:
+def _routed(
+    problem: Problem,
+    structure: Structure,
+    strategy: Strategy,
+    price: PlacedPrice,
+    physical: Network,
+) -> PlacedPrice:
+    """Return the same placement with its messages routed around shared links, where that helps."""
+    if price.contention.certificate.gap <= PROVEN:
+        return price
+    choice = Choice(price.ranks.axes, price.ranks.shapes)
+    anew = price_placed(problem, structure, strategy, [choice], physical, is_routed=True)
+    return min(*anew, price, key=_time_s)
+
+
+def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
     """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
     used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
     unused = tuple(axis for axis in structure.axis_order if axis not in used)
-    sides = physical.grid_shape[::-1]
     seen = set()
     for axes in permutations(used):
         degrees = tuple(int(getattr(strategy, axis)) for axis in axes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from math import prod
 
 import numpy as np
 
@@ -78,3 +79,21 @@ def visiting_orders(rows: int, columns: int) -> tuple[str, ...]:
         if order != "cycle" or has_cycle(rows, columns):
             found.setdefault(visit(order, rows, columns).tobytes(), order)
     return tuple(found.values())
+
+
+def chain(sizes: tuple[int, ...], *, closes: bool) -> IntArray:
+    """Return the cells of blocks side by side along neighbours, as numbers; (cells,).
+
+    Cells count along the first size first: columns, rows, then blocks. One block is visited in a
+    snake, or in a cycle where that is asked for and there is one; several of them column after
+    column, from the left of each to its right, where the next one begins.
+    """
+    columns, rows, num_blocks = sizes[0], *(*sizes[1:2], 1)[:1], prod(sizes[2:])
+    if num_blocks == 1:
+        cells = visit("cycle" if closes and has_cycle(rows, columns) else "snake", rows, columns)
+    else:
+        cells = visit("snake-down", rows, columns)
+    numbers = cells[:, 0] * columns + cells[:, 1]
+    first = np.arange(num_blocks) * rows * columns
+    order: IntArray = (first[:, None] + numbers[None, :]).reshape(-1)
+    return order

@@ -3,13 +3,15 @@
 Each axis alone: all its groups speak at once, over the links between the devices that they really
 have. Then what runs beside computation shares the links of one window: the backward pass of one
 micro-batch through a stage holds the streams of its layers, the gradients of the data-parallel
-axes and the sends of the pipeline. Streams come first; the others get what is left.
+axes and the sends of the pipeline. Streams come first; the others get what is left. What shares a
+window is routed together, with a certificate.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
@@ -26,13 +28,19 @@ from meshwright.placement.patterns import (
     stream_pattern,
 )
 from meshwright.placement.ranks import Ranks
-from meshwright.placement.routes import Routes
+from meshwright.placement.routes import Routes, make_routes
 from meshwright.placement.routing import default_routes, xy_routes
+from meshwright.placement.tcme.certificate import Certificate
+from meshwright.placement.tcme.optimiser import solve
+from meshwright.placement.tcme.problem import make_problem
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.placed.passes import Message
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import Structure
 from meshwright.topology.network import Network
+
+PROVEN = 1e-6
+"""Share of a bound within which a routing counts as proven best."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +68,8 @@ class Contention:
     num_routes: int
     num_rerouted: int
     """Those that leave the dimension order."""
+    certificate: Certificate
+    """Of the busiest link among all that run beside computation, over the ways to route them."""
 
     @property
     def hottest(self) -> FloatArray:
@@ -68,24 +78,79 @@ class Contention:
         return total
 
 
-def contention(loads: Sequence[AxisLoad], network: Network) -> Contention:
-    """Return what the links carry, and how much slower each axis is than on links of its own."""
-    beside = np.zeros(network.num_links)
-    busy: dict[str, FloatArray] = {}
-    num_routes = num_rerouted = 0
-    for load in loads:
-        routes = default_routes(network, load.demands)
-        num_routes += len(routes)
-        num_rerouted += int((~xy_routes(network, load.demands)[1]).sum())
-        busy[load.axis] = busy_s(routes, load.demands, network)
-        if load.is_beside:
-            beside = beside + busy[load.axis]
+def contention(
+    loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False
+) -> Contention:
+    """Return what the links carry, and how much slower each axis is than on links of its own.
+
+    Messages take the dimension order, or the shortest way where links are missing.
+
+    Parameters
+    ----------
+    is_routed
+        Whether what runs beside computation is routed to relieve the busiest link, where a bound
+        does not prove the default routes best.
+    """
+    routes = {load.axis: default_routes(network, load.demands) for load in loads}
+    together = [load for load in loads if load.is_beside]
+    certificate = Certificate(0.0, 0.0, "cut")
+    if together:
+        found, certificate = _routed(network, together, routes, is_routed=is_routed)
+        routes |= found
+    busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
+    beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
     slowdown = {}
     for load in loads:
         alone = busy[load.axis]
         shared = beside[alone > 0] if load.is_beside and load.yields else alone
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
-    return Contention(slowdown, busy, num_routes, num_rerouted)
+    straight = [xy_routes(network, load.demands)[0] for load in loads] if network.grid_shape else []
+    return Contention(
+        slowdown,
+        busy,
+        num_routes=sum(len(load.demands) for load in loads),
+        num_rerouted=sum(
+            _num_different(routes[load.axis], xy) for load, xy in zip(loads, straight, strict=False)
+        ),
+        certificate=certificate,
+    )
+
+
+def _routed(
+    network: Network, loads: Sequence[AxisLoad], routes: Mapping[str, Routes], *, is_routed: bool
+) -> tuple[dict[str, Routes], Certificate]:
+    """Return routes of axes that run together, and how far their busiest link is from the best."""
+    problem = make_problem(network, joined_demands([load.demands for load in loads]))
+    load_s = sum(
+        (busy_s(routes[load.axis], load.demands, network) for load in loads),
+        np.zeros(network.num_links),
+    )
+    default_s = float(load_s.max(initial=0.0))
+    if not is_routed or default_s <= problem.bound_s * (1.0 + PROVEN):
+        return {}, Certificate(default_s, problem.bound_s, problem.bound_method)
+    routed = solve(problem)
+    starts = np.cumsum([0, *(len(load.demands) for load in loads)])
+    found = {
+        load.axis: make_routes(
+            routed.routes.of(route) if route >= 0 else ()
+            for route in routed.first_route[first : first + len(load.demands)].tolist()
+        )
+        for load, first in zip(loads, starts.tolist(), strict=False)
+    }
+    return found, routed.certificate
+
+
+def _num_different(routes: Routes, others: Routes) -> int:
+    """Return how many routes are not the same as others of the same rows."""
+    if np.array_equal(routes.offsets, others.offsets) and np.array_equal(
+        routes.links, others.links
+    ):
+        return 0
+    same = routes.num_hops == others.num_hops
+    count = int((~same).sum())
+    for route in np.flatnonzero(same).tolist():
+        count += not np.array_equal(routes.of(route), others.of(route))
+    return count
 
 
 def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
@@ -149,12 +214,11 @@ def scalar_group(group: Group[FloatArray]) -> Group[float]:
 
 def message_pattern(message: Message, structure: Structure, group: Group[float]) -> Pattern:
     """Return who sends what in one message."""
-    columns = round(group.spans[0].size)
-    rows = round(float(np.prod([span.size for span in group.spans[1:]])))
+    sizes = tuple(round(span.size) for span in group.spans)
     if message.kind is CollectiveKind.SEND:
-        return chain_pattern(rows, columns, closes=structure.wraps)
+        return chain_pattern(sizes, closes=structure.wraps)
     if message.is_stream:
-        return stream_pattern(str(structure.stream_form), rows, columns)
+        return stream_pattern(str(structure.stream_form), prod(sizes[1:]), sizes[0])
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
 
 

@@ -66,7 +66,7 @@ def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choic
 
 def contention_of(
     problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, alone: Priced,
-    physical: Network,
+    physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return what the links carry when a strategy runs on its devices.
 
@@ -80,18 +80,24 @@ def contention_of(
     network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
     messages = list(window_messages(problem, structure, strategy, network, alone))
     loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING)
-    return contention(list(loads), physical)
+    return contention(list(loads), physical, is_routed=is_routed)
 
 
 def price_placed(
     problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
-    physical: Network,
+    physical: Network, *, is_routed: bool = False,
 ) -> list[PlacedPrice]:  # fmt: skip
     """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
 
     All closed forms are priced at once, and all contended prices.
+
+    Parameters
+    ----------
+    is_routed
+        Whether messages that share links are routed anew where that may help; else they take the
+        default routes, which is never better.
     """
-    laid = [(c, block_ranks(physical, c.axes, c.shapes)) for c in choices]
+    laid = [(c, block_ranks(physical, problem.grid_sides, c.axes, c.shapes)) for c in choices]
     fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
     if not fitting:
         return []
@@ -99,7 +105,15 @@ def price_placed(
     columns = network.strategy
     alone = price_columns(problem, structure, columns, network)
     shared = [
-        contention_of(problem, structure, strategy, ranks, take_rows(alone, [row]), physical)
+        contention_of(
+            problem,
+            structure,
+            strategy,
+            ranks,
+            take_rows(alone, [row]),
+            physical,
+            is_routed=is_routed,
+        )
         for row, (_, ranks) in enumerate(fitting)
     ]
     slowdown = {

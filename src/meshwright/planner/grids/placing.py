@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.base.units import format_seconds
 from meshwright.cost.step import TIME_PARTS
 from meshwright.planner.answers import candidate, entry_of
 from meshwright.plans import Candidate, HotLink, Placement
 from meshwright.pricing.estimates import figures
+from meshwright.pricing.placed.contention import PROVEN
 from meshwright.pricing.placed.price import (
     Choice,
     PlacedPrice,
@@ -41,21 +43,21 @@ class Placed:
 
 
 def has_placement(problem: Problem) -> bool:
-    """Tell whether ranks of a system can be placed: it is one grid, and not too large."""
-    system = problem.system
-    grid = [
-        level
-        for level in system.levels
-        if level.kind in ("mesh", "torus") and not level.through_io_dies
-    ]
-    is_grid = len(grid) > 1 and len(grid) == len(system.levels)
-    return is_grid and system.num_devices <= MOST_DEVICES and not problem.num_experts
+    """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
+    is_small = problem.system.num_devices <= MOST_DEVICES
+    return bool(problem.grid_sides) and is_small and not problem.num_experts
 
 
 def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]:
     """Return candidates with contention, preferred ones first; those on no grid stay as they are.
 
-    Where some fit no blocks, those that do are preferred: the others have no known routes.
+    Where some fit no blocks, those that do are preferred: the others have no known routes. On a
+    grid with faults they are left out.
+
+    Raises
+    ------
+    InfeasibleError
+        On a grid with faults, where no candidate fits.
     """
     if not has_placement(problem):
         return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in chosen]
@@ -69,9 +71,23 @@ def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]
         entry = placed_candidate(problem, found.structure, found.strategy, placing, physical)
         at = replace(found, time_s=placing.time_s)
         placed.append(Placed(at, entry))
+    if problem.whole_grids:
+        unplaced = []
+        if not placed:
+            raise InfeasibleError(_no_blocks(problem, chosen))
     by_found = {id(entry.found): entry for entry in placed}
     by_time = sorted((entry.found for entry in placed), key=lambda f: f.time_s)
     return [by_found[id(found)] for found in in_order_of_preference(by_time)] + unplaced
+
+
+def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
+    """Return why candidates have no place on a grid with faults, and what would have."""
+    used = sorted({f"{found.strategy.num_devices:.0f}" for found in chosen})
+    grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
+    return (
+        f"no blocks of {' or '.join(used)} devices fit what works of {problem.system.name}: "
+        f"whole grids of working, connected devices are at most {grids or 'none'}"
+    )
 
 
 def best_placed(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
@@ -98,8 +114,14 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
     alone = (1,) * len(placement.grid_shape)
     choice = Choice((*placement.axes, *unused), (*shapes, *(alone for _ in unused)))
-    found = price_placed(problem, entry.structure, entry.strategy, [choice], physical)
-    return found[0] if found else None
+    found = [
+        price
+        for is_routed in (True, False)
+        for price in price_placed(
+            problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
+        )
+    ]
+    return min(found, key=lambda price: only(price.contended.step.time.total_s), default=None)
 
 
 def placed_candidate(
@@ -116,7 +138,7 @@ def _placement(problem: Problem, placing: Placing, physical: Network) -> Placeme
     price, ranks = placing.price, placing.price.ranks
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
     return Placement(
-        grid_shape=physical.grid_shape,
+        grid_shape=problem.grid_sides[::-1],
         axes=tuple(ranks.axes[i] for i in used),
         shapes={ranks.axes[i]: ranks.shapes[i][::-1] for i in used},
         devices=tuple(ranks.device.reshape(-1, order="F").tolist()),
@@ -131,10 +153,17 @@ def _placement(problem: Problem, placing: Placing, physical: Network) -> Placeme
 
 
 def _routing(price: PlacedPrice) -> str:
-    rerouted, routed = price.contention.num_rerouted, price.contention.num_routes
-    if not rerouted:
-        return f"dimension order, all {routed} routes"
-    return f"dimension order, but {rerouted} of {routed} routes take another way"
+    shared = price.contention
+    proof = shared.certificate
+    way = f"dimension order, all {shared.num_routes} routes"
+    if shared.num_rerouted:
+        way = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
+    if proof.z_s <= 0:
+        return way
+    least = (
+        "no routing does with less" if proof.gap < PROVEN else f"{proof.gap:.1%} above the bound"
+    )
+    return f"{way}; busiest link {format_seconds(proof.z_s)}, {least} ({proof.method})"
 
 
 def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:

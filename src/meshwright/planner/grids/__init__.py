@@ -1,0 +1,1 @@
+"""Plans on a grid of devices: placed, drawn, simulated."""

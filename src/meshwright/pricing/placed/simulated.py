@@ -1,0 +1,222 @@
+"""The step of a placed plan, simulated: when every device computes, sends and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.cost.stage import run_lengths
+from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.placed.exchanges import Exchanges
+from meshwright.pricing.placed.passes import Message, PiecePasses, piece_passes
+from meshwright.pricing.placed.price import (
+    DATA_AXES,
+    Choice,
+    PlacedPrice,
+    choice_network,
+    data_bytes,
+    only,
+)
+from meshwright.pricing.placed.step_tasks import COMPUTE, Run, StepWork, step_tasks
+from meshwright.pricing.problem import Problem
+from meshwright.pricing.stages import send_bytes
+from meshwright.schedule import schedules
+from meshwright.simulation.critical_path import critical_path, seconds_by_track
+from meshwright.simulation.run import simulate
+from meshwright.simulation.tasks import TaskGraph
+from meshwright.simulation.timeline import Timeline
+from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.strategy import Strategy, Structure, stack
+from meshwright.topology.network import Network
+
+MOST_TASKS = 150_000
+"""Tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""
+TASKS_PER_PASS = 30
+MOST_RUNS = 4
+"""Runs of layers that a chunk is cut into at most."""
+_PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
+                  "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SimulatedStep:
+    """A step that was played, and what it adds up to."""
+
+    step_time_s: float
+    time_parts_s: Mapping[str, float]
+    """Along the critical path; what is not simulated (update, jitter) is as priced."""
+    graph: TaskGraph
+    timeline: Timeline
+    num_micro_batches: int
+    """Those that were played; the others repeat the last ones."""
+
+
+def simulate_step(
+    problem: Problem,
+    structure: Structure,
+    strategy: Strategy,
+    price: PlacedPrice,
+    physical: Network,
+) -> SimulatedStep:
+    """Return a simulated step of a placed plan.
+
+    Where a step has more micro-batches than can be played, two shorter steps are, and the time
+    between them is the time of each micro-batch that was left out.
+    """
+    laid = Choice(price.ranks.axes, price.ranks.shapes)
+    network = choice_network(problem, strategy, [laid])
+    # Latencies and message starts are part of the exchanges, which know the algorithm.
+    bare = replace(
+        physical,
+        latency_s=np.zeros(physical.num_links),
+        message_half_bytes=np.zeros(physical.num_links),
+    )
+    launch_s = float(np.asarray(problem.calibration.collective_launch_s))
+    exchanges = Exchanges(structure, network, price.ranks, bare, launch_s)
+    passes = piece_passes(problem, structure, strategy, network)
+    total = round(only(price.closed_form.pipeline.pipeline.num_micro_batches))
+    num_runs, played = _extent(strategy, total)
+
+    def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
+        work = _step_work(problem, structure, strategy, price, passes, physical, num_runs,
+                          num_micro_batches)  # fmt: skip
+        graph = step_tasks(work, exchanges)
+        return graph, simulate(graph, bare)
+
+    graph, timeline = play(played)
+    pipeline_s = timeline.makespan_s
+    if played < total:
+        fewer = played - int(strategy.pp)
+        each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
+        pipeline_s += (total - played) * each_s
+    parts = _parts(price, graph, timeline, pipeline_s)
+    return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
+
+
+def _extent(strategy: Strategy, num_micro_batches: int) -> tuple[int, int]:
+    """Return the runs of a chunk and the micro-batches to play."""
+    per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
+    stages = int(strategy.pp)
+    least = min(num_micro_batches, max(2 * stages, 2))
+    runs = int(max(1, min(MOST_RUNS, MOST_TASKS // (per_run * least))))
+    most = max(least, int(MOST_TASKS // (per_run * runs)) // stages * stages)
+    return runs, min(num_micro_batches, most)
+
+
+def _step_work(
+    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
+    passes: Sequence[PiecePasses], physical: Network, num_runs: int, num_micro_batches: int,
+) -> StepWork:  # fmt: skip
+    """Return what the stages do in a step of so many micro-batches."""
+    stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
+    schedule = schedules[structure.schedule]
+    slowest = min(problem.system.slowest_speed_factor, 1.0)
+    speed = np.where(physical.speed_factor > 0, physical.speed_factor, 1.0)
+    gather, reduce_, sums = _data_messages(problem, structure, strategy, price)
+    is_whole = structure.zero_stage == 3
+    return StepWork(
+        runs=_runs(problem, passes, stages, chunks, num_runs),
+        orders=[schedule.order(s, stages, chunks, num_micro_batches) for s in range(stages)],
+        send=_send(problem, structure, strategy),
+        before_step=gather if structure.zero_stage in (1, 2) else (),
+        before_forward=gather if is_whole else (),
+        before_backward=gather if is_whole and structure.reshard_after_forward else (),
+        after_backward=(*reduce_, *sums),
+        is_every_backward=structure.zero_stage >= 2,
+        slowness=slowest / speed,
+    )
+
+
+def _send(problem: Problem, structure: Structure, strategy: Strategy) -> Message | None:
+    if strategy.pp == 1:
+        return None
+    num_bytes = only(send_bytes(problem, structure, stack([strategy])))
+    return Message("pp", CollectiveKind.SEND, num_bytes)
+
+
+def _data_messages(
+    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice
+) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
+    """Return gathering of parameters, scattering of gradients, and their sums over replicas."""
+    gradient_bytes, weight_bytes = data_bytes(problem, price.closed_form)
+    shards = strategy.dp_shard * strategy.cp
+    if structure.zero_stage == 0:
+        is_alone = shards * strategy.dp_replicate == 1
+        everyone = Message(DATA_AXES[2], CollectiveKind.ALL_REDUCE, gradient_bytes)
+        return (), (), () if is_alone else (everyone,)
+    replicas = Message(DATA_AXES[1], CollectiveKind.ALL_REDUCE, gradient_bytes / shards)
+    gather = Message(DATA_AXES[0], CollectiveKind.ALL_GATHER, weight_bytes)
+    scatter = Message(DATA_AXES[0], CollectiveKind.REDUCE_SCATTER, gradient_bytes)
+    return (
+        (gather,) if shards > 1 else (),
+        (scatter,) if shards > 1 else (),
+        (replicas,) if strategy.dp_replicate > 1 else (),
+    )
+
+
+def _runs(
+    problem: Problem, passes: Sequence[PiecePasses], stages: int, chunks: int, num_runs: int
+) -> list[list[list[Run]]]:
+    """Return the runs of each stage and chunk, edges included."""
+    pattern = problem.model.layer_pattern
+    lengths = run_lengths(len(pattern), stages * chunks)
+    starts = np.concatenate(([0], np.cumsum(lengths))).tolist()
+    of_stage = [sum(lengths[stage::stages]) for stage in range(stages)]
+    table: list[list[list[Run]]] = [[[] for _ in range(chunks)] for _ in range(stages)]
+    for number in range(stages * chunks):
+        layers = pattern[starts[number] : starts[number + 1]]
+        stage, chunk = number % stages, number // stages
+        table[stage][chunk] = list(_merged_layers(passes, layers, num_runs, of_stage[stage]))
+    embedding, head = (Run(piece, 1.0, 0.0) for piece in passes[-2:])
+    table[0][0].insert(0, embedding)
+    table[-1][-1].append(head)
+    return table
+
+
+def _merged_layers(
+    passes: Sequence[PiecePasses], layers: Sequence[int], num_runs: int, of_stage: int
+) -> Iterator[Run]:
+    """Yield the layers of a chunk as at most so many runs of each kind."""
+    for part in np.array_split(np.array(layers, dtype=np.int64), min(num_runs, len(layers))):
+        for kind in np.unique(part).tolist():
+            count = float((part == kind).sum())
+            yield Run(passes[kind], count, count / of_stage)
+
+
+def _parts(
+    price: PlacedPrice, graph: TaskGraph, timeline: Timeline, pipeline_s: float
+) -> dict[str, float]:
+    """Return the parts of a step: simulated ones in the shares of the critical path.
+
+    What the device computes in all is compute; what the path computes beyond that, on other
+    stages, is the bubble.
+    """
+    time = price.contended.step.time
+    parts = {name: only(getattr(time, name)) for name in TIME_PARTS}
+    path = seconds_by_track(graph, timeline, critical_path(graph, timeline))
+    own_s = sum(parts[name] for name in ("compute_s", "recompute_s", "launch_s"))
+    waits = dict.fromkeys((*_PART_OF_TRACK.values(), "bubble_s"), 0.0)
+    for track, seconds in path.items():
+        axis = track.split(" ")[0].split("/")[0]
+        if axis != COMPUTE:
+            waits[_PART_OF_TRACK[axis]] += seconds
+    scale = pipeline_s / timeline.makespan_s
+    waits = {part: seconds * scale for part, seconds in waits.items()}
+    waits["bubble_s"] = max(0.0, pipeline_s - own_s - sum(waits.values()))
+    over_s = own_s + sum(waits.values()) - pipeline_s
+    shown = sum(waits.values())
+    shrink = (shown - over_s) / shown if shown > 0 and over_s > 0 else 1.0
+    parts |= {part: seconds * shrink for part, seconds in waits.items()}
+    rest = sum(seconds for name, seconds in parts.items() if name != "jitter_s")
+    jitter = only(price.contended.pipeline.jitter)
+    return parts | {"jitter_s": rest * jitter}
+
+
+def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
+    """Return the share of its bandwidth that each link carried over the whole run [1]."""
+    carried = timeline.carried_bytes(network.num_links)
+    used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
+    return used

@@ -1,0 +1,276 @@
+"""A training step as tasks: every device computes, sends and waits in the order of its schedule.
+
+Layers of a chunk are merged into a few equal runs, so that a step of a large model stays within
+reach of a simulation: a run computes and sends what its layers do. Collectives send all their
+bytes at once over the links that their steps use, and then wait for their latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.pricing.placed.exchanges import Exchange, Exchanges
+from meshwright.pricing.placed.passes import Message, PiecePasses, Work
+from meshwright.schedule.registry import Task, TaskKind
+from meshwright.simulation.builder import NONE, TaskGraphBuilder
+from meshwright.simulation.tasks import TaskGraph
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some equal layers, or an edge, that pass as one."""
+
+    passes: PiecePasses
+    num_layers: float
+    data_share: float
+    """Of the parameters of its stage [1]."""
+
+    @property
+    def share_of_first(self) -> float:
+        """Of its parameters: those of one layer, without which it cannot begin or end."""
+        return 1.0 / self.num_layers
+
+    @property
+    def share_of_rest(self) -> float:
+        """Of its parameters: those that travel while it computes."""
+        return 1.0 - self.share_of_first
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What the stages of a pipeline do in a step."""
+
+    runs: Sequence[Sequence[Sequence[Run]]]
+    """Of each stage and chunk, in the order of the forward pass."""
+    orders: Sequence[Sequence[Task]]
+    """Of each stage, from the schedule."""
+    send: Message | None
+    before_step: tuple[Message, ...]
+    """Data-parallel messages that bring the parameters of a stage for a step."""
+    before_forward: tuple[Message, ...]
+    """The same before each forward pass, and before each backward pass."""
+    before_backward: tuple[Message, ...]
+    after_backward: tuple[Message, ...]
+    """After each backward pass, or after the last one."""
+    is_every_backward: bool
+    slowness: FloatArray
+    """By device: time of a computation over that of the slowest device, at most 1."""
+
+
+def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
+    """Return the tasks of a step; raises ``ValueError`` where the orders wait for each other."""
+    builder = _StepBuilder(work, exchanges)
+    builder.run()
+    return builder.tasks.build()
+
+
+class _StepBuilder:
+    """State of one enumeration: the last task of every device, and what has been sent."""
+
+    def __init__(self, work: StepWork, exchanges: Exchanges) -> None:
+        self.work, self.exchanges = work, exchanges
+        self.tasks = TaskGraphBuilder(exchanges.network)
+        num = exchanges.network.num_devices
+        self.last = np.full(num, NONE, dtype=np.int64)
+        self.data = np.full(num, NONE, dtype=np.int64)
+        """The last data-parallel message of each device: they go one after the other."""
+        self.begun = self.last
+        """The last task of each device before the run that is at work: parameters of the next
+        run may be asked for from then on."""
+        self.arrived: dict[tuple[TaskKind, int, int], list[IntArray]] = {}
+        self.gathered: dict[tuple[int, int, int], tuple[list[IntArray], list[IntArray]]] = {}
+        self.num_stages = len(work.orders)
+        self.num_chunks = len(work.runs[0])
+        counts = [[t.micro_batch for t in order] for order in work.orders]
+        self.last_micro_batch = max(max(count) for count in counts)
+
+    def run(self) -> None:
+        """Advance every stage as far as it can until all are done."""
+        self._gather_for_step()
+        at = [0] * self.num_stages
+        moved = True
+        while moved:
+            moved = False
+            for stage, order in enumerate(self.work.orders):
+                while at[stage] < len(order) and self._is_ready(order[at[stage]], stage):
+                    self._task(order[at[stage]], stage)
+                    at[stage] += 1
+                    moved = True
+        if any(at[s] < len(order) for s, order in enumerate(self.work.orders)):
+            raise ValueError("the orders of the pipeline wait for each other")
+
+    def _position(self, task: Task, stage: int) -> int:
+        return task.chunk * self.num_stages + stage
+
+    def _is_ready(self, task: Task, stage: int) -> bool:
+        """Return whether what a task needs of other stages has been enumerated."""
+        position = self._position(task, stage)
+        if task.kind is TaskKind.FORWARD:
+            return position == 0 or (TaskKind.FORWARD, task.micro_batch, position) in self.arrived
+        is_last = position == self.num_stages * self.num_chunks - 1
+        if task.kind is TaskKind.BACKWARD_WEIGHT:
+            return True
+        return is_last or (TaskKind.BACKWARD, task.micro_batch, position) in self.arrived
+
+    def _task(self, task: Task, stage: int) -> None:
+        """Enumerate one chunk of one micro-batch, and what it hands on."""
+        is_forward = task.kind is TaskKind.FORWARD
+        if task.kind is TaskKind.BACKWARD_WEIGHT:
+            return  # counted with the input gradient, whose time holds both
+        position = self._position(task, stage)
+        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
+        waits = self.arrived.pop((kind, task.micro_batch, position), [])
+        runs = list(enumerate(self.work.runs[stage][task.chunk]))
+        for index, run in runs if is_forward else reversed(runs):
+            first, rest = self._before(run, stage, task, index, is_forward)
+            sums = () if is_forward else self._sums(task.micro_batch)
+            self._data(sums, run, stage, run.share_of_rest, [self.last])
+            self._pass(run, stage, waits + first, rest, is_forward)
+            self._data(sums, run, stage, run.share_of_first, [self.last])
+            waits = []
+        self._hand_on(stage, position, task.micro_batch, is_forward)
+
+    def _pass(
+        self, run: Run, stage: int, waits: list[IntArray], at_end: list[IntArray], is_forward: bool
+    ) -> None:
+        """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
+        works = run.passes.forward if is_forward else run.passes.backward
+        devices = self.exchanges.stages[stage]
+        self.begun = self.last.copy()
+        for work in merged(works):
+            for message in work.messages:
+                if not message.is_beside:
+                    waits += self._send(message, stage, run.num_layers, waits)
+            beside = [
+                self._send(message, stage, run.num_layers, waits)
+                for message in work.messages
+                if message.is_beside
+            ]
+            seconds = work.compute_s * run.num_layers * self.work.slowness[devices]
+            after = [self.last[devices], *(wait[devices] for wait in waits)]
+            ended = self.tasks.compute(devices, seconds, after=after, track=COMPUTE,
+                                       name=work.name)  # fmt: skip
+            self.last[devices] = ended
+            waits = [entry for sent in beside for entry in sent]
+        if waits or at_end:
+            self._wait_for(devices, waits + at_end)
+
+    def _wait_for(self, devices: IntArray, waits: Sequence[IntArray]) -> None:
+        """Let devices wait for messages before they go on."""
+        after = [self.last[devices], *(wait[devices] for wait in waits)]
+        self.last[devices] = self.tasks.compute(devices, 0.0, after=after, track=COMPUTE,
+                                                name="wait")  # fmt: skip
+
+    def _send(
+        self, message: Message, stage: int, times: float, waits: Sequence[IntArray]
+    ) -> list[IntArray]:
+        """Enumerate a message, and return what each device waits for."""
+        exchange = self.exchanges.of(message, stage)
+        return [self._exchange(exchange, message, times, [self.last, *waits], message.axis)]
+
+    def _exchange(
+        self, exchange: Exchange, message: Message, times: float, after: Sequence[IntArray],
+        track: str,
+    ) -> IntArray:  # fmt: skip
+        """Enumerate transfers and their latencies, and return the last task of each device."""
+        source = exchange.demands.source
+        sent = self.tasks.transfer(
+            exchange.routes,
+            exchange.num_bytes(message.num_bytes, times),
+            after=[wait[source] for wait in after],
+            track=track,
+            name=str(message.kind),
+        )
+        devices = np.unique(exchange.demands.destination)
+        own = [np.where(rows[devices] >= 0, sent[rows[devices]], NONE) for rows in
+               exchange.incoming]  # fmt: skip
+        done = np.full(len(self.last), NONE, dtype=np.int64)
+        done[devices] = self.tasks.compute(
+            devices, exchange.fixed_s * times, after=own, track=f"{track} latency",
+            name=f"{message.kind} latency",
+        )  # fmt: skip
+        return done
+
+    def _hand_on(self, stage: int, position: int, micro_batch: int, is_forward: bool) -> None:
+        """Send activations or gradients to the stage of the next or the previous chunk."""
+        after = position + (1 if is_forward else -1)
+        if self.work.send is None or not 0 <= after < self.num_stages * self.num_chunks:
+            return
+        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
+        here = self.exchanges.stages[stage]
+        exchange = self.exchanges.between(stage, after % self.num_stages)
+        done = self._exchange(exchange, self.work.send, 1.0, [self.last], "pp")
+        self.arrived[kind, micro_batch, after] = [done]
+        if not self.exchanges.structure.wraps:
+            partners = self.exchanges.partners(stage, after % self.num_stages)
+            received = np.full(len(self.last), NONE, dtype=np.int64)
+            received[here] = done[partners[here]]
+            self._wait_for(here, [received])
+
+    def _gather_for_step(self) -> None:
+        """Bring parameters before the first forward pass, run by run."""
+        for stage, chunks in enumerate(self.work.runs):
+            for chunk, runs in enumerate(chunks):
+                for index, run in enumerate(runs):
+                    sent = self._gather(self.work.before_step, run, stage, [])
+                    self.gathered[stage, chunk, index] = sent
+
+    def _before(
+        self, run: Run, stage: int, task: Task, index: int, is_forward: bool
+    ) -> tuple[list[IntArray], list[IntArray]]:
+        """Return what a run waits for before it begins and before it ends: its parameters."""
+        messages = self.work.before_forward if is_forward else self.work.before_backward
+        none: tuple[list[IntArray], list[IntArray]] = ([], [])
+        key = (stage, task.chunk, index)
+        known = self.gathered.pop(key, none) if is_forward else none
+        asked = self._gather(messages, run, stage, [self.begun])
+        return known[0] + asked[0], known[1] + asked[1]
+
+    def _gather(
+        self, messages: Sequence[Message], run: Run, stage: int, after: Sequence[IntArray]
+    ) -> tuple[list[IntArray], list[IntArray]]:
+        """Return the parameters of the first layer of a run, and those of the others."""
+        first = self._data(messages, run, stage, run.share_of_first, after)
+        return first, self._data(messages, run, stage, run.share_of_rest, after)
+
+    def _sums(self, micro_batch: int) -> Sequence[Message]:
+        """Return the messages that carry the gradients of a backward pass."""
+        is_due = self.work.is_every_backward or micro_batch == self.last_micro_batch
+        return self.work.after_backward if is_due else ()
+
+    def _data(
+        self, messages: Sequence[Message], run: Run, stage: int, share: float,
+        after: Sequence[IntArray],
+    ) -> list[IntArray]:  # fmt: skip
+        """Enumerate data-parallel messages of a part of a run: one after the other."""
+        sent = []
+        for message in messages if run.data_share * share > 0 else ():
+            num_bytes = message.num_bytes * run.data_share * share
+            part = Message(message.axis, message.kind, num_bytes)
+            exchange = self.exchanges.of(part, stage)
+            done = self._exchange(exchange, part, 1.0, [self.data, *after], "dp")
+            self.data = np.where(done != NONE, done, self.data)
+            sent.append(done)
+        return sent
+
+
+def merged(works: Sequence[Work]) -> list[Work]:
+    """Return the works of a pass with those that send nothing added to the one before.
+
+    What runs beside an operator keeps to that operator.
+    """
+    merged_works: list[Work] = []
+    for work in works:
+        before = merged_works[-1] if merged_works else None
+        is_alone = before is None or any(message.is_beside for message in before.messages)
+        if before is None or is_alone or work.messages:
+            merged_works.append(work)
+        else:
+            merged_works[-1] = Work(before.name, before.compute_s + work.compute_s, before.messages)
+    return merged_works
