@@ -19,7 +19,7 @@ def flow_lines(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]:
     """Yield the flows of a scenario that end last, and its hottest links."""
     span_s = timeline.makespan_s
     counts = f"{len(scenario.flow_ids)} flows, {len(scenario.link_ids)} links"
-    yield f"{scenario.name[:60]}: {counts}, all done after {format_seconds(span_s)}"
+    yield f"{scenario.name[:48]}: {counts}, all done after {format_seconds(span_s)}"
     yield from _table_of_flows(scenario, timeline)
     yield from _table_of_links(scenario, timeline)
     yield ""

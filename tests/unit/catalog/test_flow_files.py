@@ -1,0 +1,130 @@
+"""Flow files: what is read, what is merely not read, and every fault at once."""
+
+import json
+
+import pytest
+
+from meshwright.base.errors import SpecError
+from meshwright.catalog.flows import read_flow_file
+
+LINKS = [{"id": "a>b", "bw_Bps": 4.0, "lat_s": 1.0}, {"id": 7, "bw_Bps": 2, "lat_s": 0}]
+FLOW = {"id": 0, "bytes": 8, "start_s": 0.5, "route": ["a>b", 7]}
+
+
+def scenario(**changes):
+    return {"name": "one", "links": LINKS, "flows": [FLOW]} | changes
+
+
+def written(folder, data):
+    path = folder / "flows.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return path
+
+
+def faults(folder, data):
+    """Return the faults of a file as texts, by path."""
+    with pytest.raises(SpecError) as caught:
+        read_flow_file(written(folder, data))
+    assert caught.value.origin.endswith("flows.json")
+    return {fault.path: f"{fault.message} ({fault.fix})" for fault in caught.value.faults}
+
+
+def test_links_and_flows_become_columns(tmp_path):
+    other = scenario(name="two", flows=[FLOW | {"id": "x", "route": [], "src": 3, "dst": 3}])
+    file = read_flow_file(written(tmp_path, {"scenarios": [scenario(), other]}))
+    one, two = file.scenarios
+    assert (one.name, one.link_ids, one.flow_ids) == ("one", ("a>b", 7), (0,))
+    assert one.bandwidth_bytes_per_s.tolist() == [4.0, 2.0]
+    assert one.latency_s.tolist() == [1.0, 0.0]
+    assert (one.num_bytes.tolist(), one.start_s.tolist(), one.routes) == ([8.0], [0.5], ((0, 1),))
+    assert (two.flow_ids, two.routes) == (("x",), ((),))
+    assert file.warnings == ()
+
+
+def test_one_scenario_may_stand_without_the_list_and_a_start_may_be_left_out(tmp_path):
+    flow = {name: FLOW[name] for name in ("id", "bytes", "route")}
+    file = read_flow_file(written(tmp_path, scenario(flows=[flow], schema="flows-on-a-mesh/1")))
+    assert file.scenarios[0].start_s.tolist() == [0.0]
+
+
+def test_reference_results_are_ignored_and_other_fields_warned_of(tmp_path):
+    flow = FLOW | {"finish_s": 1, "finish_rtt_weighted_s": 2, "src": 0, "dst": 1, "colour": "red"}
+    data = {"engine": "e", "units": {}, "scenarios": [scenario(flows=[flow], rows=1, makespan_s=2)]}
+    file = read_flow_file(written(tmp_path, data))
+    assert file.warnings == ("scenarios[0].flows[0].colour: not read: unknown field",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "parts"),
+    [
+        ({"links": [{**LINKS[0], "bw_Bps": 0}]}, "links[0].bw_Bps", ["found 0", "1e-09 to 1e+24"]),
+        ({"links": [{**LINKS[0], "bw_Bps": "4 B/s"}]}, "links[0].bw_Bps", ["expected a number"]),
+        ({"links": [{**LINKS[0], "lat_s": -1}]}, "links[0].lat_s", ["found -1"]),
+        ({"links": [{"id": "a", "bw_Bps": 1}]}, "links[0].lat_s", ["is missing"]),
+        ({"links": [LINKS[0], LINKS[1], LINKS[0]]}, "links[2].id", ["links[0].id already"]),
+        ({"links": [LINKS[0], LINKS[1], 5]}, "links[2]", ["expected an object"]),
+        ({"links": "a>b"}, "links", ["expected a list"]),
+        ({"flows": None}, "flows", ["is null"]),
+        ({"name": None}, "name", ["is null"]),
+        ({"flows": [FLOW, FLOW]}, "flows[1].id", ["0 stands at flows[0].id already"]),
+        ({"flows": [FLOW | {"id": 1.5}]}, "flows[0].id", ["found 1.5"]),
+        ({"flows": [FLOW | {"id": True}]}, "flows[0].id", ["found True"]),
+        ({"flows": [FLOW | {"bytes": -8}]}, "flows[0].bytes", ["found -8"]),
+        ({"flows": [FLOW | {"bytes": True}]}, "flows[0].bytes", ["found True"]),
+        ({"flows": [FLOW | {"bytes": 10**400}]}, "flows[0].bytes", ["found 1000"]),
+        ({"flows": [FLOW | {"start_s": float("nan")}]}, "flows[0].start_s", ["found nan"]),
+        ({"flows": [FLOW | {"start_s": float("inf")}]}, "flows[0].start_s", ["found inf"]),
+        ({"flows": [FLOW | {"route": ["a<b"]}]}, "flows[0].route[0]", ["no link", "mean a>b?"]),
+        ({"flows": [FLOW | {"route": ["7"]}]}, "flows[0].route[0]", ["'7' is no link", "mean 7?"]),
+        ({"flows": [FLOW | {"route": [["a>b"]]}]}, "flows[0].route[0]", ["no link"]),
+        ({"flows": [FLOW | {"route": [7, 7]}]}, "flows[0].route[1]", ["passes 7 twice"]),
+        ({"flows": [FLOW | {"route": [], "src": 0, "dst": 1}]}, "flows[0].route", ["0 and dst 1"]),
+        ({"flows": [FLOW | {"route": "a>b"}]}, "flows[0].route", ["expected a list"]),
+    ],
+)  # fmt: skip
+def test_a_fault_names_its_field_and_what_is_allowed(tmp_path, changes, path, parts):
+    found = faults(tmp_path, scenario(**changes))
+    assert all(part in found[path] for part in parts), found
+
+
+def test_a_misspelt_field_that_is_missing_is_a_fault(tmp_path):
+    flow = {"id": 0, "size": 1, "byte": 8, "start": 1, "route": [7]}
+    found = faults(tmp_path, {"scenarios": [scenario(flows=[flow])]})
+    assert set(found) == {f"scenarios[0].flows[0].{name}" for name in ("byte", "bytes", "start")}
+    assert "did you mean start_s?" in found["scenarios[0].flows[0].start"]
+
+
+def test_all_faults_are_told_at_once(tmp_path):
+    bad = scenario(links=[{**LINKS[0], "bw_Bps": -1}, LINKS[1]], flows=[FLOW | {"bytes": None}])
+    found = faults(tmp_path, {"scenarios": [bad, scenario()]})
+    assert set(found) == {
+        "scenarios[0].links[0].bw_Bps", "scenarios[0].flows[0].bytes", "scenarios[1].name",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("", "no JSON"),
+        ("{", "line 1, column 2"),
+        ("[1]", "expected an object, found a list"),
+        ("[" * 100_000, "no JSON"),
+        ("{}", "is missing"),
+        ('{"scenarios": []}', "is empty"),
+        ('{"scenarios": [3]}', "expected an object"),
+        ('{"schema": "phased-flows/1", "cases": []}', "found 'phased-flows/1'"),
+        ('{"name": "a", "name": "b", "links": [], "flows": []}', "'name' is given twice"),
+    ],
+)
+def test_what_is_no_flow_file_is_told_so(tmp_path, text, part):
+    assert any(part in message for message in faults(tmp_path, text).values())
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        read_flow_file(tmp_path / "none.json")
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        read_flow_file(tmp_path)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="no JSON in UTF-8"):
+        read_flow_file(tmp_path / "binary.json")

@@ -1,0 +1,74 @@
+"""``simulate flows``: the table, the data, and what is said of bad input."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli.main import main
+
+DATA = Path(__file__).parents[2] / "data" / "simgrid_scenarios.json"
+
+
+def test_data_hold_names_makespans_and_ends_only(capsys):
+    assert main(["simulate", "flows", str(DATA), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    expected = json.loads(DATA.read_text())["scenarios"]
+    assert set(record) == {"scenarios"}
+    for found, case in zip(record["scenarios"], expected, strict=True):
+        assert set(found) == {"name", "makespan_s", "flows"}
+        assert found["name"] == case["name"]
+        assert [flow["id"] for flow in found["flows"]] == [flow["id"] for flow in case["flows"]]
+        assert all(set(flow) == {"id", "finish_s"} for flow in found["flows"])
+        last = max(flow["finish_s"] for flow in case["flows"])
+        assert found["makespan_s"] == pytest.approx(last, rel=1e-9)
+
+
+def test_text_names_the_last_flows_and_the_hottest_links_within_100_columns(capsys, tmp_path):
+    links = [{"id": f"{'long' * 20} {n}", "bw_Bps": 4e12, "lat_s": 2e-7} for n in range(3)]
+    flows = [
+        {"id": f"{'flow' * 20} {n}", "bytes": 4e6, "start_s": 0, "route": [links[n % 2]["id"]]}
+        for n in range(15)
+    ]
+    path = tmp_path / "flows.json"
+    path.write_text(json.dumps({"name": "x" * 200, "links": links, "flows": flows}))
+    assert main(["simulate", "flows", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 100
+    assert "15 flows, 3 links, all done after 8.2 us" in text
+    assert "and 3 flows that end before" in text
+    assert "hottest links" in text
+    assert "97.6%" in text  # 8 us of 8.2 us
+
+
+def test_flow_ids_stay_numbers_or_text_and_warnings_go_to_the_error_stream(capsys, tmp_path):
+    link = {"id": 1, "bw_Bps": 2, "lat_s": 0, "colour": "red"}
+    flows = [{"id": name, "bytes": 2, "start_s": 0, "route": [1]} for name in ("1", 1)]
+    path = tmp_path / "flows.json"
+    path.write_text(json.dumps({"name": "ids", "links": [link], "flows": flows}))
+    assert main(["simulate", "flows", str(path), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == "warning: links[0].colour: not read: unknown field\n"
+    found = json.loads(captured.out)["scenarios"][0]["flows"]
+    assert found == [{"id": "1", "finish_s": 2.0}, {"id": 1, "finish_s": 2.0}]
+
+
+def test_bad_input_ends_with_status_2_and_all_faults(capsys, tmp_path):
+    path = tmp_path / "flows.json"
+    flow = {"id": 0, "bytes": -1, "start_s": 0, "route": ["b"]}
+    link = {"id": "a", "bw_Bps": 0, "lat_s": 0}
+    path.write_text(json.dumps({"name": "bad", "links": [link], "flows": [flow]}))
+    assert main(["simulate", "flows", str(path), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert [fault["path"] for fault in error["faults"]] == [
+        "links[0].bw_Bps", "flows[0].bytes", "flows[0].route[0]",
+    ]  # fmt: skip
+    assert main(["simulate", "flows", str(path)]) == 2
+    assert "3 faults" in capsys.readouterr().err
+
+
+def test_a_missing_file_name_or_file_is_told(capsys, tmp_path):
+    assert main(["simulate", "flows"]) == 2
+    assert "simulate flows FILE.json" in capsys.readouterr().err
+    assert main(["simulate", "flows", str(tmp_path / "none.json")]) == 2
+    assert "No such file" in capsys.readouterr().err
