@@ -1,0 +1,137 @@
+"""How fast the fluid engine is: random flows and structured steps, beside recorded SimGrid runs.
+
+Run: python benchmarks/flow_simulation.py [--small]
+
+CPU time of one process, graph and routes made before, kernels compiled before, best of several
+runs. SimGrid is not run here: its column repeats what was recorded for 3.32 and 4.1 on flows of the
+same number, mesh and routing, from other random draws.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from meshwright.placement.demands import Demands
+from meshwright.placement.routes import Routes, make_routes
+from meshwright.placement.routing import default_routes
+from meshwright.simulation.builder import TaskGraphBuilder
+from meshwright.simulation.run import simulate
+from meshwright.simulation.tasks import TaskGraph
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.network import Network
+from meshwright.topology.registry import LinkSpec
+
+LINK = LinkSpec(4e12, 200e-9, 0.0)
+MEGABYTE = 1e6
+RANDOM = {(6, 8): "8.5-25 ms", (16, 16): "0.32-0.39 s", (32, 32): "8.1 s"}
+NEIGHBOURS = {(6, 8): "4-15 ms", (16, 16): "26-84 ms", (32, 32): "0.14-0.43 s"}
+
+
+def mesh(sides: tuple[int, int]) -> Network:
+    """Return a mesh of 4 TB/s links."""
+    return Mesh.uniform(sides, LINK).build()
+
+
+def random_flows(network: Network, num_bytes: tuple[float, float]) -> TaskGraph:
+    """Return four flows from each device to others, along XY routes, all from time 0 on."""
+    random = np.random.default_rng(20)
+    source = np.repeat(np.arange(network.num_devices), 4)
+    target = (source + random.integers(1, network.num_devices, len(source))) % network.num_devices
+    sizes = random.uniform(*num_bytes, len(source))
+    demands = Demands(source, target, sizes, np.arange(len(source)), np.zeros_like(source))
+    graph = TaskGraphBuilder(network)
+    graph.transfer(default_routes(network, demands), sizes)
+    return graph.build()
+
+
+def neighbour_flows(network: Network) -> TaskGraph:
+    """Return one flow over each link, of sizes between 1 and 64 MB."""
+    graph = TaskGraphBuilder(network)
+    sizes = np.random.default_rng(20).uniform(1, 64, network.num_links) * MEGABYTE
+    graph.transfer(each_link(network), sizes)
+    return graph.build()
+
+
+def each_link(network: Network) -> Routes:
+    """Return a route of one hop over each link."""
+    return make_routes(np.arange(network.num_links)[:, None])
+
+
+def streamed_step(network: Network, num_rounds: int, *, jitter: float) -> TaskGraph:
+    """Return a step in which each device computes and streams to all neighbours in each round.
+
+    A round of a device waits for its own last one and for what its neighbours sent in it.
+    """
+    graph = TaskGraphBuilder(network)
+    random = np.random.default_rng(20)
+    devices = np.arange(network.num_devices)
+    arrivals = incoming(network)
+    waits: list[np.ndarray] = []
+    for _ in range(num_rounds):
+        spread = 1 + jitter * random.random(len(devices))
+        computed = graph.compute(devices, 4e-6 * spread, after=waits)
+        sent = graph.transfer(each_link(network), 8 * MEGABYTE, after=[computed[network.source]])
+        padded = np.append(sent, -1)
+        waits = [computed, *padded[arrivals]]
+    return graph.build()
+
+
+def incoming(network: Network) -> np.ndarray:
+    """Return the links into each device, one row for each of at most so many; -1 for none."""
+    order = np.argsort(network.target, kind="stable")
+    counts = np.bincount(network.target, minlength=network.num_devices)
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    links = np.full((counts.max(), network.num_devices), -1)
+    links[place, network.target[order]] = order
+    return links
+
+
+def best_cpu_s(run: Callable[[], object], repeats: int) -> float:
+    """Return the CPU time of the fastest run."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def row(title: str, graph: TaskGraph, network: Network, reference: str, repeats: int) -> str:
+    """Return one line of the table."""
+    makespan_s = simulate(graph, network, record_links=False).makespan_s
+    bare_s = best_cpu_s(lambda: simulate(graph, network, record_links=False), repeats)
+    recorded_s = best_cpu_s(lambda: simulate(graph, network), repeats)
+    times = f"{1e3 * bare_s:>12.2f}{1e3 * recorded_s:>14.2f}"
+    return f"{title:<46}{len(graph):>9,}{times}{reference:>16}{1e6 * makespan_s:>13.2f}"
+
+
+def main(arguments: list[str]) -> None:
+    """Print the table."""
+    sides_list = [(6, 8)] if "--small" in arguments else list(RANDOM)
+    print(
+        f"{'case':<46}{'tasks':>9}{'CPU ms':>12}{'links too':>14}{'SimGrid wall':>16}"
+        f"{'makespan us':>13}"
+    )
+    for sides in sides_list:
+        network, name = mesh(sides), "{}x{}".format(*sides)
+        repeats = 200 if sides == (6, 8) else 5
+        for what, sizes in (("16 MB", (16.0, 16.0)), ("1 to 64 MB", (1.0, 64.0))):
+            graph = random_flows(network, (sizes[0] * MEGABYTE, sizes[1] * MEGABYTE))
+            title = f"{name}, 4 random flows a device, {what}"
+            print(row(title, graph, network, RANDOM[sides], repeats), flush=True)
+        graph = neighbour_flows(network)
+        title = f"{name}, a flow over each link, 1 to 64 MB"
+        print(row(title, graph, network, NEIGHBOURS[sides], repeats), flush=True)
+    large = mesh((6, 8) if "--small" in arguments else (100, 100))
+    for title, jitter in (("equal devices", 0.0), ("uneven devices", 0.1)):
+        graph = streamed_step(large, 4, jitter=jitter)
+        title = f"{large.num_devices} devices, 4 rounds, {title}"
+        print(row(title, graph, large, "-", 3), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
