@@ -115,8 +115,9 @@ def _volume(graph: Graph, weight: FloatArray) -> float:
 def _reweigh(weight: FloatArray, load_s: FloatArray, step: float) -> float:
     """Lengthen links by their load, scale the longest to 1 and clear the loads."""
     most_s, longest = largest(load_s), 0.0
+    share = step / most_s if most_s > 0.0 else 0.0
     for link in range(len(weight)):
-        weight[link] *= 1.0 + step * load_s[link] / most_s
+        weight[link] *= 1.0 + share * load_s[link]
         load_s[link] = 0.0
         longest = max(longest, weight[link])
     for link in range(len(weight)):

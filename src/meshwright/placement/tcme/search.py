@@ -61,7 +61,7 @@ class Search:
 
     def run(self, problem: RoutingProblem, random: np.random.Generator) -> RoutingProblem:
         """Move messages until the bound is met or nothing helps; return the raised bounds."""
-        if not len(self.messages.num_bytes):
+        if self.z_s == 0:
             return problem
         self._descend()
         problem = self._escape(problem, random)
