@@ -6,8 +6,9 @@ from grid_networks import grid, star
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.placement.embeddings import embeddings, hop_volume
-from meshwright.placement.mappers import mappers
+from meshwright.placement.mappers import mappers, ring_demands
 from meshwright.placement.placement import hop_distances, sequential
+from meshwright.placement.tcme.optimiser import optimise
 
 NETWORKS = {
     "4x8": grid(4, 8),
@@ -76,3 +77,35 @@ def test_gmap_goes_around_dead_devices():
     network = grid(4, 8).without([9, 23])
     placement = mappers["gmap"].place({"tatp": 10, "dp": 3}, {"tatp": 1.0, "dp": 1.0}, network)
     assert placement.are_lines("tatp", hop_distances(network)).all()
+
+
+@pytest.mark.parametrize(
+    ("degrees", "traffic_bytes"),
+    [
+        ({"tatp": 8, "dp": 4}, {"tatp": 1.0, "dp": 1.0}),
+        ({"tp": 4, "tatp": 2, "dp": 4}, {"tp": 1.0, "tatp": 2.0, "dp": 1.0}),
+        ({"tatp": 4, "dp": 4, "pp": 2}, {"tatp": 1.0, "dp": 3.0, "pp": 0.1}),
+    ],
+)
+def test_tmap_has_the_least_busy_link_of_all_three(degrees, traffic_bytes):
+    network = grid(4, 8)
+    busiest_s = {
+        name: optimise(
+            network, ring_demands(mappers[name].place(degrees, traffic_bytes, network),
+                                  traffic_bytes)
+        ).z_s
+        for name in mappers
+    }  # fmt: skip
+    assert busiest_s["tmap"] <= min(busiest_s["gmap"], busiest_s["smap"]) * (1 + 1e-9)
+
+
+def test_tmap_beats_hops_where_groups_share_links():
+    """On 6x8 two axes of equal bytes: rows and columns of their own share nothing."""
+    network, degrees = grid(6, 8), {"tatp": 8, "dp": 6}
+    traffic_bytes = {"tatp": 1.0, "dp": 1.0}
+    loads = [
+        optimise(network, ring_demands(mappers[name].place(degrees, traffic_bytes, network),
+                                       traffic_bytes)).z_s
+        for name in ("tmap", "gmap")
+    ]  # fmt: skip
+    assert loads[0] < loads[1]
