@@ -74,8 +74,8 @@ COMMANDS: CommandTable = {
     "fit": Command("memory only: does it fit, and what fits", "fit"),
     "explain": Command("why this plan, why not another, what would change it", "explain"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
+    "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
-    "simulate": Command("flows that share links, played in time", "simulate"),
     "show": SHOW,
     "study": Command("rebuild a published figure or question", "study"),
 }
