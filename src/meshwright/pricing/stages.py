@@ -28,6 +28,8 @@ class PipelinePrice:
     """The most of everything that any stage holds."""
     jitter: Any
     """What waiting for the slowest of all devices adds to a step, as a fraction."""
+    tp_per_step_s: Any
+    """Sums over tp and tatp once for each step: gradients of what all members hold [s]."""
     flops: Any
     """Executed on the slowest stage in a step [FLOP]."""
     memory_traffic_bytes: Any
@@ -78,6 +80,7 @@ def price_pipeline(
         states=states,
         heaviest=heaviest(states),
         jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
+        tp_per_step_s=slowest.per_step_s,
         flops=slowest.flops * num_micro_batches,
         memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
         link_traffic_bytes=slowest.link_traffic_bytes * num_micro_batches,

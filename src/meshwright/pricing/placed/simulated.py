@@ -10,6 +10,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.stage import run_lengths
 from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.layers import Collectives
+from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.placed.exchanges import Exchanges
 from meshwright.pricing.placed.passes import Message, PiecePasses, piece_passes
 from meshwright.pricing.placed.price import (
@@ -37,6 +39,7 @@ MOST_TASKS = 150_000
 TASKS_PER_PASS = 30
 MOST_RUNS = 4
 """Runs of layers that a chunk is cut into at most."""
+COMPUTED = ("compute_s", "recompute_s", "launch_s")
 _PART_OF_TRACK = {"tp": "tp_comm_s", "etp": "tp_comm_s", "cp": "cp_comm_s", "ep": "ep_comm_s",
                   "tatp": "tatp_stream_s", "pp": "pp_comm_s", "dp": "dp_comm_s"}  # fmt: skip
 
@@ -47,7 +50,8 @@ class SimulatedStep:
 
     step_time_s: float
     time_parts_s: Mapping[str, float]
-    """Along the critical path; what is not simulated (update, jitter) is as priced."""
+    """Along the critical path; what is not played is as priced: sums of single numbers and of tied
+    or shared parameters after the last pass, update, offload, slowdown by overlap, jitter."""
     graph: TaskGraph
     timeline: Timeline
     num_micro_batches: int
@@ -92,7 +96,8 @@ def simulate_step(
         fewer = played - int(strategy.pp)
         each_s = (pipeline_s - play(fewer)[1].makespan_s) / (played - fewer)
         pipeline_s += (total - played) * each_s
-    parts = _parts(price, graph, timeline, pipeline_s)
+    once_s = _once_s(problem, structure, network, price)
+    parts = _parts(price, graph, timeline, pipeline_s, once_s)
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
 
 
@@ -124,8 +129,9 @@ def _step_work(
         before_step=gather if structure.zero_stage in (1, 2) else (),
         before_forward=gather if is_whole else (),
         before_backward=gather if is_whole and structure.reshard_after_forward else (),
-        after_backward=(*reduce_, *sums),
-        is_every_backward=structure.zero_stage >= 2,
+        after_backward=reduce_ if structure.zero_stage >= 2 else (),
+        after_last_backward=sums if structure.zero_stage >= 2 else (*reduce_, *sums),
+        is_data_beside=structure.overlap_data_parallel,
         slowness=slowest / speed,
     )
 
@@ -187,32 +193,60 @@ def _merged_layers(
 
 
 def _parts(
-    price: PlacedPrice, graph: TaskGraph, timeline: Timeline, pipeline_s: float
+    price: PlacedPrice, graph: TaskGraph, timeline: Timeline, pipeline_s: float, once_s: float
 ) -> dict[str, float]:
     """Return the parts of a step: simulated ones in the shares of the critical path.
 
     What the device computes in all is compute; what the path computes beyond that, on other
     stages, is the bubble.
+
+    Parameters
+    ----------
+    pipeline_s
+        What was played, with the micro-batches that were left out [s].
+    once_s
+        Data-parallel communication that is as priced [s].
     """
-    time = price.contended.step.time
-    parts = {name: only(getattr(time, name)) for name in TIME_PARTS}
-    path = seconds_by_track(graph, timeline, critical_path(graph, timeline))
-    own_s = sum(parts[name] for name in ("compute_s", "recompute_s", "launch_s"))
-    waits = dict.fromkeys((*_PART_OF_TRACK.values(), "bubble_s"), 0.0)
-    for track, seconds in path.items():
+    time, pipeline = price.contended.step.time, price.contended.pipeline
+    priced = {name: only(getattr(time, name)) for name in TIME_PARTS}
+    own = _at_most({name: priced[name] for name in COMPUTED}, pipeline_s)
+    scale = pipeline_s / timeline.makespan_s
+    waits = dict.fromkeys(_PART_OF_TRACK.values(), 0.0)
+    for track, seconds in seconds_by_track(graph, timeline, critical_path(graph, timeline)).items():
         axis = track.split(" ")[0].split("/")[0]
         if axis != COMPUTE:
-            waits[_PART_OF_TRACK[axis]] += seconds
-    scale = pipeline_s / timeline.makespan_s
-    waits = {part: seconds * scale for part, seconds in waits.items()}
-    waits["bubble_s"] = max(0.0, pipeline_s - own_s - sum(waits.values()))
-    over_s = own_s + sum(waits.values()) - pipeline_s
-    shown = sum(waits.values())
-    shrink = (shown - over_s) / shown if shown > 0 and over_s > 0 else 1.0
-    parts |= {part: seconds * shrink for part, seconds in waits.items()}
+            waits[_PART_OF_TRACK[axis]] += seconds * scale
+    waits = _at_most(waits, pipeline_s - sum(own.values()))
+    waits["bubble_s"] = max(0.0, pipeline_s - sum(own.values()) - sum(waits.values()))
+    waits["tp_comm_s"] += only(pipeline.tp_per_step_s)
+    waits["dp_comm_s"] += once_s
+    parts = priced | own | waits
     rest = sum(seconds for name, seconds in parts.items() if name != "jitter_s")
-    jitter = only(price.contended.pipeline.jitter)
-    return parts | {"jitter_s": rest * jitter}
+    return parts | {"jitter_s": rest * only(pipeline.jitter)}
+
+
+def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
+    """Return parts as they are, or in the same shares where they sum to more than a limit."""
+    total_s = sum(parts.values())
+    share = max(limit_s, 0.0) / total_s if total_s > limit_s else 1.0
+    return {name: seconds * share for name, seconds in parts.items()}
+
+
+def _once_s(
+    problem: Problem, structure: Structure, network: AxisNetwork, price: PlacedPrice
+) -> float:
+    """Return what data-parallel axes send once a step after all else, as priced [s].
+
+    The number for the gradient norm, and the gradient of a tied embedding.
+    """
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    shards, replicas, everyone = DATA_AXES
+    sums = [(CollectiveKind.REDUCE_SCATTER, shards), (CollectiveKind.ALL_GATHER, shards),
+            (CollectiveKind.ALL_REDUCE, replicas)]  # fmt: skip
+    if structure.zero_stage == 0:
+        sums = [(CollectiveKind.ALL_REDUCE, everyone)]
+    norm_s = sum(only(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
+    return norm_s + only(price.contended.pipeline.pipeline.tied_sync_s)
 
 
 def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:

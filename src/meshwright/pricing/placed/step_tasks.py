@@ -18,6 +18,7 @@ from meshwright.pricing.placed.passes import Message, PiecePasses, Work
 from meshwright.schedule.registry import Task, TaskKind
 from meshwright.simulation.builder import NONE, TaskGraphBuilder
 from meshwright.simulation.tasks import TaskGraph
+from meshwright.spec.collective import CollectiveKind
 
 COMPUTE = "compute"
 
@@ -30,16 +31,6 @@ class Run:
     num_layers: float
     data_share: float
     """Of the parameters of its stage [1]."""
-
-    @property
-    def share_of_first(self) -> float:
-        """Of its parameters: those of one layer, without which it cannot begin or end."""
-        return 1.0 / self.num_layers
-
-    @property
-    def share_of_rest(self) -> float:
-        """Of its parameters: those that travel while it computes."""
-        return 1.0 - self.share_of_first
 
 
 @dataclass(frozen=True)
@@ -57,8 +48,11 @@ class StepWork:
     """The same before each forward pass, and before each backward pass."""
     before_backward: tuple[Message, ...]
     after_backward: tuple[Message, ...]
-    """After each backward pass, or after the last one."""
-    is_every_backward: bool
+    """Those that carry the gradients of each backward pass."""
+    after_last_backward: tuple[Message, ...]
+    """Those that carry the gradients of the step, once a run has had its last backward pass."""
+    is_data_beside: bool
+    """Data-parallel messages run beside computation; otherwise it waits for them."""
     slowness: FloatArray
     """By device: time of a computation over that of the slowest device, at most 1."""
 
@@ -78,9 +72,10 @@ class _StepBuilder:
         self.tasks = TaskGraphBuilder(exchanges.network)
         num = exchanges.network.num_devices
         self.last = np.full(num, NONE, dtype=np.int64)
-        self.data = np.full(num, NONE, dtype=np.int64)
-        """The last data-parallel message of each device: they go one after the other."""
-        self.begun = self.last
+        self.data: dict[CollectiveKind, IntArray] = {}
+        """The last data-parallel message of each device, by kind. Those of a kind go one after the
+        other; parameters need not wait for gradients that are not ready."""
+        self.begun = self.last.copy()
         """The last task of each device before the run that is at work: parameters of the next
         run may be asked for from then on."""
         self.arrived: dict[tuple[TaskKind, int, int], list[IntArray]] = {}
@@ -130,11 +125,21 @@ class _StepBuilder:
         for index, run in runs if is_forward else reversed(runs):
             first, rest = self._before(run, stage, task, index, is_forward)
             sums = () if is_forward else self._sums(task.micro_batch)
-            self._data(sums, run, stage, run.share_of_rest, [self.last])
+            share = self._share_of_first(run)
+            self._data(sums, run, stage, 1.0 - share, [self.last])
             self._pass(run, stage, waits + first, rest, is_forward)
-            self._data(sums, run, stage, run.share_of_first, [self.last])
-            waits = []
+            sent = self._data(sums, run, stage, share, [self.last])
+            waits = [] if self.work.is_data_beside else sent
+        if waits:
+            self._wait_for(self.exchanges.stages[stage], waits)
         self._hand_on(stage, position, task.micro_batch, is_forward)
+
+    def _share_of_first(self, run: Run) -> float:
+        """Return the share of the parameters of a run without which it cannot begin or end.
+
+        Those of one layer, where the others travel while it computes.
+        """
+        return 1.0 / run.num_layers if self.work.is_data_beside else 1.0
 
     def _pass(
         self, run: Run, stage: int, waits: list[IntArray], at_end: list[IntArray], is_forward: bool
@@ -142,7 +147,7 @@ class _StepBuilder:
         """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
         works = run.passes.forward if is_forward else run.passes.backward
         devices = self.exchanges.stages[stage]
-        self.begun = self.last.copy()
+        self.begun[devices] = self.last[devices]
         for work in merged(works):
             for message in work.messages:
                 if not message.is_beside:
@@ -218,8 +223,10 @@ class _StepBuilder:
         for stage, chunks in enumerate(self.work.runs):
             for chunk, runs in enumerate(chunks):
                 for index, run in enumerate(runs):
-                    sent = self._gather(self.work.before_step, run, stage, [])
-                    self.gathered[stage, chunk, index] = sent
+                    first, rest = self._gather(self.work.before_step, run, stage, [])
+                    self.gathered[stage, chunk, index] = first, rest
+                    if first and not self.work.is_data_beside:
+                        self._wait_for(self.exchanges.stages[stage], first)
 
     def _before(
         self, run: Run, stage: int, task: Task, index: int, is_forward: bool
@@ -229,33 +236,37 @@ class _StepBuilder:
         none: tuple[list[IntArray], list[IntArray]] = ([], [])
         key = (stage, task.chunk, index)
         known = self.gathered.pop(key, none) if is_forward else none
-        asked = self._gather(messages, run, stage, [self.begun])
+        after = self.begun if self.work.is_data_beside else self.last
+        asked = self._gather(messages, run, stage, [after])
         return known[0] + asked[0], known[1] + asked[1]
 
     def _gather(
         self, messages: Sequence[Message], run: Run, stage: int, after: Sequence[IntArray]
     ) -> tuple[list[IntArray], list[IntArray]]:
         """Return the parameters of the first layer of a run, and those of the others."""
-        first = self._data(messages, run, stage, run.share_of_first, after)
-        return first, self._data(messages, run, stage, run.share_of_rest, after)
+        share = self._share_of_first(run)
+        first = self._data(messages, run, stage, share, after)
+        return first, self._data(messages, run, stage, 1.0 - share, after)
 
     def _sums(self, micro_batch: int) -> Sequence[Message]:
         """Return the messages that carry the gradients of a backward pass."""
-        is_due = self.work.is_every_backward or micro_batch == self.last_micro_batch
-        return self.work.after_backward if is_due else ()
+        is_last = micro_batch == self.last_micro_batch
+        last = self.work.after_last_backward if is_last else ()
+        return (*self.work.after_backward, *last)
 
     def _data(
         self, messages: Sequence[Message], run: Run, stage: int, share: float,
         after: Sequence[IntArray],
     ) -> list[IntArray]:  # fmt: skip
         """Enumerate data-parallel messages of a part of a run: one after the other."""
-        sent = []
+        sent: list[IntArray] = []
         for message in messages if run.data_share * share > 0 else ():
             num_bytes = message.num_bytes * run.data_share * share
             part = Message(message.axis, message.kind, num_bytes)
             exchange = self.exchanges.of(part, stage)
-            done = self._exchange(exchange, part, 1.0, [self.data, *after], "dp")
-            self.data = np.where(done != NONE, done, self.data)
+            before = self.data.get(message.kind, np.full_like(self.last, NONE))
+            done = self._exchange(exchange, part, 1.0, [before, *sent[-1:], *after], "dp")
+            self.data[message.kind] = np.where(done != NONE, done, before)
             sent.append(done)
         return sent
 
