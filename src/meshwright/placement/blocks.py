@@ -96,8 +96,10 @@ def block_reaches(
 
     Rows that fit no blocks get a reach of zero members at each level: they keep their numbers.
     """
-    table = np.stack([getattr(strategy, axis) for axis in axis_order], axis=1).astype(np.int64)
-    distinct, row_of = np.unique(table, axis=0, return_inverse=True)
+    table = np.stack([getattr(strategy, axis) for axis in axis_order]).astype(np.int64)
+    code = np.ravel_multi_index(tuple(table), tuple(table.max(axis=1, initial=0) + 1))
+    _, first, row_of = np.unique(code, return_index=True, return_inverse=True)
+    distinct = table[:, first].T
     sides = tuple(level.size for level in levels)
     rates = tuple(level.bandwidth_bytes_per_s * level.links_per_device for level in levels)
     sizes = np.zeros((len(distinct), len(axis_order), len(levels)))

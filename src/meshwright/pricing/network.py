@@ -49,8 +49,13 @@ class Layout:
         parts = [self.strides[axis] for axis in axes]
         for axis in axes:
             if axis in self.reaches:
-                parts += [*self.reaches[axis].sizes, *self.reaches[axis].apart]
+                parts += [_code(self.reaches[axis].sizes), _code(self.reaches[axis].apart)]
         return parts
+
+
+def _code(columns: Sequence[Any]) -> Any:
+    """Return one number for each row of columns of whole numbers below 65,536: at most three."""
+    return reduce(lambda code, column: code * 65_536.0 + column, columns)
 
 
 def make_layout(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from meshwright.plans import Placement, Plan
 from meshwright.pricing.placed.simulated import SimulatedStep, link_utilisation
 from meshwright.report.lines import time_lines, wrapped
 from meshwright.report.plan import question_line
+from meshwright.simulation.usage import link_use
 from meshwright.topology.network import Network
 
 NUM_SHOWN = 6
@@ -88,16 +88,4 @@ def _busiest(used: FloatArray) -> list[int]:
 
 def utilisation_over_time(step: SimulatedStep, network: Network) -> list[float]:
     """Return the share of all bandwidth that the links carry in each tenth of the played step."""
-    timeline = step.timeline
-    edges = np.linspace(0.0, timeline.makespan_s, NUM_BINS + 1)
-    order = np.lexsort((timeline.change_s, timeline.link))
-    link, at_s = timeline.link[order], timeline.change_s[order]
-    rate = timeline.rate_bytes_per_s[order]
-    ends_s = np.append(at_s[1:], timeline.makespan_s)
-    ends_s[np.append(np.diff(link) != 0, True)] = timeline.makespan_s
-    shares = []
-    for low_s, high_s in pairwise(edges):
-        lasts_s = np.clip(np.minimum(ends_s, high_s) - np.maximum(at_s, low_s), 0.0, None)
-        carried = float((rate * lasts_s).sum())
-        shares.append(carried / float(network.bandwidth_bytes_per_s.sum() * (high_s - low_s)))
-    return shares
+    return link_use(step.timeline, network, NUM_BINS).load_fraction.tolist()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.placement.blocks import Shape, all_block_shapes
-from meshwright.pricing.placed.contention import PROVEN
 from meshwright.pricing.placed.price import Choice, PlacedPrice, choice_network, price_placed
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
@@ -18,7 +17,7 @@ from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network
 
 MOST_CHOICES = 512
-AT_ONCE = 4
+AT_ONCE = 2
 """Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
 
 
@@ -65,25 +64,19 @@ def place(
         best = min([*([best] if best else []), *priced], key=_time_s, default=None)
     if best is None:
         return None
-    best = _routed(problem, structure, strategy, best, physical)
     left = bound_s[order[num_priced:]]
     bound = min(_time_s(best), float(left.min(initial=np.inf)))
     return Placing(best, bound, len(choices), num_priced)
 
 
-def _routed(
-    problem: Problem,
-    structure: Structure,
-    strategy: Strategy,
-    price: PlacedPrice,
-    physical: Network,
-) -> PlacedPrice:
+def routed(
+    problem: Problem, structure: Structure, strategy: Strategy, placing: Placing, physical: Network
+) -> Placing:
     """Return the same placement with its messages routed around shared links, where that helps."""
-    if price.contention.certificate.gap <= PROVEN:
-        return price
-    choice = Choice(price.ranks.axes, price.ranks.shapes)
+    ranks = placing.price.ranks
+    choice = Choice(ranks.axes, ranks.shapes)
     anew = price_placed(problem, structure, strategy, [choice], physical, is_routed=True)
-    return min(*anew, price, key=_time_s)
+    return replace(placing, price=min(*anew, placing.price, key=_time_s))
 
 
 def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:

@@ -33,12 +33,14 @@ def connected_components(network: Network) -> IntArray:
     """Return for each node the number of the piece of the network it is in, from 0.
 
     Nodes of different pieces have no links between them. A dead device is a piece of its own.
+    Each node takes the least name of its neighbours, and the name of that one, until none changes.
     """
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components as components
-
-    shape = (network.num_nodes, network.num_nodes)
-    ones = np.ones(network.num_links, dtype=np.int8)
-    graph = coo_array((ones, (network.source, network.target)), shape=shape)
-    _, piece = components(graph, directed=False)
-    return np.asarray(piece, dtype=np.int64)
+    least = np.arange(network.num_nodes)
+    while True:
+        lower = least.copy()
+        np.minimum.at(lower, network.target, least[network.source])
+        np.minimum.at(lower, network.source, least[network.target])
+        lower = lower[lower]
+        if np.array_equal(lower, least):
+            return np.unique(least, return_inverse=True)[1].reshape(-1)
+        least = lower

@@ -24,7 +24,7 @@ from meshwright.pricing.placed.price import (
 from meshwright.pricing.problem import Problem
 from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found
-from meshwright.search.placing import Placing, place
+from meshwright.search.placing import Placing, place, routed
 from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network
 
@@ -51,6 +51,7 @@ def has_placement(problem: Problem) -> bool:
 def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]:
     """Return candidates with contention, preferred ones first; those on no grid stay as they are.
 
+    The messages of the first one are routed around shared links, where that helps.
     Where some fit no blocks, those that do are preferred: the others have no known routes. On a
     grid with faults they are left out.
 
@@ -62,22 +63,29 @@ def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]
     if not has_placement(problem):
         return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in chosen]
     physical = physical_network(problem)
-    placed, unplaced = [], []
-    for found in chosen:
-        placing = place_or_none(problem, found.structure, found.strategy, physical)
-        if placing is None:
-            unplaced.append(Placed(found, candidate(problem, found.strategy, found.structure)))
-            continue
-        entry = placed_candidate(problem, found.structure, found.strategy, placing, physical)
-        at = replace(found, time_s=placing.time_s)
-        placed.append(Placed(at, entry))
+    placings = [
+        (found, place_or_none(problem, found.structure, found.strategy, physical))
+        for found in chosen
+    ]
+    by_time = {
+        id(at): (at, placing)
+        for found, placing in placings
+        if placing is not None and (at := replace(found, time_s=placing.time_s))
+    }
+    fastest = sorted((at for at, _ in by_time.values()), key=lambda found: found.time_s)
+    ordered = [by_time[id(at)] for at in in_order_of_preference(fastest)]
+    placed = []
+    for number, (found, placing) in enumerate(ordered):
+        final = placing if number else routed(problem, found.structure, found.strategy, placing,
+                                              physical)  # fmt: skip
+        entry = placed_candidate(problem, found.structure, found.strategy, final, physical)
+        placed.append(Placed(replace(found, time_s=final.time_s), entry))
     if problem.whole_grids:
-        unplaced = []
         if not placed:
             raise InfeasibleError(_no_blocks(problem, chosen))
-    by_found = {id(entry.found): entry for entry in placed}
-    by_time = sorted((entry.found for entry in placed), key=lambda f: f.time_s)
-    return [by_found[id(found)] for found in in_order_of_preference(by_time)] + unplaced
+        return placed
+    others = [found for found, placing in placings if placing is None]
+    return placed + [Placed(f, candidate(problem, f.strategy, f.structure)) for f in others]
 
 
 def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
@@ -158,7 +166,7 @@ def _routing(price: PlacedPrice) -> str:
     way = f"dimension order, all {shared.num_routes} routes"
     if shared.num_rerouted:
         way = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
-    if proof.z_s <= 0:
+    if proof is None or proof.z_s <= 0:
         return way
     least = (
         "no routing does with less" if proof.gap < PROVEN else f"{proof.gap:.1%} above the bound"

@@ -10,12 +10,14 @@ window is routed together, with a certificate.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.selection import best_algorithm
 from meshwright.placement.demands import Demands
@@ -39,6 +41,8 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import Structure
 from meshwright.topology.network import Network
 
+SMALL = 300_000
+"""Messages times links up to which routing takes less time than compiling it."""
 PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
 
@@ -68,8 +72,9 @@ class Contention:
     num_routes: int
     num_rerouted: int
     """Those that leave the dimension order."""
-    certificate: Certificate
-    """Of the busiest link among all that run beside computation, over the ways to route them."""
+    certificate: Certificate | None
+    """Of the busiest link among all that run beside computation, over the ways to route them; None
+    where messages just take the default routes."""
 
     @property
     def hottest(self) -> FloatArray:
@@ -89,13 +94,14 @@ def contention(
     ----------
     is_routed
         Whether what runs beside computation is routed to relieve the busiest link, where a bound
-        does not prove the default routes best.
+        does not prove the default routes best. The certificate is worked out only then.
     """
-    routes = {load.axis: default_routes(network, load.demands) for load in loads}
+    with as_written():
+        routes = {load.axis: default_routes(network, load.demands) for load in loads}
     together = [load for load in loads if load.is_beside]
-    certificate = Certificate(0.0, 0.0, "cut")
-    if together:
-        found, certificate = _routed(network, together, routes, is_routed=is_routed)
+    certificate = None
+    if together and is_routed:
+        found, certificate = _routed(network, together, routes)
         routes |= found
     busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
     beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
@@ -117,7 +123,7 @@ def contention(
 
 
 def _routed(
-    network: Network, loads: Sequence[AxisLoad], routes: Mapping[str, Routes], *, is_routed: bool
+    network: Network, loads: Sequence[AxisLoad], routes: Mapping[str, Routes]
 ) -> tuple[dict[str, Routes], Certificate]:
     """Return routes of axes that run together, and how far their busiest link is from the best."""
     problem = make_problem(network, joined_demands([load.demands for load in loads]))
@@ -126,9 +132,11 @@ def _routed(
         np.zeros(network.num_links),
     )
     default_s = float(load_s.max(initial=0.0))
-    if not is_routed or default_s <= problem.bound_s * (1.0 + PROVEN):
+    if default_s <= problem.bound_s * (1.0 + PROVEN):
         return {}, Certificate(default_s, problem.bound_s, problem.bound_method)
-    routed = solve(problem)
+    is_small = len(problem.demands) * network.num_links <= SMALL
+    with as_written() if is_small else nullcontext():
+        routed = solve(problem)
     starts = np.cumsum([0, *(len(load.demands) for load in loads)])
     found = {
         load.axis: make_routes(
