@@ -126,13 +126,25 @@ class _StepBuilder:
             first, rest = self._before(run, stage, task, index, is_forward)
             sums = () if is_forward else self._sums(task.micro_batch)
             share = self._share_of_first(run)
-            self._data(sums, run, stage, 1.0 - share, [self.last])
+            if self.work.is_data_beside:
+                self._data(sums, run, stage, 1.0 - share, [self.last])
             self._pass(run, stage, waits + first, rest, is_forward)
-            sent = self._data(sums, run, stage, share, [self.last])
-            waits = [] if self.work.is_data_beside else sent
-        if waits:
-            self._wait_for(self.exchanges.stages[stage], waits)
+            if self.work.is_data_beside:
+                self._data(sums, run, stage, share, [self.last])
+            waits = []
         self._hand_on(stage, position, task.micro_batch, is_forward)
+        if not is_forward and not self.work.is_data_beside:
+            self._sum_and_wait(task, stage)
+
+    def _sum_and_wait(self, task: Task, stage: int) -> None:
+        """Enumerate the gradients of a backward pass after it, and let the stage wait for them."""
+        sent = [
+            wait
+            for run in self.work.runs[stage][task.chunk][::-1]
+            for wait in self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
+        ]
+        if sent:
+            self._wait_for(self.exchanges.stages[stage], sent)
 
     def _share_of_first(self, run: Run) -> float:
         """Return the share of the parameters of a run without which it cannot begin or end.
