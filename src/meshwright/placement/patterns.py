@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from math import prod
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.spans import group_size
 from meshwright.placement.demands import Demands
-from meshwright.placement.regions.orders import chain, has_cycle, visit
+from meshwright.placement.regions.orders import chain, closes_in
 from meshwright.streams import streams
 from meshwright.streams.rounds import enumerate_rounds
 
@@ -67,30 +68,31 @@ def _summed(listed: Sequence[tuple[int, int, float, int]]) -> Pattern:
 
 
 @cache
-def stream_pattern(form: str, rows: int, columns: int) -> Pattern:
+def stream_pattern(form: str, sizes: tuple[int, ...], *, closes: bool) -> Pattern:
     """Return what neighbours in a stream on a block hand each other, per byte of the tensor.
 
-    ``auto`` is a cycle where the block has one, else the line that sends again what passed early.
+    ``auto`` is a cycle where there is one, else the line that sends again what passed early.
+
+    Parameters
+    ----------
+    sizes
+        Members on each level, innermost first.
+    closes
+        A block of one long side is a ring.
     """
-    closes = form in ("auto", "cycle") and has_cycle(rows, columns)
-    name = "cycle" if closes else ("stream" if form in ("auto", "cycle") else form)
-    cells = visit("cycle" if closes else "snake", rows, columns)
-    member = cells[:, 0] * columns + cells[:, 1]
-    rounds = enumerate_rounds(streams[name], rows * columns)
-    listed = [
-        (
-            int(member[send.source]),
-            int(member[send.destination]),
-            1.0 / rounds.num_items,
-            int(member[send.source] // columns != member[send.destination] // columns),
-        )
-        for send in rounds.sends
-    ]
-    return _summed(listed)
+    is_open = form in ("auto", "cycle")
+    is_cycle = is_open and (closes_in(sizes) or (closes and prod(sizes) == max(sizes)))
+    name = "cycle" if is_cycle else ("stream" if is_open else form)
+    member = chain(sizes, closes=is_cycle).tolist()
+    rounds = enumerate_rounds(streams[name], len(member))
+    ends = [(member[send.source], member[send.destination]) for send in rounds.sends]
+    return _summed([(a, b, 1.0 / rounds.num_items, _level(a, b, sizes)) for a, b in ends])
 
 
 @cache
-def chain_pattern(sizes: tuple[int, ...], *, closes: bool) -> Pattern:
+def chain_pattern(
+    sizes: tuple[int, ...], *, closes: bool, is_side_by_side: bool = False
+) -> Pattern:
     """Return what neighbours in a chain hand each other both ways, per byte of one message.
 
     Parameters
@@ -99,8 +101,10 @@ def chain_pattern(sizes: tuple[int, ...], *, closes: bool) -> Pattern:
         Members on each level, innermost first.
     closes
         The last member also sends to the first one, over a cycle where the block has one.
+    is_side_by_side
+        As in :func:`chain`.
     """
-    member = chain(sizes, closes=closes).tolist()
+    member = chain(sizes, closes=closes, is_side_by_side=is_side_by_side).tolist()
     pairs = list(pairwise(member))
     if closes and len(member) > 2:
         pairs.append((member[-1], member[0]))

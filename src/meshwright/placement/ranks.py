@@ -50,12 +50,13 @@ class Ranks:
         sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
         return np.sort(flat, axis=1).reshape(-1, *sizes[::-1].tolist())
 
-    def visit(self, axis: str, *, closes: bool) -> IntArray:
+    def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
 
-        A cycle where one is asked for and the block has it, else a snake.
+        A cycle where one is asked for and the block has it, else a snake; see :func:`chain`.
         """
-        return chain(self.shapes[self.axes.index(axis)], closes=closes)
+        shape = self.shapes[self.axes.index(axis)]
+        return chain(shape, closes=closes, is_side_by_side=is_side_by_side)
 
 
 def block_ranks(

@@ -88,4 +88,4 @@ def _busiest(used: FloatArray) -> list[int]:
 
 def utilisation_over_time(step: SimulatedStep, network: Network) -> list[float]:
     """Return the share of all bandwidth that the links carry in each tenth of the played step."""
-    return link_use(step.timeline, network, NUM_BINS).load_fraction.tolist()
+    return [float(load) for load in link_use(step.timeline, network, NUM_BINS).load_fraction]

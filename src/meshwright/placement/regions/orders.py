@@ -81,19 +81,38 @@ def visiting_orders(rows: int, columns: int) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def chain(sizes: tuple[int, ...], *, closes: bool) -> IntArray:
-    """Return the cells of blocks side by side along neighbours, as numbers; (cells,).
+def chain(
+    sizes: tuple[int, ...], *, closes: bool = False, is_side_by_side: bool = False
+) -> IntArray:
+    """Return the cells of a block along neighbours, as numbers; (cells,).
 
-    Cells count along the first size first: columns, rows, then blocks. One block is visited in a
-    snake, or in a cycle where that is asked for and there is one; several of them column after
-    column, from the left of each to its right, where the next one begins.
+    Cells count along the first size first: columns, then rows, then planes. They are visited in a
+    snake, or in a cycle where that is asked for and there is one.
+
+    Parameters
+    ----------
+    is_side_by_side
+        The last size counts blocks that stand side by side, as wafers do: each is visited column
+        after column, from its left to its right, where the next one begins.
     """
-    columns, rows, num_blocks = sizes[0], *(*sizes[1:2], 1)[:1], prod(sizes[2:])
-    if num_blocks == 1:
-        cells = visit("cycle" if closes and has_cycle(rows, columns) else "snake", rows, columns)
-    else:
-        cells = visit("snake-down", rows, columns)
-    numbers = cells[:, 0] * columns + cells[:, 1]
-    first = np.arange(num_blocks) * rows * columns
-    order: IntArray = (first[:, None] + numbers[None, :]).reshape(-1)
+    if is_side_by_side and sizes[-1] > 1:
+        columns, *others = sizes[:-1]
+        cells = visit("snake-down", prod(others), columns)
+        first = np.arange(sizes[-1]) * prod(sizes[:-1])
+        numbers: IntArray = first[:, None] + (cells[:, 0] * columns + cells[:, 1])[None, :]
+        return numbers.reshape(-1)
+    order = np.arange(sizes[0])
+    for index, size in enumerate(sizes[1:], start=1):
+        is_last = prod(sizes[index + 1 :]) == 1
+        turns = "cycle" if closes and is_last and has_cycle(size, len(order)) else "snake"
+        cells = visit(turns, size, len(order))
+        order = order[cells[:, 1]] + cells[:, 0] * len(order)
+        if is_last:
+            break
     return order
+
+
+def closes_in(sizes: tuple[int, ...]) -> bool:
+    """Tell whether a block of several long sides has a Hamiltonian cycle of neighbours."""
+    long_sides = [size for size in sizes if size > 1]
+    return len(long_sides) > 1 and prod(long_sides) % 2 == 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from math import prod
 
 import numpy as np
 
@@ -38,6 +37,7 @@ from meshwright.placement.tcme.problem import make_problem
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.placed.passes import Message
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import NetworkLevel
 from meshwright.strategy.strategy import Structure
 from meshwright.topology.network import Network
 
@@ -194,7 +194,9 @@ def axis_loads(
         parts, private = [], np.zeros(0)
         mine = [(message, times) for message, times in messages if message.axis == axis]
         for message, times in mine:
-            pattern = message_pattern(message, structure, group)
+            pattern = message_pattern(
+                message, structure, group, is_side_by_side=joins_grids(groups.levels)
+            )
             parts.append(placed(pattern, members, message.num_bytes * times, axis))
             private = _added(private, pattern, group, message.num_bytes * times)
         yield AxisLoad(
@@ -220,14 +222,28 @@ def scalar_group(group: Group[FloatArray]) -> Group[float]:
     return Group(tuple(spans))
 
 
-def message_pattern(message: Message, structure: Structure, group: Group[float]) -> Pattern:
-    """Return who sends what in one message."""
+def message_pattern(
+    message: Message, structure: Structure, group: Group[float], *, is_side_by_side: bool
+) -> Pattern:
+    """Return who sends what in one message.
+
+    Parameters
+    ----------
+    is_side_by_side
+        The outermost level joins whole grids, such as wafers, at their edges.
+    """
     sizes = tuple(round(span.size) for span in group.spans)
     if message.kind is CollectiveKind.SEND:
-        return chain_pattern(sizes, closes=structure.wraps)
+        return chain_pattern(sizes, closes=structure.wraps, is_side_by_side=is_side_by_side)
     if message.is_stream:
-        return stream_pattern(str(structure.stream_form), prod(sizes[1:]), sizes[0])
+        closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)
+        return stream_pattern(str(structure.stream_form), sizes, closes=closes)
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
+
+
+def joins_grids(levels: Sequence[NetworkLevel]) -> bool:
+    """Tell whether the outermost level joins whole grids at their edges, as wafers with a seam."""
+    return levels[-1].through_io_dies
 
 
 def _added(

@@ -17,7 +17,7 @@ from meshwright.placement.ranks import Ranks
 from meshwright.placement.routes import Routes
 from meshwright.placement.routing import default_routes
 from meshwright.pricing.network import AxisNetwork
-from meshwright.pricing.placed.contention import message_pattern, scalar_group
+from meshwright.pricing.placed.contention import joins_grids, message_pattern, scalar_group
 from meshwright.pricing.placed.passes import Message
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import Structure
@@ -71,7 +71,11 @@ class Exchanges:
     def pipelines(self) -> IntArray:
         """The devices of every pipeline in the order of its stages, (pipelines, stages)."""
         members = self.ranks.groups("pp")
-        order = self.ranks.visit("pp", closes=self.structure.wraps)
+        order = self.ranks.visit(
+            "pp",
+            closes=self.structure.wraps,
+            is_side_by_side=joins_grids(self.groups.levels),
+        )
         pipelines: IntArray = members.reshape(len(members), -1)[:, order]
         return pipelines
 
@@ -108,7 +112,9 @@ class Exchanges:
 
     def _make(self, message: Message, name: str, group: Group[float], stage: int) -> Exchange:
         """Return the exchange of a message."""
-        pattern = message_pattern(message, self.structure, group)
+        pattern = message_pattern(
+            message, self.structure, group, is_side_by_side=joins_grids(self.groups.levels)
+        )
         members = self.ranks.groups(message.axis)
         here = np.isin(members.reshape(len(members), -1)[:, 0], self.stages[stage])
         demands = placed(pattern, members[here], 1.0, message.axis)
