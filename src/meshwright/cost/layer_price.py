@@ -1,19 +1,22 @@
-"""From operators and derived collectives to the price of a layer."""
+"""From operators and derived collectives to the price of a layer, block by block."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import reduce
+from typing import Any, TypeVar, cast
 
-from meshwright.base.arrays import larger
+from meshwright.base.arrays import larger, where
 from meshwright.cost.compute import Engine, launch_bound_s
 from meshwright.cost.data_parallel import Exposure, overlapped, plain
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.matmul import OpCost, StreamLinks
+from meshwright.cost.matmul import OpCost
 from meshwright.cost.operator import op_cost
+from meshwright.cost.streamed.rounds import LayerStreams
+from meshwright.cost.streamed.travels import AXIS
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.calls import CollectiveCall, call_elements
@@ -34,26 +37,44 @@ class OpSums:
     attention: OpCost
     matmul_forward_s: Any
 
+    def again(self, recompute: Recompute) -> OpCost:
+        """Return the forward computation that the backward pass repeats."""
+        return {
+            Recompute.NONE: OpCost(),
+            Recompute.SELECTIVE: self.attention,
+            Recompute.FULL: self.everything,
+        }[recompute]
 
-def sum_of(costs: Sequence[OpCost]) -> OpCost:
-    """Return the sum of operator prices; the largest stream buffer is kept."""
-    total = {entry.name: 0.0 for entry in fields(OpCost)}
+
+def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
+    """Return the sum of prices, part by part."""
+    total: dict[str, Any] = {entry.name: 0.0 for entry in fields(of)}
     for cost in costs:
         for name, so_far in total.items():
-            value = getattr(cost, name)
-            total[name] = larger(so_far, value) if name.endswith("buffer_bytes") else so_far + value
-    return OpCost(**total)
+            total[name] = so_far + getattr(cost, name)
+    return of(**total)
 
 
 def op_sums(
-    layer: LayerGraph, local: LocalLayer, engine: Engine, links: StreamLinks | None, *, causal: bool
-) -> OpSums:
-    """Return the prices of all operators of a layer, added up."""
-    costs = [(op, op_cost(op, local, engine, links, causal=causal)) for op in layer.ops]
+    layer: LayerGraph, local: LocalLayer, engine: Engine, streams: LayerStreams | None, *,
+    causal: bool,
+) -> OpSums:  # fmt: skip
+    """Return the prices of all operators of a layer, or of a block of one, added up."""
+    costs = [(op, op_cost(op, local, engine, streams, causal=causal)) for op in layer.ops]
+    matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
     return OpSums(
-        everything=sum_of([cost for _, cost in costs]),
-        attention=sum_of([cost for op, cost in costs if op.is_recomputed_selectively]),
-        matmul_forward_s=sum_of([c for op, c in costs if op.kind is OpKind.MATMUL]).forward_s,
+        everything=sum_of([cost for _, cost in costs], OpCost),
+        attention=sum_of([c for op, c in costs if op.is_recomputed_selectively], OpCost),
+        matmul_forward_s=sum_of(matmuls, OpCost).forward_s,
+    )
+
+
+def joined_sums(blocks: Sequence[OpSums]) -> OpSums:
+    """Return the sums over all blocks of a layer."""
+    return OpSums(
+        everything=sum_of([block.everything for block in blocks], OpCost),
+        attention=sum_of([block.attention for block in blocks], OpCost),
+        matmul_forward_s=sum(block.matmul_forward_s for block in blocks),
     )
 
 
@@ -73,29 +94,38 @@ class CommCost:
     """What runs beside computation, of all axes."""
 
 
+_Sum = TypeVar("_Sum", OpCost, CommCost)
 _PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s"}
 
 
 def comm_cost(
-    calls: Sequence[CollectiveCall],
-    sums: OpSums,
-    sizes: Mapping[str, Any],
-    strategy: StrategyOf[Any],
-    structure: Structure,
-    call_time: CallTime,
-    word_bytes: float,
-) -> CommCost:
-    """Return the communication of a layer, exposed.
+    calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Any],
+    strategy: StrategyOf[Any], structure: Structure, call_time: CallTime, word_bytes: float,
+    together: Sequence[CollectiveCall] = (),
+) -> CommCost:  # fmt: skip
+    """Return the communication of a layer, exposed; calls that travel in rounds left out.
 
     A ring of keys and values runs beside the attention core and leaves at least one of its steps
     exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
     of their pieces exposed. What runs beside the same computation shares it: a window is spent
     once. Sums over data axes are not priced here.
+
+    Parameters
+    ----------
+    sums
+        Of the whole layer, which has the windows.
+    together
+        All calls of the layer, where ``calls`` are those of a block: they share the windows.
     """
     parts: dict[str, Any] = {entry.name: 0.0 for entry in fields(CommCost)}
-    beside = Counter(_window(call) for call in calls if _runs_beside(call, structure))
+    overlaps = structure.overlap_tensor_parallel
+    beside = Counter(
+        _window(call)
+        for call in together or calls
+        if runs_beside(call, overlaps_tensor_parallel=overlaps)
+    )
     for call in calls:
-        axis = call.axis.split("/")[0]
+        axis = call.axis.split("/")[0].split("*")[0]
         if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
             continue
         word = word_bytes if call.tensor.word_bytes is None else call.tensor.word_bytes
@@ -105,7 +135,7 @@ def comm_cost(
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
         exposure = plain(time_s)
-        if _runs_beside(call, structure):
+        if runs_beside(call, overlaps_tensor_parallel=overlaps):
             exposure = _exposure(call, axis, time_s, sums, strategy, beside[_window(call)])
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
@@ -116,12 +146,12 @@ def comm_cost(
     return CommCost(**parts)
 
 
-def _runs_beside(call: CollectiveCall, structure: Structure) -> bool:
-    """Return whether a call runs beside computation of its layer."""
-    if call.per_step or call.of_weight:
+def runs_beside(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
+    """Return whether a call runs beside computation of its layer; over tatp only rounds do."""
+    if call.per_step or call.of_weight or call.axis == AXIS:
         return False
     cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    decomposed = call.axis == "tp" and structure.overlap_tensor_parallel and cut
+    decomposed = call.axis == "tp" and overlaps_tensor_parallel and cut
     return call.streamed or call.is_regather or decomposed
 
 
@@ -184,58 +214,92 @@ def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Any
 
     def size(tensor: Tensor) -> Any:
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
-        rows = local.routed_rows if "routed_tokens" in tensor.dims else local.rows_of(op)
-        return word * rows * local.width(tensor)
+        return word * local.rows_of(op) * local.width(tensor)
 
     return 2.0 * sum(size(tensor) for tensor in op.outputs)
 
 
-def layer_cost(
-    sums: OpSums, comm: CommCost, engine: Engine, recompute: Recompute, kept: Any,
-    working_bytes: Any, params: tuple[Any, Any],
-) -> LayerCost:  # fmt: skip
-    """Return the price of a layer under one kind of recomputation."""
-    total, again = sums.everything, _again(sums, recompute)
+@dataclass(frozen=True)
+class BlockCost:
+    """A part of a layer between two additions to the residual stream, on one device."""
+
+    everything: OpCost
+    again: OpCost
+    """What of it the backward pass repeats."""
+    comm: CommCost
+    kept_bytes: Any
+    recomputed_bytes: Any
+    """Activations that full recomputation brings back [bytes]."""
+    transient_bytes: Any
+    dense_params: Any
+    expert_params: Any
+
+    @property
+    def stream_s(self) -> Any:
+        """What links add to operators that work in rounds [s]."""
+        total, again = self.everything, self.again
+        return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
+
+    @property
+    def total_s(self) -> Any:
+        """One micro-batch through the block, both passes, launches left out [s]."""
+        total, comm = self.everything, self.comm
+        computes_s = total.forward_s + total.input_gradient_s + total.weight_gradient_s
+        shows_s = comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
+        return computes_s + self.again.forward_s + self.stream_s + shows_s
+
+
+def chosen_block(takes_second: Any, first: BlockCost, second: BlockCost) -> BlockCost:
+    """Return the second of two prices of a block where it is to be taken, else the first."""
+    return cast(BlockCost, _chosen(takes_second, first, second))
+
+
+def _chosen(takes_second: Any, first: Any, second: Any) -> Any:
+    """Return numbers, columns or dataclasses of them, chosen row by row."""
+    if not isinstance(first, BlockCost | OpCost | CommCost):
+        return where(takes_second, second, first)
+    parts = {
+        entry.name: _chosen(takes_second, getattr(first, entry.name), getattr(second, entry.name))
+        for entry in fields(first)
+    }
+    return type(first)(**parts)
+
+
+def layer_cost(blocks: Sequence[BlockCost], engine: Engine, zero: Any) -> LayerCost:
+    """Return the price of a layer; ``zero`` gives every part the length of the columns."""
+    total = sum_of([block.everything for block in blocks], OpCost)
+    again = sum_of([block.again for block in blocks], OpCost)
+    comm = sum_of([block.comm for block in blocks], CommCost)
     launch_forward = launch_bound_s(total.forward_s, total.forward_kernels, engine)
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
     launch = launch_forward + launch_bound_s(backward_s, backward_kernels, engine)
-    stream_s = total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
-    zero = 0.0 * kept
-    return LayerCost(
-        forward_s=total.forward_s + zero,
-        input_gradient_s=total.input_gradient_s + zero,
-        weight_gradient_s=total.weight_gradient_s + zero,
-        recompute_s=again.forward_s + zero,
-        launch_s=launch + zero,
-        tp_s=comm.tp_s + zero,
-        cp_s=comm.cp_s + zero,
-        ep_s=comm.ep_s + zero,
-        stream_s=comm.stream_s + stream_s + zero,
-        forward_share=total.forward_s
-        + launch_forward
-        + comm.forward_s
-        + total.stream_forward_s
-        + zero,
-        per_step_s=comm.per_step_s + zero,
-        kept_bytes=kept,
-        working_bytes=working_bytes + total.stream_buffer_bytes * 0.0 + zero,
-        dense_params=params[0] + zero,
-        expert_params=params[1] + zero,
-        flops=total.forward_flops + total.backward_flops + again.forward_flops + zero,
-        memory_traffic_bytes=total.forward_traffic_bytes
+    ahead_s = total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
+    parts = {
+        "forward_s": total.forward_s,
+        "input_gradient_s": total.input_gradient_s,
+        "weight_gradient_s": total.weight_gradient_s,
+        "recompute_s": again.forward_s,
+        "launch_s": launch,
+        "tp_s": comm.tp_s,
+        "cp_s": comm.cp_s,
+        "ep_s": comm.ep_s,
+        "stream_s": comm.stream_s + sum(block.stream_s for block in blocks),
+        "forward_share": ahead_s,
+        "per_step_s": comm.per_step_s,
+        "kept_bytes": sum(block.kept_bytes for block in blocks),
+        "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
+        + sum(block.recomputed_bytes for block in blocks),
+        "dense_params": sum(block.dense_params for block in blocks),
+        "expert_params": sum(block.expert_params for block in blocks),
+        "flops": total.forward_flops + total.backward_flops + again.forward_flops,
+        "memory_traffic_bytes": total.forward_traffic_bytes
         + total.backward_traffic_bytes
-        + again.forward_traffic_bytes
-        + zero,
-        hidden_s=comm.hidden_s + zero,
-        link_traffic_bytes=comm.link_bytes + total.link_bytes + zero,
-    )
-
-
-def _again(sums: OpSums, recompute: Recompute) -> OpCost:
-    """Return the forward computation that the backward pass repeats."""
-    return {
-        Recompute.NONE: OpCost(),
-        Recompute.SELECTIVE: sums.attention,
-        Recompute.FULL: sums.everything,
-    }[recompute]
+        + again.forward_traffic_bytes,
+        "hidden_s": comm.hidden_s,
+        "link_traffic_bytes": comm.link_bytes
+        + total.forward_link_bytes
+        + total.backward_link_bytes
+        + again.forward_link_bytes,
+    }
+    return LayerCost(**{name: part + zero for name, part in parts.items()})

@@ -15,6 +15,7 @@ from meshwright.strategy.axis import EXPERT_INNER_DIMS, INNER_DIMS
 from meshwright.strategy.strategy import StrategyOf
 
 _BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})
+_SPLIT_BY_INPUT_STREAMS = (INNER_DIMS | EXPERT_INNER_DIMS | _BY_KV_HEAD) - {"vocab"}
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,24 @@ class LocalLayer:
     sequence_length: float
     sequence_parallel: bool
     expert_load_imbalance: float
+    streams_inputs: bool = False
+    """Inputs travel over tatp: it splits inner dims, and all tokens of its group pass them."""
 
     def size(self, dim: str) -> Any:
-        """Return the local size of a dim that is no token dim; tatp leaves widths whole."""
+        """Return the local size of a dim that is no token dim.
+
+        tatp leaves inner dims whole where weights travel past the tokens.
+        """
         s, size = self.degrees, self.sizes[dim]
+        columns = s.tatp if self.streams_inputs else 1.0
         if dim == "vocab":
             return ceil_div(size, s.tp * s.tatp)
         if dim in _BY_KV_HEAD:
-            return larger(ceil_div(size, s.tp), size / self.sizes["kv_heads"])
+            return larger(ceil_div(size, s.tp * columns), size / self.sizes["kv_heads"])
         if dim in INNER_DIMS:
-            return ceil_div(size, s.tp)
+            return ceil_div(size, s.tp * columns)
         if dim in EXPERT_INNER_DIMS:
-            return ceil_div(size, s.etp)
+            return ceil_div(size, s.etp * columns)
         return ceil_div(size, s.ep) if dim == "experts" else float(size)
 
     def width(self, tensor: Tensor) -> Any:
@@ -61,7 +68,7 @@ class LocalLayer:
 
     @property
     def routed_rows(self) -> Any:
-        """Rows that visit the routed experts of this device; the busiest rank is priced."""
+        """Rows that visit the routed experts, at rest; the busiest rank is priced."""
         s = self.degrees
         mean = self.tokens / s.tp * s.etp * self.sizes.get("top_k", 1)
         return mean * self.expert_load_imbalance
@@ -69,17 +76,27 @@ class LocalLayer:
     def rows_of(self, op: Op) -> Any:
         """Return the rows that an operator works on, on this device.
 
-        The vocabulary is split over tatp instead of the tokens.
+        The vocabulary is split over tatp instead of the tokens; where inputs travel, inner dims
+        are.
         """
+        passing = self.degrees.tatp if self.streams_inputs and _has_inner_dims(op) else 1.0
         if any("routed_tokens" in tensor.dims for tensor in (*op.inputs, *op.outputs)):
-            return self.routed_rows
+            return self.routed_rows * passing
         if "vocab" in op.output.dims or op.kind is OpKind.LOSS:
             return self.tokens * self.degrees.tatp
-        return self.tokens if splits_width(op) else self.token_shard
+        return self.tokens * passing if splits_width(op) else self.token_shard
 
 
 def splits_width(op: Op) -> bool:
     """Return whether tp splits the width of an operator; otherwise it can split its tokens."""
+    return op.kind is OpKind.EMBEDDING or bool(_dims_of(op) & (INNER_DIMS | _BY_KV_HEAD))
+
+
+def _has_inner_dims(op: Op) -> bool:
+    """Return whether input streams split the width of an operator."""
+    return bool(_dims_of(op) & _SPLIT_BY_INPUT_STREAMS)
+
+
+def _dims_of(op: Op) -> set[str]:
     tensors = (*op.weights, *op.inputs, *op.outputs)
-    dims = {dim for tensor in tensors for dim in tensor.dims}
-    return op.kind is OpKind.EMBEDDING or bool(dims & (INNER_DIMS | _BY_KV_HEAD))
+    return {dim for tensor in tensors for dim in tensor.dims}

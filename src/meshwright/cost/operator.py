@@ -13,18 +13,30 @@ from meshwright.cost.compute import (
     traffic_s,
 )
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.matmul import OpCost, StreamLinks, matmul_cost
+from meshwright.cost.matmul import OpCost, matmul_cost
+from meshwright.cost.streamed.attention import streamed_attention
+from meshwright.cost.streamed.matmul import streamed_matmul_cost
+from meshwright.cost.streamed.rounds import LayerStreams
 from meshwright.graph.op import Op, OpKind
 
 
 def op_cost(
-    op: Op, layer: LocalLayer, engine: Engine, links: StreamLinks | None, *, causal: bool
+    op: Op, layer: LocalLayer, engine: Engine, streams: LayerStreams | None, *, causal: bool
 ) -> OpCost:
-    """Return the price of one operator."""
+    """Return the price of one operator.
+
+    Parameters
+    ----------
+    streams
+        What streams over tatp in its layer; None without tatp.
+    """
     if op.kind is OpKind.MATMUL:
-        return matmul_cost(op, layer, engine, links)
+        if streams is None:
+            return matmul_cost(op, layer, engine)
+        return streamed_matmul_cost(op, layer, engine, streams)
     if op.kind is OpKind.ATTENTION:
-        return _attention_cost(op, layer, engine, causal=causal)
+        alone = _attention_cost(op, layer, engine, causal=causal)
+        return alone if streams is None else streamed_attention(alone, op.name, streams, engine)
     return _memory_bound_cost(op, layer, engine)
 
 
@@ -43,10 +55,11 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     share = attended_fraction(length, spec.window, causal and not is_whole, is_chunked=is_chunked)
     heads = layer.size("query_heads")
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
-    flops = layer.tokens * length * share * heads * per_score
+    tokens = layer.rows_of(op)
+    flops = tokens * length * share * heads * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
-    traffic = engine.activation_bytes * layer.tokens * width
-    written = 0.0 if op.moved is None else engine.activation_bytes * layer.tokens * length * heads
+    traffic = engine.activation_bytes * tokens * width
+    written = 0.0 if op.moved is None else engine.activation_bytes * tokens * length * heads
     forward, backward = (words * written for words in op.words_per_element)
     backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
     return OpCost(
@@ -67,9 +80,7 @@ def _memory_bound_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     num_bytes: Any = 0.0
     for tensor in op.traffic:
         word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
-        is_routed = "routed_tokens" in tensor.dims
-        rows = layer.routed_rows if is_routed else layer.rows_of(op)
-        num_bytes = num_bytes + word * rows * layer.width(tensor)
+        num_bytes = num_bytes + word * layer.rows_of(op) * layer.width(tensor)
     forward, backward = (words * num_bytes for words in op.words_per_element)
     return OpCost(
         forward_s=traffic_s(forward, engine),

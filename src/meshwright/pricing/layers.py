@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import larger, smaller, where
-from meshwright.collectives.group import Group
+from meshwright.base.arrays import larger
 from meshwright.collectives.selection import affine_forms, best_affine_candidates
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.layer_price import (
+    BlockCost,
     OpSums,
+    chosen_block,
     comm_cost,
+    joined_sums,
     kept_bytes,
     largest_transient_bytes,
     layer_cost,
     op_sums,
     parameters_on_device,
 )
-from meshwright.cost.local import LocalLayer
-from meshwright.cost.matmul import StreamLinks
 from meshwright.graph.op import LayerGraph
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
+from meshwright.pricing.streaming import Way, ways_to_stream
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import Recompute, StreamForm, Structure
-from meshwright.streams import streams
-from meshwright.streams.registry import TensorStream
+from meshwright.strategy.derivation import SavedTensor
+from meshwright.strategy.strategy import Recompute, Streamed, Structure
 
 
 @dataclass(frozen=True)
@@ -75,61 +75,6 @@ class Collectives:
         return self.transfer(kind, axis).time_s(num_bytes, 1.0)
 
 
-def stream_links(
-    network: AxisNetwork, structure: Structure, accumulator_bytes: float
-) -> StreamLinks:
-    """Return the links between neighbours of the tensor streams: the slowest that they cross."""
-    group = network.group("tatp")
-    bandwidths = [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]
-    crossed = [s.size > 1 for s in group.spans]
-    bandwidth = reduce(smaller, bandwidths)
-    members = network.strategy.tatp
-    has_cycle = _has_cycle(group) & (structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE))
-
-    def of_form(quantity: Callable[[TensorStream], Any]) -> Any:
-        cycle, other = (quantity(form) for form in _forms(structure))
-        return where(has_cycle, cycle, other)
-
-    return StreamLinks(
-        num_members=members,
-        bandwidth_bytes_per_s=np.where(np.isinf(bandwidth), 1.0e30, bandwidth),
-        latency_s=reduce(
-            larger, [s.latency_s * c for s, c in zip(group.spans, crossed, strict=True)]
-        ),
-        message_half_bytes=reduce(
-            larger, [s.message_half_bytes * c for s, c in zip(group.spans, crossed, strict=True)]
-        ),
-        num_parts=of_form(lambda form: form.num_parts(members)),
-        num_hops=of_form(lambda form: form.num_hops(members)),
-        num_buffers=of_form(lambda form: form.buffers(members).with_incoming),
-        num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
-        accumulator_bytes=accumulator_bytes,
-    )
-
-
-def _has_cycle(group: Group[Any]) -> Any:
-    """Return where the members of a group lie on a cycle of neighbours.
-
-    A switch or a closed side is one; so is a block of two sides or more, one of them even.
-    """
-    num_long: Any = 0
-    any_even: Any = False
-    closes: Any = True
-    for span in group.spans:
-        is_long = span.size > 1
-        num_long = num_long + is_long
-        any_even = any_even | (is_long & (np.mod(span.size, 2) == 0))
-        closes = closes & (~is_long | (span.closes == 1.0))
-    return ((num_long > 1) & any_even) | closes
-
-
-def _forms(structure: Structure) -> tuple[TensorStream, TensorStream]:
-    """Return the stream on a cycle, and the one where there is none."""
-    form = structure.stream_form
-    is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
-    return streams["cycle"], streams["stream" if is_open else str(form)]
-
-
 def price_layers(
     problem: Problem,
     structure: Structure,
@@ -147,46 +92,155 @@ def price_layers(
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
     """
-    work, strategy = problem.workload, network.strategy
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    accumulator = work.optimizer.reduced_gradient_bytes_per_param
-    links = stream_links(network, structure, accumulator) if uses_tatp else None
     pieces: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
-    for index, piece in enumerate(problem.pieces):
-        local = LocalLayer(
-            sizes=piece.sizes,
-            degrees=strategy,
-            sequence_length=float(work.sequence_length),
-            sequence_parallel=structure.sequence_parallel,
-            expert_load_imbalance=work.expert_load_imbalance,
-        )
-        sums = op_sums(piece, local, problem.engine, links, causal=work.causal)
+    for index in range(len(problem.pieces)):
+        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
+        priced = [PricedWay(way, collectives) for way in ways]
+        alone = on_links_of_their_own(priced)
         for recompute in recomputes:
-            chosen = replace(structure, recompute=recompute)
-            pieces[recompute].append(
-                _price_piece(problem, chosen, piece, index, local, sums, collectives)
-            )
+            again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
+            blocks = priced[0].blocks(again)
+            if len(priced) > 1:
+                takes = takes_inputs(alone, again)
+                pairs = zip(takes, blocks, priced[1].blocks(again), strict=True)
+                blocks = [chosen_block(*pair) for pair in pairs]
+            cost = layer_cost(blocks, problem.engine, 0.0 * network.strategy.tp)
+            if index == len(problem.pieces) - 1:
+                cost = _with_all_at_work(cost)
+            pieces[recompute].append(cost)
     return {r: LayerPrices(tuple(p[:-2]), p[-2], p[-1]) for r, p in pieces.items()}
 
 
-def _price_piece(
-    problem: Problem, structure: Structure, piece: LayerGraph, index: int, local: LocalLayer,
-    sums: OpSums, collectives: Collectives,
-) -> LayerCost:  # fmt: skip
-    """Return the price of one kind of layer, or of an edge, under one kind of recomputation."""
-    strategy, word = local.degrees, problem.engine.activation_bytes
-    is_edge = index >= len(problem.graph.layers)
-    recompute = Recompute.NONE if is_edge else structure.recompute
-    calls, saved = problem.layouts(replace(structure, recompute=recompute))[index]
-    sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
-    comm = comm_cost(calls, sums, sizes, strategy, structure, collectives.time_s, word)
-    kept = kept_bytes(saved, sizes, strategy, word) + 0.0 * strategy.tp
-    transient = [largest_transient_bytes(op, local, word) for op in piece.ops]
-    working = reduce(larger, transient)
-    if recompute is Recompute.FULL:
-        everything = problem.layouts(replace(structure, recompute=Recompute.NONE))[index][1]
-        working = working + kept_bytes(everything, sizes, strategy, word)
-    params = parameters_on_device(piece, structure, strategy)
-    if piece is problem.graph.head:
-        working, kept = working + kept, kept * 0.0
-    return layer_cost(sums, comm, problem.engine, recompute, kept, working, params)
+def _with_all_at_work(head: LayerCost) -> LayerCost:
+    """Return the head, which goes backward at once: what it keeps is part of its work."""
+    working = head.working_bytes + head.kept_bytes
+    return replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
+
+
+@dataclass(frozen=True)
+class PricedWay:
+    """One kind of layer, or an edge, that streams one tensor, with the prices of its blocks."""
+
+    way: Way
+    collectives: Collectives
+
+    @cached_property
+    def sums(self) -> list[OpSums]:
+        """The operators of each block, added up."""
+        way, problem = self.way, self.way.problem
+        return [
+            op_sums(block, way.local, problem.engine, way.streams, causal=problem.workload.causal)
+            for block in way.blocks
+        ]
+
+    @cached_property
+    def transient_bytes(self) -> list[Any]:
+        """The largest transient of each block [bytes]."""
+        way, word = self.way, self.way.problem.engine.activation_bytes
+        return [
+            reduce(larger, [largest_transient_bytes(op, way.local, word) for op in block.ops])
+            for block in way.blocks
+        ]
+
+    @cached_property
+    def params(self) -> list[tuple[Any, Any]]:
+        """Parameters of each block on one device, outside of routed experts and in them [1]."""
+        way = self.way
+        strategy = way.network.strategy
+        return [parameters_on_device(block, way.structure, strategy) for block in way.blocks]
+
+    def blocks(self, recompute: Recompute) -> list[BlockCost]:
+        """Return the price of each block."""
+        if recompute not in self._known:
+            self._known[recompute] = self._blocks(recompute)
+        return self._known[recompute]
+
+    @cached_property
+    def _known(self) -> dict[Recompute, list[BlockCost]]:
+        return {}
+
+    def _blocks(self, recompute: Recompute) -> list[BlockCost]:
+        way = self.way
+        strategy, word = way.network.strategy, way.problem.engine.activation_bytes
+        calls, whole = way.calls_of_blocks(recompute), joined_sums(self.sums)
+        together = [call for of_block in calls for call in of_block]
+
+        def bytes_of(saved: Sequence[SavedTensor]) -> Any:
+            return kept_bytes(saved, way.sizes, strategy, word)
+
+        kept = way.saved_of_blocks(recompute)
+        is_full = recompute is Recompute.FULL
+        back = way.saved_of_blocks(Recompute.NONE) if is_full else [[] for _ in kept]
+        return [
+            BlockCost(
+                everything=sums.everything,
+                again=sums.again(recompute),
+                comm=comm_cost(
+                    calls[number], whole, way.sizes, strategy, way.structure,
+                    self.collectives.time_s, word, together,
+                ),
+                kept_bytes=bytes_of(kept[number]),
+                recomputed_bytes=bytes_of(back[number]),
+                transient_bytes=self.transient_bytes[number],
+                dense_params=self.params[number][0],
+                expert_params=self.params[number][1],
+            )
+            for number, sums in enumerate(self.sums)
+        ]  # fmt: skip
+
+
+def on_links_of_their_own(priced: Sequence[PricedWay]) -> Sequence[PricedWay]:
+    """Return the same ways on links that nobody else uses.
+
+    What streams is decided there, so that a plan is the same one at every fidelity.
+    """
+    network = priced[0].way.network
+    if len(priced) == 1 or not network.slowdown:
+        return priced
+    private = replace(network, slowdown={})
+    collectives = Collectives(private, priced[0].collectives.launch_s)
+    ways = ways_to_stream(
+        priced[0].way.problem, replace(priced[0].way.structure, streamed=Streamed.AUTO), private,
+        priced[0].way.index, uses_tatp=True,
+    )  # fmt: skip
+    return [PricedWay(way, collectives) for way in ways]
+
+
+def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Any]:
+    """Return for each block whether its inputs stream, for each row.
+
+    They do where that is legal and takes less time in a micro-batch; sums once a step and memory
+    do not decide.
+    """
+    weights, inputs = priced
+    pairs = zip(weights.blocks(recompute), inputs.blocks(recompute), strict=True)
+    return [
+        (two.total_s < one.total_s) & is_legal
+        for (one, two), is_legal in zip(pairs, inputs.way.is_legal, strict=True)
+    ]
+
+
+def streamed_blocks(
+    problem: Problem, structure: Structure, network: AxisNetwork
+) -> list[list[tuple[Way, LayerGraph]]]:
+    """Return how each block of each piece of the model streams, under one strategy.
+
+    Parameters
+    ----------
+    network
+        The groups of one strategy: columns of one row.
+    """
+    uses_tatp = bool((network.strategy.tatp > 1).any())
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    found = []
+    for index in range(len(problem.pieces)):
+        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
+        takes = [False] * len(ways[0].blocks)
+        if len(ways) > 1:
+            priced = on_links_of_their_own([PricedWay(way, collectives) for way in ways])
+            takes = [bool(np.all(taken)) for taken in takes_inputs(priced, structure.recompute)]
+        found.append(
+            [(ways[int(t)], block) for t, block in zip(takes, ways[0].blocks, strict=True)]
+        )
+    return found

@@ -2,7 +2,7 @@
 
 The operators, their prices and their derived collectives are those of the plan; nothing is listed
 by hand. Streams of weights over tatp stand for themselves, all other collectives are exchanges,
-those of activations that move piece by piece (keys and values) included, as they are priced.
+those of activations that move piece by piece (keys and values) included.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost
 from meshwright.cost.operator import op_cost
 from meshwright.graph.op import Op, OpKind, Phase
-from meshwright.pricing.layers import stream_links
 from meshwright.pricing.problem import Problem
+from meshwright.pricing.streaming import Way, stream_links
 from meshwright.schedule.registry import TaskKind
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.calls import CollectiveCall, call_elements
 from meshwright.strategy.local_sizes import degree_of
-from meshwright.strategy.strategy import Recompute, Strategy, Structure, stack
+from meshwright.strategy.strategy import Recompute, Strategy, Streamed, Structure, stack
 
 INPUT_OF_LAYER = "layer input gradient"
 """Site of the sums that close the backward pass of a layer."""
@@ -73,12 +72,16 @@ class Pieces:
     """The steps of each kind of layer, of the embedding and of the head, worked out once each."""
 
     def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
-        self.problem, self.structure, self.strategy = problem, structure, strategy
-        accumulator = problem.workload.optimizer.reduced_gradient_bytes_per_param
-        network = problem.network(structure.axis_order, stack([strategy]))
-        self.links = stream_links(network, structure, accumulator) if strategy.tatp > 1 else None
+        self.problem, self.strategy = problem, strategy
+        self.structure = replace(structure, streamed=Streamed.WEIGHTS)
+        self.network = problem.network(structure.axis_order, stack([strategy]))
+        self.links = stream_links(self.network, structure) if strategy.tatp > 1 else None
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
+
+    def way(self, index: int) -> Way:
+        """Return a piece with its weights streamed over tatp."""
+        return Way(self.problem, self.structure, self.network, index, self.links)
 
     def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
         """Return what a device does in a task with one piece of the model."""
@@ -108,18 +111,10 @@ class Pieces:
 
     def _costs(self, index: int) -> list[tuple[Op, OpCost]]:
         """Return the price of each operator of a piece on one device."""
-        problem = self.problem
-        work, piece = problem.workload, problem.pieces[index]
-        local = LocalLayer(
-            sizes=piece.sizes,
-            degrees=self.strategy,
-            sequence_length=float(work.sequence_length),
-            sequence_parallel=self.structure.sequence_parallel,
-            expert_load_imbalance=work.expert_load_imbalance,
-        )
+        way = self.way(index)
+        engine, causal = self.problem.engine, self.problem.workload.causal
         return [
-            (op, op_cost(op, local, problem.engine, self.links, causal=work.causal))
-            for op in piece.ops
+            (op, op_cost(op, way.local, engine, way.streams, causal=causal)) for op in way.piece.ops
         ]
 
     def _steps(self, index: int, kind: TaskKind) -> Iterator[Step]:

@@ -11,8 +11,10 @@ from meshwright.exporters.chakra.step_program import StepProgram
 from meshwright.exporters.refusals import choice_refusal, offload_refusals, plan_refusals
 from meshwright.exporters.registry import exporters
 from meshwright.plans import Plan
+from meshwright.pricing.layers import streamed_blocks
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.axes.tatp import streams_inputs
+from meshwright.strategy.strategy import stack
 
 
 @exporters.register("chakra")
@@ -30,13 +32,22 @@ class ChakraTraces:
     @staticmethod
     def render(plan: Plan) -> Mapping[str, bytes]:
         """Return the files; ranks are those of the axis order, wherever they are placed."""
-        constants = load_calibration(plan.system.chip.family, plan.calibration)
-        problem = Problem(plan.model, plan.system, plan.workload, constants)
-        return TraceFiles(StepProgram(problem, plan.best.structure, plan.best.strategy))
+        return TraceFiles(StepProgram(_problem(plan), plan.best.structure, plan.best.strategy))
+
+
+def _problem(plan: Plan) -> Problem:
+    """Return what the plan was made for."""
+    constants = load_calibration(plan.system.chip.family, plan.calibration)
+    return Problem(plan.model, plan.system, plan.workload, constants)
 
 
 def _stream_refusals(plan: Plan) -> Iterator[Fault]:
-    structure = plan.best.structure
-    if plan.best.strategy.tatp > 1 and streams_inputs(structure):
-        reason = "traces hold streams of weights"
+    structure, strategy = plan.best.structure, plan.best.strategy
+    if strategy.tatp == 1:
+        return
+    problem = _problem(plan)
+    network = problem.network(structure.axis_order, stack([strategy]))
+    blocks = [way for piece in streamed_blocks(problem, structure, network) for way, _ in piece]
+    if any(streams_inputs(way.structure) for way in blocks):
+        reason = "traces hold streams of weights; this plan streams inputs of some layers"
         yield choice_refusal("structure.streamed", structure.streamed, reason, "streamed=weights")

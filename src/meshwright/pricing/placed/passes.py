@@ -7,23 +7,25 @@ link loads, and for a simulation of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost.compute import launch_bound_s
-from meshwright.cost.local import LocalLayer
+from meshwright.cost.layer_price import runs_beside
 from meshwright.cost.matmul import OpCost
 from meshwright.cost.operator import op_cost
-from meshwright.graph.op import LayerGraph, Op, Phase
-from meshwright.pricing.layers import stream_links
+from meshwright.cost.streamed.travels import call_word_bytes, operator_of
+from meshwright.graph.op import Op, Phase
+from meshwright.pricing.layers import streamed_blocks
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
+from meshwright.pricing.streaming import Way
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.calls import CollectiveCall, call_elements
 from meshwright.strategy.local_sizes import degree_of
-from meshwright.strategy.strategy import Recompute, Strategy, Structure, stack
+from meshwright.strategy.strategy import Recompute, Strategy, Structure
 
 
 @dataclass(frozen=True)
@@ -69,63 +71,95 @@ def piece_passes(
     network
         The groups of one strategy: columns of one row.
     """
-    accumulator = problem.workload.optimizer.reduced_gradient_bytes_per_param
-    links = stream_links(network, structure, accumulator) if strategy.tatp > 1 else None
     passes = []
-    for index, piece in enumerate(problem.pieces):
+    for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
         is_edge = index >= len(problem.graph.layers)
         recompute = Recompute.NONE if is_edge else structure.recompute
-        local = LocalLayer(
-            sizes=piece.sizes,
-            degrees=stack([strategy]),
-            sequence_length=float(problem.workload.sequence_length),
-            sequence_parallel=structure.sequence_parallel,
-            expert_load_imbalance=problem.workload.expert_load_imbalance,
-        )
-        costs = [
-            (op, op_cost(op, local, problem.engine, links, causal=problem.workload.causal))
-            for op in piece.ops
-        ]
-        calls = problem.layouts(replace(structure, recompute=recompute))[index][0]
-        messages = _Messages(problem, structure, strategy, piece, calls)
-        passes.append(_passes(problem, costs, messages, recompute))
+        steps = [
+            _Step(op, op_cost(op, way.local, problem.engine, way.streams,
+                              causal=problem.workload.causal), way, recompute)
+            for way, block in blocks
+            for op in block.ops
+        ]  # fmt: skip
+        passes.append(_passes(problem, steps, strategy))
     return tuple(passes)
 
 
-def _passes(
-    problem: Problem, costs: Sequence[tuple[Op, OpCost]], messages: _Messages, recompute: Recompute
-) -> PiecePasses:
+@dataclass(frozen=True)
+class _Step:
+    """One operator with its price, and how its block streams."""
+
+    op: Op
+    cost: OpCost
+    way: Way
+    recompute: Recompute
+
+    @property
+    def runs_again(self) -> bool:
+        """Whether the backward pass computes it once more."""
+        is_core = self.recompute is Recompute.SELECTIVE and self.op.is_recomputed_selectively
+        return self.recompute is Recompute.FULL or is_core
+
+    def messages(self, strategy: Strategy, *, is_forward: bool, again: bool) -> Iterator[Message]:
+        """Yield what it sends in one pass of a micro-batch."""
+        waits = self.cost.forward_waits if is_forward else self.cost.backward_waits
+        for call in self.way.layout(self.recompute)[0]:
+            beside = operator_of(call, self.way.piece)
+            sender = self.way.sender_of(call) if beside is None else beside.name
+            ahead = call.phase is Phase.FORWARD or call.replayed
+            if call.per_step or sender != self.op.name or degree_of(_axis(call), strategy) == 1:
+                continue
+            if ahead is is_forward and call.replayed is again:
+                in_rounds = beside is not None and not _number(waits)
+                yield self._message(call, strategy, in_rounds=in_rounds)
+
+    def _message(self, call: CollectiveCall, strategy: Strategy, *, in_rounds: bool) -> Message:
+        problem, overlaps = self.way.problem, self.way.structure.overlap_tensor_parallel
+        gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
+        elements = call_elements(call, self.way.sizes, strategy)
+        num_bytes = call_word_bytes(call, problem.engine, gradient) * elements
+        is_beside = in_rounds or runs_beside(call, overlaps_tensor_parallel=overlaps)
+        return Message(call.axis, call.kind, _number(num_bytes), is_beside, call.streamed)
+
+
+def _axis(call: CollectiveCall) -> str:
+    """Return the axes of a call without the dim that its ranks share."""
+    return call.axis.partition("/")[0]
+
+
+def _passes(problem: Problem, steps: Sequence[_Step], strategy: Strategy) -> PiecePasses:
     """Return both passes of one piece."""
+
+    def messages(step: _Step, *, is_forward: bool, again: bool = False) -> tuple[Message, ...]:
+        return tuple(step.messages(strategy, is_forward=is_forward, again=again))
+
     forward = [
-        Work(op.name, _number(cost.forward_s), messages.of(op, is_forward=True, replayed=False))
-        for op, cost in costs
+        Work(step.op.name, _number(step.cost.forward_s), messages(step, is_forward=True))
+        for step in steps
     ]
-    again = [(op, cost) for op, cost in costs if _runs_again(op, recompute)]
+    again = [step for step in steps if step.runs_again]
     backward = [
-        Work(f"{op.name} again", _number(cost.forward_s), messages.of(op, True, True))
-        for op, cost in again
+        Work(
+            f"{step.op.name} again",
+            _number(step.cost.forward_s),
+            messages(step, is_forward=True, again=True),
+        )
+        for step in again
     ]
     backward += [
         Work(
-            f"{op.name} gradient",
-            _number(cost.input_gradient_s) + _number(cost.weight_gradient_s),
-            messages.of(op, is_forward=False, replayed=False),
+            f"{step.op.name} gradient",
+            _number(step.cost.input_gradient_s) + _number(step.cost.weight_gradient_s),
+            messages(step, is_forward=False),
         )
-        for op, cost in reversed(costs)
+        for step in reversed(steps)
     ]
-    kernels_forward = sum(_number(cost.forward_kernels) for _, cost in costs)
-    kernels_backward = sum(_number(cost.backward_kernels) for _, cost in costs)
-    kernels_backward += sum(_number(cost.forward_kernels) for _, cost in again)
+    kernels_forward = sum(_number(step.cost.forward_kernels) for step in steps)
+    kernels_backward = sum(_number(step.cost.backward_kernels) for step in steps)
+    kernels_backward += sum(_number(step.cost.forward_kernels) for step in again)
     return PiecePasses(
         tuple(_launched(problem, forward, kernels_forward)),
         tuple(_launched(problem, backward, kernels_backward)),
-    )
-
-
-def _runs_again(op: Op, recompute: Recompute) -> bool:
-    """Return whether the backward pass computes an operator once more."""
-    return recompute is Recompute.FULL or (
-        recompute is Recompute.SELECTIVE and op.is_recomputed_selectively
     )
 
 
@@ -136,54 +170,6 @@ def _launched(problem: Problem, works: Sequence[Work], num_kernels: float) -> It
     waits_s = _number(launch_bound_s(busy_s, num_kernels, problem.engine))
     if waits_s > 0:
         yield Work("launch", waits_s)
-
-
-class _Messages:
-    """The collectives of one piece, by operator."""
-
-    def __init__(
-        self, problem: Problem, structure: Structure, strategy: Strategy, piece: LayerGraph,
-        calls: Sequence[CollectiveCall],
-    ) -> None:  # fmt: skip
-        self._problem, self._structure, self._strategy = problem, structure, strategy
-        self._sizes = problem.bound_sizes(piece, strategy.micro_batch_size)
-        self._calls = [
-            call
-            for call in calls
-            if not call.per_step and degree_of(call.axis.split("/")[0], strategy) > 1
-        ]
-
-    def of(self, op: Op, is_forward: bool, replayed: bool) -> tuple[Message, ...]:
-        """Return what an operator sends in one pass."""
-        return tuple(
-            self._message(call)
-            for call in self._calls
-            if call.site.split(":")[0] == op.name
-            and call.replayed is replayed
-            and (call.phase is Phase.FORWARD or replayed) is is_forward
-        )
-
-    def _message(self, call: CollectiveCall) -> Message:
-        cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        decomposed = call.axis == "tp" and self._structure.overlap_tensor_parallel and cut
-        num_bytes = self._word_bytes(call) * call_elements(call, self._sizes, self._strategy)
-        return Message(
-            call.axis,
-            call.kind,
-            float(num_bytes),
-            is_beside=call.streamed or decomposed or (call.is_regather and not call.of_weight),
-            is_stream=call.streamed,
-        )
-
-    def _word_bytes(self, call: CollectiveCall) -> float:
-        """Return the bytes of one element: of a weight, of its accumulator, or of an activation."""
-        engine, optimizer = self._problem.engine, self._problem.workload.optimizer
-        if call.of_weight and call.streamed:
-            is_gradient = call.phase is Phase.WEIGHT_GRADIENT
-            weight, gradient = engine.matmul_word_bytes, optimizer.reduced_gradient_bytes_per_param
-            return gradient if is_gradient else weight
-        word = call.tensor.word_bytes
-        return engine.activation_bytes if word is None else word
 
 
 def _number(value: Any) -> float:

@@ -7,14 +7,18 @@ and the tokens travel. Embedding and logits split the vocabulary in both forms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from meshwright.base.arrays import ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.model import AttentionSpec
 from meshwright.strategy.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of
 from meshwright.strategy.local_sizes import FLAT
 from meshwright.strategy.rules import Case, Mask, Rule, any_of
 from meshwright.strategy.sharding import Side
-from meshwright.strategy.strategy import Streamed, Structure
+from meshwright.strategy.strategy import ContextKind, StrategyOf, Streamed, Structure
 
 _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
 """Columns of weights that are too small to be worth a stream."""
@@ -26,6 +30,25 @@ def streams_inputs(structure: Structure) -> bool:
     Whoever leaves it open derives both forms and takes the cheaper one for each number.
     """
     return structure.streamed is Streamed.INPUTS
+
+
+def may_stream_inputs(
+    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Any], structure: Structure
+) -> Any:
+    """Return the rows in which tatp can split a block by its heads and inner columns.
+
+    Whole query heads on each device; key and value heads split evenly, or each held by as many
+    devices. Blocks without attention can always be split: rows that leave slivers of a network are
+    refused whatever streams.
+    """
+    degree = strategy.tp * strategy.tatp
+    if structure.context_kind is ContextKind.ULYSSES:
+        degree = degree * strategy.cp
+    legal = strategy.tatp > 1
+    for spec in attentions:
+        shares = (spec.num_kv_heads % degree == 0) | (degree % spec.num_kv_heads == 0)
+        legal = legal & (spec.num_heads % degree == 0) & shares
+    return legal
 
 
 def _leaves_few_rows(case: Case) -> Mask:

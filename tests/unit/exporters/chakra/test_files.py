@@ -17,8 +17,8 @@ from meshwright.strategy.strategy import Offload, Recompute, Streamed
 def plan(make_plan):
     """Return a plan for eight dies of a wafer: two stages of a stream over four."""
     return make_plan(
-        {"tatp": 4, "pp": 2}, {"recompute": Recompute.SELECTIVE}, model=model(),
-        system="wafer-4x8", batch=2, length=256, optimizer="temp-12",
+        {"tatp": 4, "pp": 2}, {"recompute": Recompute.SELECTIVE, "streamed": Streamed.WEIGHTS},
+        model=model(), system="wafer-4x8", batch=2, length=256, optimizer="temp-12",
     )  # fmt: skip
 
 
@@ -52,8 +52,13 @@ def test_writing_again_finds_the_same_files(plan, tmp_path):
 @pytest.mark.parametrize(
     ("structure", "path", "fix"),
     [
-        ({"offload": Offload.OPTIMIZER}, "structure.offload", "offload=none"),
+        (
+            {"offload": Offload.OPTIMIZER, "streamed": Streamed.WEIGHTS},
+            "structure.offload",
+            "offload=none",
+        ),
         ({"streamed": Streamed.INPUTS}, "structure.streamed", "streamed=weights"),
+        ({"streamed": Streamed.AUTO}, "structure.streamed", "streamed=weights"),
     ],
 )
 def test_refused(make_plan, structure, path, fix):

@@ -8,6 +8,7 @@ import pytest
 from chakra_replay import Replay
 from small_problems import SYSTEMS, dense, experts, gqa, level, model, problem, system
 
+from meshwright.cost.operator import op_cost
 from meshwright.exporters.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.exporters.chakra.program import Collective, Compute, Message
 from meshwright.exporters.chakra.recorder import Whole
@@ -21,6 +22,7 @@ from meshwright.strategy.strategy import (
     ContextKind,
     Recompute,
     ScheduleKind,
+    Streamed,
     StreamForm,
     Structure,
     make_strategy,
@@ -70,7 +72,8 @@ def made(name):
     """Return the problem, structure, strategy and program of a case."""
     degrees, choices, asked = CASES[name]
     sequence_parallel = degrees.get("tp", 1) > 1
-    structure = Structure(**({"sequence_parallel": sequence_parallel} | choices))
+    known_choices = {"sequence_parallel": sequence_parallel, "streamed": Streamed.WEIGHTS}
+    structure = Structure(**(known_choices | choices))
     known = {"sequence_length": 256} | asked
     what = problem(
         known.pop("spec", None), known.pop("on", SYSTEMS[1](capacity_bytes=1e9)), **known
@@ -206,10 +209,27 @@ def test_bytes_over_layer_axes_are_those_of_the_price(name):
             and not node.name.startswith("end ")
         )
         priced = sum(costs[i].link_traffic_bytes.item() for i in pieces)
-        streamed = sum(step_bytes(program, i) for i in pieces) * (strategy.tatp - 1)
-        expected = priced - (2 + gradient_words(what)) * streamed
+        expected = priced + sum(gathered_instead(program, structure, i) for i in pieces)
         expected *= program.num_micro_batches
         assert moved == pytest.approx(expected, rel=1e-9, abs=len(nodes))
+
+
+def gathered_instead(program, structure, index):
+    """Return what keys and values add as collectives, less all that travels in rounds [bytes]."""
+    way, what = program.pieces.way(index), program.problem
+    if way.streams is None:
+        return 0.0
+    recompute = structure.recompute if index < len(what.graph.layers) else Recompute.NONE
+    added = 0.0
+    for op in way.piece.ops:
+        cost = op_cost(op, way.local, what.engine, way.streams, causal=what.workload.causal)
+        times = {Recompute.NONE: 1, Recompute.FULL: 2}.get(recompute, 1 + (op.kind == "attention"))
+        added -= float(np.sum(cost.backward_link_bytes + times * cost.forward_link_bytes))
+        if op.kind == "attention":
+            travel = way.streams.travels[op.name]
+            own = travel.backward_bytes + times * travel.forward_bytes
+            added += float(np.sum(program.strategy.tatp * own))
+    return added
 
 
 def gradient_words(what):

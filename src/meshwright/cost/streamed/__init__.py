@@ -1,0 +1,1 @@
+"""Operators under a tensor stream: what travels beside each, and what the rounds cost."""

@@ -1,0 +1,213 @@
+"""How the layers of a model stream over tatp: links, what travels, and the choice block by block.
+
+A block ends where its result is added to the residual stream; there tokens are split whatever
+streams, so each block of a layer streams its weights or its inputs, whichever is cheaper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import larger, smaller, where
+from meshwright.collectives.group import Group
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.streamed.rounds import LayerStreams, StreamLinks
+from meshwright.cost.streamed.travels import layer_travels, operator_of
+from meshwright.graph.op import LayerGraph
+from meshwright.pricing.network import AxisNetwork
+from meshwright.pricing.problem import Problem
+from meshwright.strategy.axes.tatp import may_stream_inputs, streams_inputs
+from meshwright.strategy.calls import CollectiveCall
+from meshwright.strategy.derivation import SavedTensor
+from meshwright.strategy.strategy import Recompute, Streamed, StreamForm, Structure
+from meshwright.streams import streams
+from meshwright.streams.registry import TensorStream
+
+
+def stream_links(network: AxisNetwork, structure: Structure) -> StreamLinks:
+    """Return the links between neighbours of the tensor streams: the slowest that they cross."""
+    group = network.group("tatp")
+    bandwidths = [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]
+    crossed = [s.size > 1 for s in group.spans]
+    bandwidth = reduce(smaller, bandwidths)
+    members = network.strategy.tatp
+    has_cycle = _has_cycle(group) & (structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE))
+
+    def of_form(quantity: Callable[[TensorStream], Any]) -> Any:
+        cycle, other = (quantity(form) for form in _forms(structure))
+        return where(has_cycle, cycle, other)
+
+    return StreamLinks(
+        num_members=members,
+        bandwidth_bytes_per_s=np.where(np.isinf(bandwidth), 1.0e30, bandwidth),
+        latency_s=reduce(
+            larger, [s.latency_s * c for s, c in zip(group.spans, crossed, strict=True)]
+        ),
+        message_half_bytes=reduce(
+            larger, [s.message_half_bytes * c for s, c in zip(group.spans, crossed, strict=True)]
+        ),
+        num_parts=of_form(lambda form: form.num_parts(members)),
+        num_hops=of_form(lambda form: form.num_hops(members)),
+        num_buffers=of_form(lambda form: form.buffers(members).with_incoming),
+        num_transfers=of_form(lambda form: form.transfers(members)) / members,
+        num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
+        num_exchange_rounds=of_form(lambda form: form.num_exchange_rounds(members)),
+    )
+
+
+def _has_cycle(group: Group[Any]) -> Any:
+    """Return where the members of a group lie on a cycle of neighbours.
+
+    A switch or a closed side is one; so is a block of two sides or more, one of them even.
+    """
+    num_long: Any = 0
+    any_even: Any = False
+    closes: Any = True
+    for span in group.spans:
+        is_long = span.size > 1
+        num_long = num_long + is_long
+        any_even = any_even | (is_long & (np.mod(span.size, 2) == 0))
+        closes = closes & (~is_long | (span.closes == 1.0))
+    return ((num_long > 1) & any_even) | closes
+
+
+def _forms(structure: Structure) -> tuple[TensorStream, TensorStream]:
+    """Return the stream on a cycle, and the one where there is none."""
+    form = structure.stream_form
+    is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
+    return streams["cycle"], streams["stream" if is_open else str(form)]
+
+
+def residual_blocks(layer: LayerGraph) -> tuple[LayerGraph, ...]:
+    """Return a layer cut after each addition to the residual stream."""
+    ends = [number for number, op in enumerate(layer.ops, 1) if op.region == "residual"]
+    cuts = sorted({0, *ends, len(layer.ops)})
+    return tuple(replace(layer, ops=layer.ops[first:last]) for first, last in pairwise(cuts))
+
+
+@dataclass(frozen=True)
+class Way:
+    """One kind of layer, or an edge, with one tensor that streams: weights or inputs."""
+
+    problem: Problem
+    structure: Structure
+    """Its streamed tensor is fixed."""
+    network: AxisNetwork
+    index: int
+    links: StreamLinks | None
+    """None without tatp."""
+
+    @property
+    def piece(self) -> LayerGraph:
+        """The operators."""
+        return self.problem.pieces[self.index]
+
+    @cached_property
+    def blocks(self) -> tuple[LayerGraph, ...]:
+        """The operators of each block."""
+        return residual_blocks(self.piece)
+
+    @cached_property
+    def sizes(self) -> Any:
+        """Sizes of all dims, those of tokens for one micro-batch of one data-parallel rank."""
+        strategy = self.network.strategy
+        return self.problem.bound_sizes(self.piece, strategy.micro_batch_size)
+
+    @cached_property
+    def local(self) -> LocalLayer:
+        """What one device holds of each dim."""
+        work = self.problem.workload
+        return LocalLayer(
+            sizes=self.piece.sizes,
+            degrees=self.network.strategy,
+            sequence_length=float(work.sequence_length),
+            sequence_parallel=self.structure.sequence_parallel,
+            expert_load_imbalance=work.expert_load_imbalance,
+            streams_inputs=streams_inputs(self.structure),
+        )
+
+    @cached_property
+    def streams(self) -> LayerStreams | None:
+        """What travels beside each operator."""
+        if self.links is None:
+            return None
+        calls, _ = self.layout(Recompute.NONE)
+        gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
+        travels = layer_travels(
+            self.piece, calls, self.structure, self.sizes, self.network.strategy,
+            self.problem.engine, gradient,
+        )  # fmt: skip
+        return LayerStreams(self.links, travels)
+
+    def layout(
+        self, recompute: Recompute
+    ) -> tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]:
+        """Return the collectives, and what is kept for the backward pass."""
+        return self.problem.layouts(replace(self.structure, recompute=recompute))[self.index]
+
+    def calls_of_blocks(self, recompute: Recompute) -> list[list[CollectiveCall]]:
+        """Return the collectives of each block that travel in no rounds of an operator."""
+        found: list[list[CollectiveCall]] = [[] for _ in self.blocks]
+        block_of = {op.name: n for n, block in enumerate(self.blocks) for op in block.ops}
+        for call in self.layout(recompute)[0]:
+            if operator_of(call, self.piece) is None:
+                found[block_of[self.sender_of(call)]].append(call)
+        return found
+
+    def sender_of(self, call: CollectiveCall) -> str:
+        """Return the operator that needs a call; the first one closes the backward pass."""
+        name = call.site.partition(":")[0]
+        is_named = any(op.name == name for op in self.piece.ops)
+        return name if is_named else self.piece.ops[0].name
+
+    def saved_of_blocks(self, recompute: Recompute) -> list[list[SavedTensor]]:
+        """Return what each block keeps; what several keep belongs to the first of them."""
+        found: list[list[SavedTensor]] = [[] for _ in self.blocks]
+        block_of: dict[str, int] = {}
+        for number, block in enumerate(self.blocks):
+            for op in block.ops:
+                for tensor in op.saved:
+                    block_of.setdefault(tensor.name, number)
+        for entry in self.layout(recompute)[1]:
+            found[block_of.get(entry.tensor.name, 0)].append(entry)
+        return found
+
+    @cached_property
+    def is_legal(self) -> tuple[Any, ...]:
+        """Whether each block can stream its inputs, for each row."""
+        heads = [[op.attention for op in b.ops if op.attention is not None] for b in self.blocks]
+        return tuple(
+            may_stream_inputs(attentions, self.network.strategy, self.structure)
+            for attentions in heads
+        )
+
+
+def ways_to_stream(
+    problem: Problem, structure: Structure, network: AxisNetwork, index: int, *, uses_tatp: bool
+) -> tuple[Way, ...]:
+    """Return the ways for one piece of the model; weights first, where the choice is left open.
+
+    Edges split the vocabulary whatever streams.
+
+    Parameters
+    ----------
+    uses_tatp
+        Whether any row streams tensors; otherwise the round model is left out.
+    """
+    links = stream_links(network, structure) if uses_tatp else None
+    is_edge = index >= len(problem.graph.layers)
+    streamed = [structure.streamed]
+    if structure.streamed is Streamed.AUTO:
+        streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
+    if is_edge or not uses_tatp:
+        streamed = [Streamed.WEIGHTS]
+    return tuple(
+        Way(problem, replace(structure, streamed=tensor), network, index, links)
+        for tensor in streamed
+    )
