@@ -27,7 +27,7 @@ class Placing:
 
     price: PlacedPrice
     lower_bound_s: float
-    """No way to lay it in nested blocks is faster [s]."""
+    """No way among the choices to lay it in nested blocks is faster with default routes [s]."""
     num_choices: int
     num_priced: int
     """The others are bounded by their closed form."""
@@ -76,7 +76,8 @@ def routed(
     ranks = placing.price.ranks
     choice = Choice(ranks.axes, ranks.shapes)
     anew = price_placed(problem, structure, strategy, [choice], physical, is_routed=True)
-    return replace(placing, price=min(*anew, placing.price, key=_time_s))
+    best = min(*anew, placing.price, key=_time_s)
+    return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, _time_s(best)))
 
 
 def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:

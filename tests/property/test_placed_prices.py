@@ -1,0 +1,151 @@
+"""Laws of prices with contention: never faster than closed form, parts that add up, same memory."""
+
+import random
+
+import pytest
+from placed_problems import ROOM, every_placement, step_s
+from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, problem, system
+from small_problems import random_strategy as any_strategy
+
+from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.placed.price import only, physical_network, price_placed
+from meshwright.search.placing import all_choices, place, routed
+from meshwright.spec.workload import SoftwareStack
+from meshwright.strategy.axes import all_refusals
+from meshwright.strategy.strategy import (
+    ContextKind,
+    Recompute,
+    ScheduleKind,
+    StreamForm,
+    Structure,
+    make_strategy,
+    stack,
+)
+
+GRIDS = (
+    lambda: system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=ROOM),
+    lambda: system(level(3, "mesh", 4e9), level(4, "mesh", 2e10), capacity_bytes=ROOM),
+    lambda: system(
+        level(2, "mesh", 1e9), level(2, "mesh", 1e9), level(2, "mesh", 3e9), capacity_bytes=ROOM
+    ),
+    lambda: system(level(4, "torus", 1e9), level(2, "torus", 1e9), capacity_bytes=ROOM),
+)
+MODELS = (
+    lambda: model(num_layers=4),
+    lambda: model(num_layers=6, tied_embeddings=True, learned_positions=128, norm="layer"),
+    lambda: model(dense(gqa(8, 8), 96), dense(gqa(8, 4, window=16)), num_layers=4),
+    lambda: model(dense(mla()), num_layers=4),
+)
+
+
+def random_grid_problem(chance):
+    """Return a small dense problem on a grid."""
+    return problem(
+        chance.choice(MODELS)(),
+        chance.choice(GRIDS)(),
+        global_batch_size=chance.choice([8, 12, 16]),
+        sequence_length=chance.choice([64, 128]),
+        optimizer=chance.choice([ADAM, SMALL_STATE]),
+        software=SoftwareStack(cuda_graphs=chance.random() < 0.5),
+    )
+
+
+def random_structure(chance):
+    """Return random structural choices."""
+    return Structure(
+        sequence_parallel=chance.random() < 0.7,
+        context_kind=chance.choice(list(ContextKind)),
+        zero_stage=chance.choice([0, 1, 2, 3]),
+        reshard_after_forward=chance.random() < 0.7,
+        recompute=chance.choice(list(Recompute)),
+        schedule=chance.choice(list(ScheduleKind)),
+        overlap_data_parallel=chance.random() < 0.8,
+        overlap_tensor_parallel=chance.random() < 0.3,
+        stream_form=chance.choice(list(StreamForm)),
+    )
+
+
+def drawn(seed):
+    """Return a random problem on a grid with a legal strategy of more than one device."""
+    chance = random.Random(seed)
+    while True:
+        asked, structure = random_grid_problem(chance), random_structure(chance)
+        for _ in range(20):
+            strategy = any_strategy(chance, asked)
+            if strategy.num_devices == 1:
+                continue
+            refusals = all_refusals(
+                asked.model, asked.workload, stack([strategy]), structure,
+                tile_rows=asked.system.chip.tile_rows, tile_columns=asked.system.chip.tile_columns,
+            )  # fmt: skip
+            if any(bool(refusal.mask[0]) for refusal in refusals):
+                continue
+            if any(True for _ in all_choices(structure, strategy, asked.grid_sides)):
+                return asked, structure, strategy
+
+
+@pytest.mark.parametrize("seed", range(18))
+def test_contention_costs_time_and_no_memory(seed):
+    asked, structure, strategy = drawn(seed)
+    for price in every_placement(asked, strategy, structure)[:6]:
+        alone, together = price.closed_form, price.contended
+        assert step_s(together) >= step_s(alone) * (1 - 1e-12)
+        for priced in (alone, together):
+            parts = [only(getattr(priced.step.time, name)) for name in TIME_PARTS]
+            assert min(parts) >= 0.0
+            assert sum(parts) == pytest.approx(step_s(priced), rel=1e-12)
+        assert only(together.step.memory_bytes) == only(alone.step.memory_bytes)
+        assert only(together.step.flops) == only(alone.step.flops)
+        assert min(price.contention.slowdown.values(), default=1.0) >= 1.0
+        if max(price.contention.slowdown.values(), default=1.0) <= 1.0:
+            assert step_s(together) == pytest.approx(step_s(alone), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(100, 107))
+def test_the_best_placement_is_that_of_brute_force(seed):
+    asked, structure, strategy = drawn(seed)
+    physical = physical_network(asked)
+    found = place(asked, structure, strategy, physical)
+    everything = every_placement(asked, strategy, structure)
+    assert found is not None
+    assert found.time_s == pytest.approx(min(step_s(p.contended) for p in everything), rel=1e-12)
+    assert found.num_choices == len(everything)
+    assert 0 < found.num_priced <= found.num_choices
+    assert found.lower_bound_s <= found.time_s * (1 + 1e-12)
+    assert found.lower_bound_s == pytest.approx(found.time_s, rel=1e-12)
+    anew = routed(asked, structure, strategy, found, physical)
+    assert anew.lower_bound_s <= anew.time_s <= found.time_s
+
+
+@pytest.mark.parametrize("seed", range(200, 205))
+def test_a_placement_costs_the_same_alone_and_among_others(seed):
+    """Ways to lay a strategy are priced as columns; one row is one way."""
+    asked, structure, strategy = drawn(seed)
+    physical = physical_network(asked)
+    choices = list(all_choices(structure, strategy, asked.grid_sides))
+    together = price_placed(asked, structure, strategy, choices, physical)
+    for choice, price in list(zip(choices, together, strict=True))[:4]:
+        (alone,) = price_placed(asked, structure, strategy, [choice], physical)
+        assert step_s(alone.contended) == pytest.approx(step_s(price.contended), rel=1e-12)
+        assert alone.contention.slowdown == pytest.approx(price.contention.slowdown)
+
+
+def test_ways_to_lay_two_axes_by_hand():
+    """tp2 dp4 on 4 columns x 2 rows: dp on all columns leaves the rows to tp; else dp is 2x2, and
+    tp lies along the columns inside of it or outside."""
+    asked = problem(on=system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=ROOM))
+    strategy = make_strategy(tp=2, dp_shard=4)
+    found = list(all_choices(Structure(), strategy, asked.grid_sides))
+    by_level = {
+        tuple(
+            tuple((a, s[k]) for a, s in zip(c.axes, c.shapes, strict=True) if s[k] > 1)
+            for k in (0, 1)
+        )
+        for c in found
+    }
+    assert by_level == {
+        ((("dp_shard", 4),), (("tp", 2),)),
+        ((("tp", 2), ("dp_shard", 2)), (("dp_shard", 2),)),
+        ((("dp_shard", 2), ("tp", 2)), (("dp_shard", 2),)),
+    }
+    assert len(found) == 3
