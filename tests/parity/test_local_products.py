@@ -58,6 +58,7 @@ def derived_shape(op, structure, sizes, strategy):
     return rows, inner, columns
 
 
+@pytest.mark.parametrize("streamed", [Streamed.WEIGHTS, Streamed.INPUTS])
 @pytest.mark.parametrize("sequence_parallel", [True, False])
 @pytest.mark.parametrize(
     "degrees",
@@ -66,17 +67,19 @@ def derived_shape(op, structure, sizes, strategy):
         {"tp": 4},
         {"tp": 8},  # each of 4 key heads on two ranks
         {"tp": 2, "cp": 4},
-        {"tp": 2, "tatp": 4},
+        {"tp": 2, "tatp": 4},  # with inputs streamed: each of 4 key heads on two ranks
+        {"tatp": 2, "dp_shard": 4, "ep": 4, "etp": 1},
         {"dp_shard": 4, "tp": 2, "ep": 4, "micro_batch_size": 2},
         {"dp_shard": 2, "tp": 4, "ep": 4, "etp": 2},
     ],
 )
-def test_priced_products_are_the_derived_ones(degrees, sequence_parallel):
-    structure = Structure(sequence_parallel=sequence_parallel, streamed=Streamed.WEIGHTS)
+def test_priced_products_are_the_derived_ones(degrees, sequence_parallel, streamed):
+    structure = Structure(sequence_parallel=sequence_parallel, streamed=streamed)
     strategy = make_strategy(**degrees)
     for layer in (*GRAPH.layers, GRAPH.head):
         sizes = layer.bind(SEQUENCE * strategy.micro_batch_size, SEQUENCE)
-        local = LocalLayer(layer.sizes, strategy, SEQUENCE, sequence_parallel, 1.0)
+        streams_inputs = streamed is Streamed.INPUTS
+        local = LocalLayer(layer.sizes, strategy, SEQUENCE, sequence_parallel, 1.0, streams_inputs)
         for op in layer.ops:
             if op.kind is OpKind.MATMUL:
                 count, rows, inner, columns = matmul_shape(op, local)

@@ -240,13 +240,15 @@ class BlockCost:
         total, again = self.everything, self.again
         return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
 
-    @property
-    def total_s(self) -> Any:
-        """One micro-batch through the block, both passes, launches left out [s]."""
-        total, comm = self.everything, self.comm
-        computes_s = total.forward_s + total.input_gradient_s + total.weight_gradient_s
-        shows_s = comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
-        return computes_s + self.again.forward_s + self.stream_s + shows_s
+    def total_s(self, engine: Engine) -> Any:
+        """Return one micro-batch through the block alone, both passes [s]."""
+        total, again, comm = self.everything, self.again, self.comm
+        ahead_s = total.forward_s
+        back_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+        ahead_s = ahead_s + launch_bound_s(ahead_s, total.forward_kernels, engine)
+        kernels = total.backward_kernels + again.forward_kernels
+        back_s = back_s + launch_bound_s(back_s, kernels, engine)
+        return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
 
 
 def chosen_block(takes_second: Any, first: BlockCost, second: BlockCost) -> BlockCost:

@@ -214,9 +214,10 @@ def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Any]
     do not decide.
     """
     weights, inputs = priced
+    engine = weights.way.problem.engine
     pairs = zip(weights.blocks(recompute), inputs.blocks(recompute), strict=True)
     return [
-        (two.total_s < one.total_s) & is_legal
+        (two.total_s(engine) < one.total_s(engine)) & is_legal
         for (one, two), is_legal in zip(pairs, inputs.way.is_legal, strict=True)
     ]
 

@@ -18,7 +18,7 @@ from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.streamed.rounds import LayerStreams, StreamLinks
-from meshwright.cost.streamed.travels import layer_travels, operator_of
+from meshwright.cost.streamed.travels import beside, layer_travels
 from meshwright.graph.op import LayerGraph
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
@@ -151,20 +151,28 @@ class Way:
         """Return the collectives, and what is kept for the backward pass."""
         return self.problem.layouts(replace(self.structure, recompute=recompute))[self.index]
 
+    def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
+        """Return each call, the operator that needs it, and whether it travels in its rounds.
+
+        What closes the backward pass belongs to the first operator.
+        """
+        names = {op.name for op in self.piece.ops}
+        calls = self.layout(recompute)[0]
+        found = []
+        for call, worker in zip(calls, beside(calls, self.piece), strict=True):
+            site = call.site.partition(":")[0]
+            name = site if site in names else self.piece.ops[0].name
+            found.append((call, name if worker is None else worker.name, worker is not None))
+        return found
+
     def calls_of_blocks(self, recompute: Recompute) -> list[list[CollectiveCall]]:
         """Return the collectives of each block that travel in no rounds of an operator."""
         found: list[list[CollectiveCall]] = [[] for _ in self.blocks]
         block_of = {op.name: n for n, block in enumerate(self.blocks) for op in block.ops}
-        for call in self.layout(recompute)[0]:
-            if operator_of(call, self.piece) is None:
-                found[block_of[self.sender_of(call)]].append(call)
+        for call, sender, in_rounds in self.senders(recompute):
+            if not in_rounds:
+                found[block_of[sender]].append(call)
         return found
-
-    def sender_of(self, call: CollectiveCall) -> str:
-        """Return the operator that needs a call; the first one closes the backward pass."""
-        name = call.site.partition(":")[0]
-        is_named = any(op.name == name for op in self.piece.ops)
-        return name if is_named else self.piece.ops[0].name
 
     def saved_of_blocks(self, recompute: Recompute) -> list[list[SavedTensor]]:
         """Return what each block keeps; what several keep belongs to the first of them."""

@@ -5,7 +5,7 @@ Layouts say which tensor travels; nothing is listed by hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,22 +63,29 @@ def transfer_of(op: Op, structure: Structure) -> Transfer:
     return Transfer.SUMS if dim in op.contracted else Transfer.INPUTS
 
 
-def operator_of(call: CollectiveCall, layer: LayerGraph) -> Op | None:
-    """Return the product or attention core in whose rounds a call travels; None if in none.
+def beside(calls: Sequence[CollectiveCall], layer: LayerGraph) -> list[Op | None]:
+    """Return for each call the product or attention core in whose rounds it travels; else None.
 
-    Sums of outputs belong to their maker. Sums of input gradients belong to the first reader of
-    the input, which is the last one in the backward pass.
+    Sums of outputs belong to their maker, those of input gradients to whoever gathered the input:
+    of several readers that is the first one, which is the last one in the backward pass.
     """
-    if call.axis != AXIS or not call.streamed:
-        return None
-    if call.kind is CollectiveKind.ALL_GATHER or call.of_weight:
-        found = [op for op in layer.ops if op.name == call.site.partition(":")[0]]
-    elif call.phase is Phase.FORWARD or call.replayed:
-        found = [op for op in layer.ops if call.tensor.name in {t.name for t in op.outputs}]
-    else:
-        name = call.tensor.name.removesuffix(".gradient")
-        found = [op for op in layer.ops if name in {t.name for t in op.inputs} and _computes(op)]
-    return next((op for op in found if _computes(op)), None)
+    works = [op for op in layer.ops if _computes(op)]
+    named = {op.name: op for op in works}
+    makers = {tensor.name: op for op in works for tensor in op.outputs}
+    takers: dict[str, Op | None] = {}
+    found: list[Op | None] = []
+    for call in calls:
+        worker = None
+        if call.axis == AXIS and call.streamed:
+            if call.kind is CollectiveKind.ALL_GATHER or call.of_weight:
+                worker = named.get(call.site.partition(":")[0])
+                takers.setdefault(f"{call.tensor.name}.gradient", worker)
+            elif call.phase is Phase.FORWARD or call.replayed:
+                worker = makers.get(call.tensor.name)
+            else:
+                worker = takers.get(call.tensor.name)
+        found.append(worker)
+    return found
 
 
 def _computes(op: Op) -> bool:
@@ -100,7 +107,7 @@ def call_word_bytes(call: CollectiveCall, engine: Engine, gradient_bytes: float)
 
 
 def layer_travels(
-    layer: LayerGraph, calls: Iterable[CollectiveCall], structure: Structure,
+    layer: LayerGraph, calls: Sequence[CollectiveCall], structure: Structure,
     sizes: Mapping[str, Any], strategy: StrategyOf[Any], engine: Engine, gradient_bytes: float,
 ) -> dict[str, Travel]:  # fmt: skip
     """Return what travels beside each operator of a layer that works round by round, by name.
@@ -116,11 +123,10 @@ def layer_travels(
     for op in layer.ops:
         if op.kind is OpKind.MATMUL and transfer_of(op, structure) is not Transfer.NOTHING:
             found[op.name] = {"transfer": transfer_of(op, structure)}
-    for call in calls:
-        beside = operator_of(call, layer)
-        if beside is None or call.replayed:
+    for call, worker in zip(calls, beside(calls, layer), strict=True):
+        if worker is None or call.replayed:
             continue
-        parts = found.setdefault(beside.name, {"transfer": transfer_of(beside, structure)})
+        parts = found.setdefault(worker.name, {"transfer": transfer_of(worker, structure)})
         direction = "forward" if call.phase is Phase.FORWARD else "backward"
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
         name = f"{direction}_{what}_bytes"

@@ -16,7 +16,7 @@ from meshwright.cost.compute import launch_bound_s
 from meshwright.cost.layer_price import runs_beside
 from meshwright.cost.matmul import OpCost
 from meshwright.cost.operator import op_cost
-from meshwright.cost.streamed.travels import call_word_bytes, operator_of
+from meshwright.cost.streamed.travels import call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.pricing.layers import streamed_blocks
 from meshwright.pricing.network import AxisNetwork
@@ -75,12 +75,12 @@ def piece_passes(
     for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
         is_edge = index >= len(problem.graph.layers)
         recompute = Recompute.NONE if is_edge else structure.recompute
-        steps = [
-            _Step(op, op_cost(op, way.local, problem.engine, way.streams,
-                              causal=problem.workload.causal), way, recompute)
-            for way, block in blocks
-            for op in block.ops
-        ]  # fmt: skip
+        steps = []
+        for way, block in blocks:
+            calls, causal = way.senders(recompute), problem.workload.causal
+            for op in block.ops:
+                cost = op_cost(op, way.local, problem.engine, way.streams, causal=causal)
+                steps.append(_Step(op, cost, way, recompute, calls))
         passes.append(_passes(problem, steps, strategy))
     return tuple(passes)
 
@@ -93,6 +93,8 @@ class _Step:
     cost: OpCost
     way: Way
     recompute: Recompute
+    calls: Sequence[tuple[CollectiveCall, str, bool]]
+    """Of its layer: each with the operator that needs it, and whether it travels in rounds."""
 
     @property
     def runs_again(self) -> bool:
@@ -102,16 +104,13 @@ class _Step:
 
     def messages(self, strategy: Strategy, *, is_forward: bool, again: bool) -> Iterator[Message]:
         """Yield what it sends in one pass of a micro-batch."""
-        waits = self.cost.forward_waits if is_forward else self.cost.backward_waits
-        for call in self.way.layout(self.recompute)[0]:
-            beside = operator_of(call, self.way.piece)
-            sender = self.way.sender_of(call) if beside is None else beside.name
+        waits = _number(self.cost.forward_waits if is_forward else self.cost.backward_waits)
+        for call, sender, in_rounds in self.calls:
             ahead = call.phase is Phase.FORWARD or call.replayed
             if call.per_step or sender != self.op.name or degree_of(_axis(call), strategy) == 1:
                 continue
             if ahead is is_forward and call.replayed is again:
-                in_rounds = beside is not None and not _number(waits)
-                yield self._message(call, strategy, in_rounds=in_rounds)
+                yield self._message(call, strategy, in_rounds=in_rounds and not waits)
 
     def _message(self, call: CollectiveCall, strategy: Strategy, *, in_rounds: bool) -> Message:
         problem, overlaps = self.way.problem, self.way.structure.overlap_tensor_parallel

@@ -1,0 +1,139 @@
+"""What a device does in order, against the price of the same layer: the same sums by two routes."""
+
+import itertools
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from small_problems import dense, experts, gqa, level, mla, model, problem, system
+
+from meshwright.pricing.layers import price_layers, streamed_blocks
+from meshwright.pricing.placed.passes import piece_passes
+from meshwright.spec.workload import SoftwareStack
+from meshwright.strategy.strategy import (
+    ContextKind,
+    Recompute,
+    Streamed,
+    StreamForm,
+    Structure,
+    make_strategy,
+    stack,
+)
+from meshwright.streams import streams
+from meshwright.streams.rounds import counted_transfers, enumerate_rounds
+
+GRID = system(level(4, "mesh"), level(4, "mesh", message_half_bytes=1e4))
+MODELS = {
+    "dense": model(dense(gqa(8, 4))),
+    "experts": model(dense(), experts(8, 2, 64)),
+    "latent": model(dense(mla(8))),
+    "parallel": model(dense(gqa(8, 8)).model_copy(update={"parallel_residual": True})),
+}
+CASES = {
+    "tatp": ({"tatp": 4}, {}),
+    "tatp-line": ({"tatp": 4, "dp_shard": 2}, {"stream_form": StreamForm.LINE_STREAM}),
+    "tatp-ring": ({"tatp": 4}, {"stream_form": StreamForm.RING}),
+    "tatp-tp": ({"tatp": 2, "tp": 2}, {"sequence_parallel": True}),
+    "tatp-cp": ({"tatp": 2, "cp": 2}, {}),
+    "ulysses": ({"cp": 2, "tp": 2}, {"context_kind": ContextKind.ULYSSES}),
+    "tp": ({"tp": 4}, {"sequence_parallel": True}),
+}
+
+
+COMBINATIONS = [
+    *itertools.product(CASES, ["dense"], [Streamed.AUTO], Recompute),
+    *itertools.product(["tatp"], ["dense"], [Streamed.WEIGHTS, Streamed.INPUTS], Recompute),
+    *itertools.product(
+        ["tatp-tp", "tatp-cp"],
+        ["experts", "latent", "parallel"],
+        [Streamed.AUTO, Streamed.INPUTS],
+        Recompute,
+    ),
+]
+PROBLEMS = {name: problem(spec, GRID, sequence_length=256) for name, spec in MODELS.items()}
+
+
+def case_of(name, spec, streamed, recompute):
+    """Return the problem, its structure and strategy, and the groups of the strategy."""
+    degrees, choices = CASES[name]
+    known = {"sequence_parallel": False, "streamed": streamed, "recompute": recompute}
+    structure = Structure(**(known | choices))
+    what, strategy = PROBLEMS[spec], make_strategy(**degrees)
+    return what, structure, strategy, what.network(structure.axis_order, stack([strategy]))
+
+
+@cache
+def both_ways(name, spec, streamed, recompute):
+    """Return each piece as it is priced, and as it runs."""
+    what, structure, strategy, network = case_of(name, spec, streamed, recompute)
+    prices = price_layers(
+        what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
+    )[structure.recompute]
+    passes = piece_passes(what, structure, strategy, network)
+    return list(zip((*prices.kinds, prices.embedding, prices.head), passes, strict=True))
+
+
+def seconds(works, *, launches=False):
+    return sum(work.compute_s for work in works if (work.name == "launch") is launches)
+
+
+@pytest.mark.parametrize(("name", "spec", "streamed", "recompute"), COMBINATIONS)
+def test_computation_adds_up_to_the_price(name, spec, streamed, recompute):
+    for cost, passes in both_ways(name, spec, streamed, recompute):
+        assert seconds(passes.forward) == pytest.approx(cost.forward_s.item(), rel=1e-12)
+        backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
+        assert seconds(passes.backward) == pytest.approx(backward_s.item(), rel=1e-12)
+        launches_s = sum(seconds(w, launches=True) for w in (passes.forward, passes.backward))
+        assert launches_s == pytest.approx(cost.launch_s.item(), rel=1e-9)
+
+
+def links_crossed(structure, network, members):
+    """Return how many links one sub-tensor crosses in a pass, as the rounds enumerate it."""
+    has_cycle = sum(float(span.size[0]) > 1 for span in network.group("tatp").spans) > 1
+    open_form = "cycle" if has_cycle else "stream"
+    form = open_form if structure.stream_form is StreamForm.AUTO else str(structure.stream_form)
+    return counted_transfers(enumerate_rounds(streams[form], members)) / members
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "streamed", "recompute"),
+    [combination for combination in COMBINATIONS if combination[1] != "latent"],
+)
+def test_bytes_add_up_to_those_of_the_price(name, spec, streamed, recompute):
+    """Whole tensors on one rank, and parts that travel in rounds once for each link they cross.
+
+    The tokens of the logits are gathered whole, as by any collective.
+    """
+    what, structure, strategy, network = case_of(name, spec, streamed, recompute)
+    members = int(strategy.tatp)
+    in_rounds = links_crossed(structure, network, members) / members
+    for index, (cost, passes) in enumerate(both_ways(name, spec, streamed, recompute)):
+        is_layer = index < len(what.graph.layers)
+        moved = sum(
+            message.num_bytes * (in_rounds if is_layer and message.axis == "tatp" else 1.0)
+            for work in (*passes.forward, *passes.backward)
+            for message in work.messages
+        )
+        assert moved == pytest.approx(cost.link_traffic_bytes.item(), rel=1e-12)
+
+
+def test_each_block_streams_its_own_tensor():
+    """Slow links: keys and values of long sequences are dear, weights of a narrow network cheap."""
+    on = system(level(4, "mesh", bandwidth=1e10), level(4, "mesh", bandwidth=1e10))
+    strategy = make_strategy(tatp=4)
+    structure = Structure(sequence_parallel=False)
+    graphs = SoftwareStack(cuda_graphs=True)  # launches would hide what streams cost
+    spec = model(dense(gqa(8, 8), ffn=64))
+    what = problem(spec, on, sequence_length=1024, software=graphs)
+    network = what.network(structure.axis_order, stack([strategy]))
+    layer = streamed_blocks(what, structure, network)[0]
+    tensors = [way.structure.streamed for way, _ in layer]
+    assert set(tensors) == {Streamed.WEIGHTS, Streamed.INPUTS}
+    fixed = {
+        tensor: piece_passes(what, replace(structure, streamed=tensor), strategy, network)[0]
+        for tensor in tensors
+    }
+    chosen = piece_passes(what, structure, strategy, network)[0].forward
+    names = [way.structure.streamed for way, block in layer for _ in block.ops]
+    for number, tensor in enumerate(names):
+        assert chosen[number] == fixed[tensor].forward[number]
