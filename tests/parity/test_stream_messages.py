@@ -111,5 +111,5 @@ def test_product_stream_equals_its_rounds(shape, times):
                 weight_s * ((outer in weights) + ratio * (outer in weight_sums))
             ),
         )
-        found = product_backward_s(*size, *times, 0.0, ratio)
+        found = product_backward_s(*size, *times, ratio * input_s, ratio * weight_s, 0.0)
         assert found.total_s == pytest.approx(expected)
