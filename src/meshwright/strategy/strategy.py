@@ -49,7 +49,7 @@ class Offload(StrEnum):
 
 
 class Streamed(StrEnum):
-    """Which tensor moves in a tensor stream: the smaller one of each operator, or a fixed one."""
+    """Which tensor moves in a tensor stream: the cheaper one of each block, or a fixed one."""
 
     AUTO = "auto"
     WEIGHTS = "weights"
