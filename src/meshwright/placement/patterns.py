@@ -21,7 +21,7 @@ from meshwright.collectives.spans import group_size
 from meshwright.placement.demands import Demands
 from meshwright.placement.regions.orders import chain, closes_in
 from meshwright.streams import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.rounds import enumerate_rounds, reverse
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ def _summed(listed: Sequence[tuple[int, int, float, int]]) -> Pattern:
     return Pattern(columns[0], columns[1], read_only(share), columns[2])
 
 
-@cache
-def stream_pattern(form: str, sizes: tuple[int, ...], *, closes: bool) -> Pattern:
-    """Return what neighbours in a stream on a block hand each other, per byte of the tensor.
+def stream_name(form: str, sizes: tuple[int, ...], *, closes: bool) -> str:
+    """Return the stream that a form means on a block.
 
     ``auto`` is a cycle where there is one, else the line that sends again what passed early.
 
@@ -80,11 +79,27 @@ def stream_pattern(form: str, sizes: tuple[int, ...], *, closes: bool) -> Patter
     closes
         A block of one long side is a ring.
     """
-    is_open = form in ("auto", "cycle")
-    is_cycle = is_open and (closes_in(sizes) or (closes and prod(sizes) == max(sizes)))
-    name = "cycle" if is_cycle else ("stream" if is_open else form)
-    member = chain(sizes, closes=is_cycle).tolist()
+    if form not in ("auto", "cycle"):
+        return form
+    is_ring = closes and prod(sizes) == max(sizes)
+    return "cycle" if is_ring or closes_in(sizes) else "stream"
+
+
+@cache
+def stream_pattern(name: str, sizes: tuple[int, ...], *, is_reversed: bool = False) -> Pattern:
+    """Return what neighbours in a stream on a block hand each other, per byte of the tensor.
+
+    Parameters
+    ----------
+    sizes
+        Members on each level, innermost first.
+    is_reversed
+        Sums travel to their homes: every send of the stream turned round. Rings whose neighbours
+        lie several hops apart are left as they are: their links carry as much either way.
+    """
+    member = chain(sizes, closes=streams[name].needs_cycle).tolist()
     rounds = enumerate_rounds(streams[name], len(member))
+    rounds = reverse(rounds) if is_reversed and rounds.num_hops == 1 else rounds
     ends = [(member[send.source], member[send.destination]) for send in rounds.sends]
     return _summed([(a, b, 1.0 / rounds.num_items, _level(a, b, sizes)) for a, b in ends])
 

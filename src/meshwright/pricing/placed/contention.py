@@ -26,6 +26,7 @@ from meshwright.placement.patterns import (
     collective_pattern,
     joined_demands,
     placed,
+    stream_name,
     stream_pattern,
 )
 from meshwright.placement.ranks import Ranks
@@ -191,14 +192,14 @@ def axis_loads(
         group, members = scalar_group(groups.group(axis)), ranks.groups(axis)
         if members[0].size < 2:
             continue
-        parts, private = [], np.zeros(0)
+        parts, private = [], np.zeros(1)
         mine = [(message, times) for message, times in messages if message.axis == axis]
         for message, times in mine:
             pattern = message_pattern(
                 message, structure, group, is_side_by_side=joins_grids(groups.levels)
             )
             parts.append(placed(pattern, members, message.num_bytes * times, axis))
-            private = _added(private, pattern, group, message.num_bytes * times)
+            private = private + pair_s(pattern, group) * message.num_bytes * times
         yield AxisLoad(
             axis,
             replace(joined_demands(parts), operation_names=(axis,) * len(parts)),
@@ -236,9 +237,16 @@ def message_pattern(
     if message.kind is CollectiveKind.SEND:
         return chain_pattern(sizes, closes=structure.wraps, is_side_by_side=is_side_by_side)
     if message.is_stream:
-        closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)
-        return stream_pattern(str(structure.stream_form), sizes, closes=closes)
+        is_reversed = message.kind is CollectiveKind.REDUCE_SCATTER
+        return stream_pattern(stream_of(structure, group), sizes, is_reversed=is_reversed)
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
+
+
+def stream_of(structure: Structure, group: Group[float]) -> str:
+    """Return the name of the stream that the members of a group run."""
+    sizes = tuple(round(span.size) for span in group.spans)
+    closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)
+    return stream_name(str(structure.stream_form), sizes, closes=closes)
 
 
 def joins_grids(levels: Sequence[NetworkLevel]) -> bool:
@@ -246,13 +254,10 @@ def joins_grids(levels: Sequence[NetworkLevel]) -> bool:
     return levels[-1].through_io_dies
 
 
-def _added(
-    so_far: FloatArray, pattern: Pattern, group: Group[float], num_bytes: float
-) -> FloatArray:
-    """Return the seconds of each pair of members (a square, flat) with one more message."""
+def pair_s(pattern: Pattern, group: Group[float]) -> FloatArray:
+    """Return the seconds of each pair of members (a square, flat) for a byte of the message [s]."""
     size = round(float(np.prod([span.size for span in group.spans])))
-    seconds = so_far if len(so_far) else np.zeros(size * size)
     bandwidth = np.array([span.bandwidth_bytes_per_s for span in group.spans])
     pair = pattern.source * size + pattern.destination
-    more = np.bincount(pair, pattern.share * num_bytes / bandwidth[pattern.level], size * size)
-    return seconds + more.astype(np.float64)
+    seconds = np.bincount(pair, pattern.share / bandwidth[pattern.level], size * size)
+    return seconds.astype(np.float64)

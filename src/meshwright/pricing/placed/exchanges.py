@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -17,10 +18,18 @@ from meshwright.placement.ranks import Ranks
 from meshwright.placement.routes import Routes
 from meshwright.placement.routing import default_routes
 from meshwright.pricing.network import AxisNetwork
-from meshwright.pricing.placed.contention import joins_grids, message_pattern, scalar_group
+from meshwright.pricing.placed.contention import (
+    joins_grids,
+    message_pattern,
+    pair_s,
+    scalar_group,
+    stream_of,
+)
 from meshwright.pricing.placed.passes import Message
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import Structure
+from meshwright.streams import streams
+from meshwright.streams.registry import TensorStream
 from meshwright.topology.network import Network
 
 
@@ -33,16 +42,28 @@ class Exchange:
     routes: Routes
     fixed_s: float
     """What the steps of the algorithm take beside the bytes, latencies and message starts [s]."""
+    waits_s_per_byte: float
+    """What a byte of the message takes beyond its time on the busiest link: steps that leave links
+    idle, relays that store messages whole [s]."""
     fixed_bytes: float
     """What each message start occupies a link for, where messages run beside computation."""
-    incoming: tuple[IntArray, ...]
-    """Rows of ``demands`` that reach each device, one array over all devices for each of the
-    first, second, ... message; -1 where there are no more."""
+    groups: IntArray
+    """Devices that exchange with each other, (groups, members): they are done together, as steps
+    and rounds that wait for each other are. Rows of ``demands`` stand group by group."""
+
+    @property
+    def rows(self) -> IntArray:
+        """Rows of ``demands`` of each group, (groups, rows)."""
+        return np.arange(len(self.demands)).reshape(len(self.groups), -1)
 
     def num_bytes(self, message_bytes: float, times: float) -> FloatArray:
         """Return the bytes of each row for a message that is sent so many times [bytes]."""
         sizes: FloatArray = times * (self.demands.num_bytes * message_bytes + self.fixed_bytes)
         return sizes
+
+    def waits_s(self, message_bytes: float, times: float) -> float:
+        """Return what a device waits for after its last byte has come [s]."""
+        return times * (self.fixed_s + self.waits_s_per_byte * message_bytes)
 
 
 class Exchanges:
@@ -59,7 +80,7 @@ class Exchanges:
     def of(self, message: Message, stage: int) -> Exchange:
         """Return the exchange of a message among the devices of one pipeline stage."""
         group = scalar_group(self.groups.group(message.axis))
-        name = "stream" if message.is_stream else best_algorithm(
+        name = stream_of(self.structure, group) if message.is_stream else best_algorithm(
             message.kind, message.num_bytes, group
         )  # fmt: skip
         key = (message.axis, message.kind, name, stage)
@@ -101,41 +122,47 @@ class Exchanges:
             )  # fmt: skip
             group = scalar_group(self.groups.group("pp"))
             fixed_s = affine_candidates(CollectiveKind.SEND, group)[0][1] + self.launch_s
-            self._known[key] = self._exchange(demands, float(fixed_s), 0.0)
+            groups = np.stack((there, source), axis=1)
+            self._known[key] = self._exchange(demands, groups, float(fixed_s))
         return self._known[key]
 
-    def _exchange(self, demands: Demands, fixed_s: float, fixed_bytes: float) -> Exchange:
+    def _exchange(
+        self, demands: Demands, groups: IntArray, fixed_s: float, waits_s_per_byte: float = 0.0,
+        fixed_bytes: float = 0.0,
+    ) -> Exchange:  # fmt: skip
         """Return the exchange of placed demands."""
         routes = default_routes(self.network, demands)
-        incoming = _incoming(demands, self.network.num_devices)
-        return Exchange(demands, routes, fixed_s, fixed_bytes, incoming)
+        return Exchange(demands, routes, fixed_s, waits_s_per_byte, fixed_bytes, groups)
 
     def _make(self, message: Message, name: str, group: Group[float], stage: int) -> Exchange:
         """Return the exchange of a message."""
         pattern = message_pattern(
             message, self.structure, group, is_side_by_side=joins_grids(self.groups.levels)
         )
-        members = self.ranks.groups(message.axis)
-        here = np.isin(members.reshape(len(members), -1)[:, 0], self.stages[stage])
-        demands = placed(pattern, members[here], 1.0, message.axis)
-        fixed_s, fixed_bytes = 0.0, 0.0
+        groups = self.ranks.groups(message.axis)
+        groups = groups.reshape(len(groups), -1)
+        groups = groups[np.isin(groups[:, 0], self.stages[stage])]
+        demands = placed(pattern, groups, 1.0, message.axis)
+        busiest_s_per_byte = float(pair_s(pattern, group).max())
         if message.is_stream:
-            rounds = members[0].size - 1.0
-            span = max(group.spans, key=lambda s: s.latency_s * (s.size > 1))
-            fixed_bytes = rounds * (
-                span.message_half_bytes + span.latency_s * span.bandwidth_bytes_per_s
-            )
+            fixed_s, s_per_byte, fixed_bytes = _rounds(streams[name], group)
         else:
-            fixed_s = collective_algorithms[name].affine(group)[0] + self.launch_s
-        return self._exchange(demands, float(fixed_s), float(fixed_bytes))
+            fixed_s, s_per_byte = collective_algorithms[name].affine(group)
+            fixed_s, fixed_bytes = fixed_s + self.launch_s, 0.0
+        waits_s_per_byte = max(0.0, float(s_per_byte) - busiest_s_per_byte)
+        return self._exchange(demands, groups, float(fixed_s), waits_s_per_byte, fixed_bytes)
 
 
-def _incoming(demands: Demands, num_devices: int) -> tuple[IntArray, ...]:
-    """Return the rows that reach each device: the first of each, the second of each, ..."""
-    order = np.argsort(demands.destination, kind="stable")
-    device = demands.destination[order]
-    starts = np.searchsorted(device, np.arange(num_devices))
-    rank = np.arange(len(order)) - starts[device]
-    table = np.full((int(rank.max(initial=-1)) + 1, num_devices), -1, dtype=np.int64)
-    table[rank, device] = order
-    return tuple(table)
+def _rounds(stream: TensorStream, group: Group[float]) -> tuple[float, float, float]:
+    """Return what N - 1 rounds of a stream take: fixed [s], for each byte [s], and fixed bytes.
+
+    Latencies and message starts of one hop keep the link; those of further hops are waited for,
+    and each of them takes the sub-tensor as long as the first, because it is stored whole.
+    """
+    crossed = [span for span in group.spans if span.size > 1]
+    members = prod(span.size for span in crossed)
+    slowest = min(span.bandwidth_bytes_per_s for span in crossed)
+    start_s = max(s.message_half_bytes / s.bandwidth_bytes_per_s + s.latency_s for s in crossed)
+    rounds, hops = members - 1.0, stream.num_hops(members)
+    s_per_byte = rounds * hops / (members * stream.num_parts(members) * slowest)
+    return rounds * (hops - 1.0) * start_s, s_per_byte, rounds * start_s * slowest

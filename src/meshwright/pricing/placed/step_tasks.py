@@ -7,7 +7,7 @@ bytes at once over the links that their steps use, and then wait for their laten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -160,7 +160,7 @@ class _StepBuilder:
         works = run.passes.forward if is_forward else run.passes.backward
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
-        for work in merged(works):
+        for work in self._in_rounds(merged(works)):
             for message in work.messages:
                 if not message.is_beside:
                     waits += self._send(message, stage, run.num_layers, waits)
@@ -177,6 +177,20 @@ class _StepBuilder:
             waits = [entry for sent in beside for entry in sent]
         if waits or at_end:
             self._wait_for(devices, waits + at_end)
+
+    def _in_rounds(self, works: Sequence[Work]) -> Iterator[Work]:
+        """Yield works with the last round of those that stream apart: nothing travels beside it.
+
+        Where sub-tensors come while sums leave, every round has something beside it.
+        """
+        for work in works:
+            streamed = [m for m in work.messages if m.is_stream and m.is_beside]
+            if len({message.kind for message in streamed}) != 1:
+                yield work
+                continue
+            last_s = work.compute_s / self.exchanges.ranks.groups(streamed[0].axis)[0].size
+            yield Work(work.name, work.compute_s - last_s, work.messages)
+            yield Work(work.name, last_s)
 
     def _wait_for(self, devices: IntArray, waits: Sequence[IntArray]) -> None:
         """Let devices wait for messages before they go on."""
@@ -195,7 +209,7 @@ class _StepBuilder:
         self, exchange: Exchange, message: Message, times: float, after: Sequence[IntArray],
         track: str,
     ) -> IntArray:  # fmt: skip
-        """Enumerate transfers and their latencies, and return the last task of each device."""
+        """Enumerate transfers and what groups wait for, and return what each device waits for."""
         source = exchange.demands.source
         sent = self.tasks.transfer(
             exchange.routes,
@@ -204,14 +218,12 @@ class _StepBuilder:
             track=track,
             name=str(message.kind),
         )
-        devices = np.unique(exchange.demands.destination)
-        own = [np.where(rows[devices] >= 0, sent[rows[devices]], NONE) for rows in
-               exchange.incoming]  # fmt: skip
-        done = np.full(len(self.last), NONE, dtype=np.int64)
-        done[devices] = self.tasks.compute(
-            devices, exchange.fixed_s * times, after=own, track=f"{track} latency",
-            name=f"{message.kind} latency",
+        ended = self.tasks.compute(
+            exchange.groups[:, 0], exchange.waits_s(message.num_bytes, times),
+            after=sent[exchange.rows].T, track=f"{track} latency", name=f"{message.kind} latency",
         )  # fmt: skip
+        done = np.full(len(self.last), NONE, dtype=np.int64)
+        done[exchange.groups] = ended[:, None]
         return done
 
     def _hand_on(self, stage: int, position: int, micro_batch: int, is_forward: bool) -> None:
