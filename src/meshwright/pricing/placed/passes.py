@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.compute import launch_bound_s
+from meshwright.cost.compute import Engine, launch_bound_s
 from meshwright.cost.layer_price import runs_beside
 from meshwright.cost.matmul import OpCost
 from meshwright.cost.operator import op_cost
@@ -48,8 +48,15 @@ class Work:
     """One operator in one direction: what it waits for, and how long it computes."""
 
     name: str
-    compute_s: float
+    compute_s: Any
+    """One number, or a column with one for each speed of the devices [s]."""
     messages: tuple[Message, ...] = ()
+    later_s: float = 0.0
+    """Of the computation: the weight gradient, which a schedule may put off."""
+
+    def share(self, part: float, messages: tuple[Message, ...] = ()) -> Work:
+        """Return a part of the computation, with these messages."""
+        return Work(self.name, self.compute_s * part, messages, self.later_s * part)
 
 
 @dataclass(frozen=True)
@@ -62,15 +69,19 @@ class PiecePasses:
 
 
 def piece_passes(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork
-) -> tuple[PiecePasses, ...]:
+    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork,
+    engine: Engine | None = None,
+) -> tuple[PiecePasses, ...]:  # fmt: skip
     """Return the passes of each kind of layer, then of the embedding, then of the head.
 
     Parameters
     ----------
     network
         The groups of one strategy: columns of one row.
+    engine
+        What computes; that of the slowest device if not given.
     """
+    engine = engine or problem.engine
     passes = []
     for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
         is_edge = index >= len(problem.graph.layers)
@@ -79,9 +90,9 @@ def piece_passes(
         for way, block in blocks:
             calls, causal = way.senders(recompute), problem.workload.causal
             for op in block.ops:
-                cost = op_cost(op, way.local, problem.engine, way.streams, causal=causal)
+                cost = op_cost(op, way.local, engine, way.streams, causal=causal)
                 steps.append(_Step(op, cost, way, recompute, calls))
-        passes.append(_passes(problem, steps, strategy))
+        passes.append(_passes(engine, steps, strategy))
     return tuple(passes)
 
 
@@ -126,7 +137,7 @@ def _axis(call: CollectiveCall) -> str:
     return call.axis.partition("/")[0]
 
 
-def _passes(problem: Problem, steps: Sequence[_Step], strategy: Strategy) -> PiecePasses:
+def _passes(engine: Engine, steps: Sequence[_Step], strategy: Strategy) -> PiecePasses:
     """Return both passes of one piece."""
 
     def messages(step: _Step, *, is_forward: bool, again: bool = False) -> tuple[Message, ...]:
@@ -150,6 +161,7 @@ def _passes(problem: Problem, steps: Sequence[_Step], strategy: Strategy) -> Pie
             f"{step.op.name} gradient",
             _number(step.cost.input_gradient_s) + _number(step.cost.weight_gradient_s),
             messages(step, is_forward=False),
+            _number(step.cost.weight_gradient_s),
         )
         for step in reversed(steps)
     ]
@@ -157,16 +169,16 @@ def _passes(problem: Problem, steps: Sequence[_Step], strategy: Strategy) -> Pie
     kernels_backward = sum(_number(step.cost.backward_kernels) for step in steps)
     kernels_backward += sum(_number(step.cost.forward_kernels) for step in again)
     return PiecePasses(
-        tuple(_launched(problem, forward, kernels_forward)),
-        tuple(_launched(problem, backward, kernels_backward)),
+        tuple(_launched(engine, forward, kernels_forward)),
+        tuple(_launched(engine, backward, kernels_backward)),
     )
 
 
-def _launched(problem: Problem, works: Sequence[Work], num_kernels: float) -> Iterator[Work]:
+def _launched(engine: Engine, works: Sequence[Work], num_kernels: float) -> Iterator[Work]:
     """Yield the works of a pass, and what waiting for the host to launch kernels adds."""
     yield from works
     busy_s = sum(work.compute_s for work in works)
-    waits_s = _number(launch_bound_s(busy_s, num_kernels, problem.engine))
+    waits_s = _number(launch_bound_s(busy_s, num_kernels, engine))
     if waits_s > 0:
         yield Work("launch", waits_s)
 

@@ -8,7 +8,7 @@ bytes at once over the links that their steps use, and then wait for their laten
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -117,23 +117,42 @@ class _StepBuilder:
         """Enumerate one chunk of one micro-batch, and what it hands on."""
         is_forward = task.kind is TaskKind.FORWARD
         if task.kind is TaskKind.BACKWARD_WEIGHT:
-            return  # counted with the input gradient, whose time holds both
+            self._weight_gradients(task, stage)
+            return
         position = self._position(task, stage)
         kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
         waits = self.arrived.pop((kind, task.micro_batch, position), [])
         runs = list(enumerate(self.work.runs[stage][task.chunk]))
         for index, run in runs if is_forward else reversed(runs):
             first, rest = self._before(run, stage, task, index, is_forward)
-            sums = () if is_forward else self._sums(task.micro_batch)
+            is_whole = task.kind is TaskKind.BACKWARD
+            sums = self._sums(task.micro_batch) if is_whole else ()
             share = self._share_of_first(run)
             if self.work.is_data_beside:
                 self._data(sums, run, stage, 1.0 - share, [self.last])
-            self._pass(run, stage, waits + first, rest, is_forward)
+            works = run.passes.forward if is_forward else run.passes.backward
+            if task.kind is TaskKind.BACKWARD_INPUT:
+                works = tuple(replace(w, compute_s=w.compute_s - w.later_s) for w in works)
+            self._pass(works, run, stage, waits + first, rest)
             if self.work.is_data_beside:
                 self._data(sums, run, stage, share, [self.last])
             waits = []
         self._hand_on(stage, position, task.micro_batch, is_forward)
-        if not is_forward and not self.work.is_data_beside:
+        if task.kind is TaskKind.BACKWARD and not self.work.is_data_beside:
+            self._sum_and_wait(task, stage)
+
+    def _weight_gradients(self, task: Task, stage: int) -> None:
+        """Enumerate the weight gradients that were put off, and their sums over replicas."""
+        devices = self.exchanges.stages[stage]
+        for run in self.work.runs[stage][task.chunk][::-1]:
+            later_s = sum(work.later_s for work in run.passes.backward) * run.num_layers
+            self.last[devices] = self.tasks.compute(
+                devices, later_s * self.work.slowness[devices], after=[self.last[devices]],
+                track=COMPUTE, name="weight gradients",
+            )  # fmt: skip
+            if self.work.is_data_beside:
+                self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
+        if not self.work.is_data_beside:
             self._sum_and_wait(task, stage)
 
     def _sum_and_wait(self, task: Task, stage: int) -> None:
@@ -154,10 +173,10 @@ class _StepBuilder:
         return 1.0 / run.num_layers if self.work.is_data_beside else 1.0
 
     def _pass(
-        self, run: Run, stage: int, waits: list[IntArray], at_end: list[IntArray], is_forward: bool
-    ) -> None:
+        self, works: Sequence[Work], run: Run, stage: int, waits: list[IntArray],
+        at_end: list[IntArray],
+    ) -> None:  # fmt: skip
         """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
-        works = run.passes.forward if is_forward else run.passes.backward
         devices = self.exchanges.stages[stage]
         self.begun[devices] = self.last[devices]
         for work in self._in_rounds(merged(works)):
@@ -188,9 +207,9 @@ class _StepBuilder:
             if len({message.kind for message in streamed}) != 1:
                 yield work
                 continue
-            last_s = work.compute_s / self.exchanges.ranks.groups(streamed[0].axis)[0].size
-            yield Work(work.name, work.compute_s - last_s, work.messages)
-            yield Work(work.name, last_s)
+            last = 1.0 / self.exchanges.ranks.groups(streamed[0].axis)[0].size
+            yield work.share(1.0 - last, work.messages)
+            yield work.share(last)
 
     def _wait_for(self, devices: IntArray, waits: Sequence[IntArray]) -> None:
         """Let devices wait for messages before they go on."""
@@ -307,5 +326,5 @@ def merged(works: Sequence[Work]) -> list[Work]:
         if before is None or is_alone or work.messages:
             merged_works.append(work)
         else:
-            merged_works[-1] = Work(before.name, before.compute_s + work.compute_s, before.messages)
+            merged_works[-1] = replace(before, compute_s=before.compute_s + work.compute_s)
     return merged_works
