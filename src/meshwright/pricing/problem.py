@@ -59,14 +59,18 @@ class ProblemOf(ABC, Generic[Work]):
 
     @cached_property
     def engine(self) -> Engine:
-        """What one device does in a second."""
+        """What one device does in a second: the slowest one."""
+        return self.engine_at(min(self.system.slowest_speed_factor, 1.0))
+
+    def engine_at(self, speed_factor: float) -> Engine:
+        """Return what a device does in a second that has a share of its cores."""
         work = self.workload
         return make_engine(
             self.system.chip,
             work.precision,
             work.software,
             self.calibration,
-            speed_factor=min(self.system.slowest_speed_factor, 1.0),
+            speed_factor=speed_factor,
         )
 
     @cached_property

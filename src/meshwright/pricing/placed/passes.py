@@ -51,7 +51,7 @@ class Work:
     compute_s: Any
     """One number, or a column with one for each speed of the devices [s]."""
     messages: tuple[Message, ...] = ()
-    later_s: float = 0.0
+    later_s: Any = 0.0
     """Of the computation: the weight gradient, which a schedule may put off."""
 
     def share(self, part: float, messages: tuple[Message, ...] = ()) -> Work:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.stage import run_lengths
 from meshwright.cost.step import TIME_PARTS
+from meshwright.placement.ranks import Ranks
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.placed.exchanges import Exchanges
-from meshwright.pricing.placed.passes import Message, PiecePasses, piece_passes
+from meshwright.pricing.placed.passes import Message, PiecePasses, Work, piece_passes
 from meshwright.pricing.placed.price import (
     DATA_AXES,
     Choice,
@@ -80,12 +82,18 @@ def simulate_step(
     )
     launch_s = float(np.asarray(problem.calibration.collective_launch_s))
     exchanges = Exchanges(structure, network, price.ranks, bare, launch_s)
-    passes = piece_passes(problem, structure, strategy, network)
+    speeds, speed = _speeds(physical, price.ranks)
+    passes = _columns(
+        [
+            piece_passes(problem, structure, strategy, network, problem.engine_at(factor))
+            for factor in speeds
+        ]
+    )
     total = round(only(price.closed_form.pipeline.pipeline.num_micro_batches))
     num_runs, played = _extent(strategy, total)
 
     def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
-        work = _step_work(problem, structure, strategy, price, passes, physical, num_runs,
+        work = _step_work(problem, structure, strategy, price, passes, speed, num_runs,
                           num_micro_batches)  # fmt: skip
         graph = step_tasks(work, exchanges)
         return graph, simulate(graph, bare)
@@ -101,6 +109,36 @@ def simulate_step(
     return SimulatedStep(sum(parts.values()), parts, graph, timeline, played)
 
 
+def _speeds(physical: Network, ranks: Ranks) -> tuple[list[float], IntArray]:
+    """Return the speed factors of the devices in use, the least first, and each one's number."""
+    factors = np.minimum(physical.speed_factor, 1.0)
+    used = np.unique(factors[ranks.device])
+    return used.tolist(), np.clip(np.searchsorted(used, factors), 0, len(used) - 1)
+
+
+def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
+    """Return the passes of each piece with columns of seconds, and the messages of the slowest.
+
+    Waiting for launches comes last, and not at every speed.
+    """
+
+    def joined(passes: Sequence[Sequence[Work]]) -> tuple[Work, ...]:
+        rows = zip_longest(*passes, fillvalue=Work("launch", 0.0))
+        return tuple(
+            replace(
+                works[0],
+                compute_s=np.array([work.compute_s for work in works]),
+                later_s=np.array([work.later_s for work in works]),
+            )
+            for works in rows
+        )
+
+    return [
+        PiecePasses(joined([p.forward for p in pieces]), joined([p.backward for p in pieces]))
+        for pieces in zip(*by_speed, strict=True)
+    ]
+
+
 def _extent(strategy: Strategy, num_micro_batches: int) -> tuple[int, int]:
     """Return the runs of a chunk and the micro-batches to play."""
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
@@ -113,13 +151,11 @@ def _extent(strategy: Strategy, num_micro_batches: int) -> tuple[int, int]:
 
 def _step_work(
     problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
-    passes: Sequence[PiecePasses], physical: Network, num_runs: int, num_micro_batches: int,
+    passes: Sequence[PiecePasses], speed: IntArray, num_runs: int, num_micro_batches: int,
 ) -> StepWork:  # fmt: skip
     """Return what the stages do in a step of so many micro-batches."""
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[structure.schedule]
-    slowest = min(problem.system.slowest_speed_factor, 1.0)
-    speed = np.where(physical.speed_factor > 0, physical.speed_factor, 1.0)
     gather, reduce_, sums = _data_messages(problem, structure, strategy, price)
     is_whole = structure.zero_stage == 3
     return StepWork(
@@ -132,7 +168,7 @@ def _step_work(
         after_backward=reduce_ if structure.zero_stage >= 2 else (),
         after_last_backward=sums if structure.zero_stage >= 2 else (*reduce_, *sums),
         is_data_beside=structure.overlap_data_parallel,
-        slowness=slowest / speed,
+        speed=speed,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ class StepWork:
     """Those that carry the gradients of the step, once a run has had its last backward pass."""
     is_data_beside: bool
     """Data-parallel messages run beside computation; otherwise it waits for them."""
-    slowness: FloatArray
-    """By device: time of a computation over that of the slowest device, at most 1."""
+    speed: IntArray
+    """By device: its row in the seconds of a computation, which has one for each speed."""
 
 
 def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
@@ -145,9 +146,9 @@ class _StepBuilder:
         """Enumerate the weight gradients that were put off, and their sums over replicas."""
         devices = self.exchanges.stages[stage]
         for run in self.work.runs[stage][task.chunk][::-1]:
-            later_s = sum(work.later_s for work in run.passes.backward) * run.num_layers
+            later_s = sum(work.later_s for work in run.passes.backward)
             self.last[devices] = self.tasks.compute(
-                devices, later_s * self.work.slowness[devices], after=[self.last[devices]],
+                devices, self._seconds(later_s, run, devices), after=[self.last[devices]],
                 track=COMPUTE, name="weight gradients",
             )  # fmt: skip
             if self.work.is_data_beside:
@@ -188,7 +189,7 @@ class _StepBuilder:
                 for message in work.messages
                 if message.is_beside
             ]
-            seconds = work.compute_s * run.num_layers * self.work.slowness[devices]
+            seconds = self._seconds(work.compute_s, run, devices)
             after = [self.last[devices], *(wait[devices] for wait in waits)]
             ended = self.tasks.compute(devices, seconds, after=after, track=COMPUTE,
                                        name=work.name)  # fmt: skip
@@ -196,6 +197,11 @@ class _StepBuilder:
             waits = [entry for sent in beside for entry in sent]
         if waits or at_end:
             self._wait_for(devices, waits + at_end)
+
+    def _seconds(self, compute_s: Any, run: Run, devices: IntArray) -> FloatArray:
+        """Return what the layers of a run take on each device, in one operator [s]."""
+        seconds: FloatArray = np.atleast_1d(compute_s)[self.work.speed[devices]] * run.num_layers
+        return seconds
 
     def _in_rounds(self, works: Sequence[Work]) -> Iterator[Work]:
         """Yield works with the last round of those that stream apart: nothing travels beside it.

@@ -1,0 +1,374 @@
+"""A simulated step against the price of the same placement, and against pipelines by hand.
+
+What waits for its messages agrees to the last digits: collectives and streams alone take what their
+closed forms say. What runs beside computation lies between nothing hidden and all hidden; where
+exactly is what is simulated.
+"""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
+from small_problems import chip, model, problem
+
+from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.placed import simulated as simulated_module
+from meshwright.pricing.placed.exchanges import Exchanges
+from meshwright.pricing.placed.passes import Message, PiecePasses, Work, piece_passes
+from meshwright.pricing.placed.price import only, physical_network
+from meshwright.pricing.placed.step_tasks import COMPUTE, Run, StepWork, step_tasks
+from meshwright.schedule import schedules
+from meshwright.schedule.timeline import StageTimes, build_timeline
+from meshwright.simulation.critical_path import critical_path, seconds_by_track
+from meshwright.simulation.run import simulate
+from meshwright.spec.chip import MemoryLevel
+from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.strategy import (
+    Recompute,
+    ScheduleKind,
+    Streamed,
+    StreamForm,
+    Structure,
+    make_strategy,
+)
+
+EXACT = {"rel": 1e-9}
+FAST_MEMORY = chip(
+    ROOM, memories=(MemoryLevel(name="hbm", capacity_bytes=ROOM, bandwidth_bytes_per_s=1e16),)
+)
+WAITS = Structure(overlap_data_parallel=False)
+
+
+def real_problem(*sides, **fields):
+    """Return a problem with launches, latencies and jitter."""
+    return problem(on=grid_system(*sides, latency_s=1e-6), **fields)
+
+
+def agrees(asked, strategy, structure):
+    price, step = simulated(asked, strategy, structure)
+    assert step.step_time_s == pytest.approx(step_s(price.contended), **EXACT)
+    return price, step
+
+
+@pytest.mark.parametrize("recompute", list(Recompute))
+@pytest.mark.parametrize("make", [grid_problem, real_problem])
+def test_one_device_takes_what_it_computes(make, recompute):
+    price, step = agrees(make(2, 2), make_strategy(), Structure(recompute=recompute))
+    priced = {name: only(getattr(price.contended.step.time, name)) for name in TIME_PARTS}
+    assert step.time_parts_s == pytest.approx(priced, abs=1e-15)
+
+
+@pytest.mark.parametrize("sides", [(2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)])
+def test_collectives_that_are_waited_for_take_their_closed_form(sides):
+    """tp without sequence parallelism: sums of activations before the next operator."""
+    tp = sides[0] * sides[1]
+    structure = Structure(sequence_parallel=False)
+    agrees(real_problem(*sides), make_strategy(tp=tp), structure)
+    agrees(grid_problem(*sides), make_strategy(tp=tp), structure)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(("sides", "degree"), [((2, 1), 2), ((4, 1), 4), ((4, 2), 8)])
+def test_data_parallel_messages_that_are_waited_for_take_their_closed_form(
+    sides, degree, zero_stage
+):
+    structure = replace(WAITS, zero_stage=zero_stage)
+    agrees(grid_problem(*sides), make_strategy(dp_shard=degree), structure)
+
+
+@pytest.mark.parametrize("bandwidth", [1e10, 1e11, 1e12])
+@pytest.mark.parametrize("sides", [(2, 1), (2, 2), (4, 2)])
+def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
+    """Without waits for the main memory: rounds of compute and links, the last one without link."""
+    asked = grid_problem(*sides, chip=FAST_MEMORY, bandwidth=bandwidth)
+    strategy = make_strategy(tatp=sides[0] * sides[1])
+    agrees(asked, strategy, Structure(streamed=Streamed.INPUTS))
+
+
+@pytest.mark.parametrize("form", list(StreamForm))
+@pytest.mark.parametrize("streamed", [Streamed.WEIGHTS, Streamed.INPUTS])
+@pytest.mark.parametrize("sides", [(4, 1), (2, 2), (4, 2)])
+def test_streams_agree_within_a_fifth(sides, streamed, form):
+    """Faster: rounds that wait for memory, the way back of attention, and rounds in which items
+    and sums meet are not played. Slower: waits of items and of sums on a ring follow each other."""
+    structure = Structure(streamed=streamed, stream_form=form)
+    strategy = make_strategy(tatp=sides[0] * sides[1])
+    price, step = simulated(grid_problem(*sides), strategy, structure)
+    assert 0.8 < step.step_time_s / step_s(price.contended) < 1.1
+
+
+def beside_s(asked, strategy, structure, price):
+    """Return the seconds of all messages that run beside operators, if nothing hid them [s]."""
+    groups = groups_of(asked, strategy, price)
+    physical = physical_network(asked)
+    exchanges = Exchanges(structure, groups, price.ranks, physical, 0.0)
+    total_s = 0.0
+    pattern = asked.model.layer_pattern
+    passes = piece_passes(asked, structure, strategy, groups)
+    for index, piece in enumerate(passes):
+        times = pattern.count(index) if index < len(passes) - 2 else 1
+        for work in (*piece.forward, *piece.backward):
+            for message in work.messages:
+                if message.is_beside:
+                    exchange = exchanges.of(message, 0)
+                    sizes = exchange.num_bytes(message.num_bytes, 1.0)
+                    load = exchange.routes.link_load_bytes(sizes, physical)
+                    busiest_s = (load / physical.bandwidth_bytes_per_s).max()
+                    total_s += times * (busiest_s + exchange.waits_s(message.num_bytes, 1.0))
+    return total_s * only(price.closed_form.pipeline.pipeline.num_micro_batches)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+@pytest.mark.parametrize("sides", [(2, 1), (4, 1), (4, 2)])
+def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlaps):
+    """A gathered input hides under its own operator; the price gives it a share of the layer."""
+    asked, strategy = grid_problem(*sides), make_strategy(tp=sides[0] * sides[1])
+    structure = Structure(overlap_tensor_parallel=overlaps)
+    price, step = simulated(asked, strategy, structure)
+    beside = beside_s(asked, strategy, structure, price)
+    assert beside > 0.0
+    assert abs(step.step_time_s - step_s(price.contended)) <= beside
+    assert step.step_time_s == pytest.approx(step_s(price.contended), rel=0.08)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("degrees", [{"dp_shard": 8}, {"dp_shard": 4, "dp_replicate": 2},
+                                     {"dp_shard": 2, "tp": 4}, {"dp_shard": 2, "pp": 4},
+                                     {"dp_shard": 4, "tatp": 2}])  # fmt: skip
+def test_data_parallel_messages_beside_computation_are_never_waited_for_longer(degrees, zero_stage):
+    asked, strategy = grid_problem(4, 2), make_strategy(**degrees)
+    beside = Structure(zero_stage=zero_stage, sequence_parallel=False)
+    waited = replace(beside, overlap_data_parallel=False)
+    price = placed(asked, strategy, beside)
+    step_beside = simulated(asked, strategy, beside, price)[1]
+    step_waited = simulated(asked, strategy, waited, price)[1]
+    nothing_s = step_waited.step_time_s - step_waited.time_parts_s["dp_comm_s"]
+    assert step_beside.step_time_s <= step_waited.step_time_s * (1 + 1e-9)
+    assert step_beside.step_time_s >= 0.9 * nothing_s
+    assert step_beside.time_parts_s["dp_comm_s"] > 0.0
+
+
+def test_the_last_gradients_of_a_layer_show_by_hand():
+    """Two replicas without ZeRO, one layer: its gradients leave when the whole layer is done, and
+    the embedding, which comes last, hides what it takes to compute."""
+    asked = grid_problem(2, 1, spec=model(num_layers=1), global_batch_size=2)
+    strategy, structure = make_strategy(dp_shard=2), Structure(zero_stage=0)
+    price, step = simulated(asked, strategy, structure)
+    layer, embedding, _ = piece_passes(
+        asked, structure, strategy, groups_of(asked, strategy, price)
+    )
+    hidden_s = sum(work.compute_s for work in embedding.backward)
+    params = only(price.closed_form.pipeline.heaviest.dense_params)
+    sent_s = params * asked.workload.optimizer.reduced_gradient_bytes_per_param / 1e11
+    assert step.time_parts_s["dp_comm_s"] == pytest.approx(sent_s - hidden_s, rel=1e-9)
+    assert layer.forward
+
+
+def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, num_micro_batches):
+    """Return the step of a pipeline whose stages take given times, on a snake of a mesh."""
+    sides = {2: (2, 1), 3: (3, 1), 4: (2, 2)}[num_stages]
+    asked = grid_problem(*sides)
+    strategy = make_strategy(pp=num_stages, num_virtual_stages=chunks)
+    structure = Structure(schedule=schedule)
+    price = placed(asked, strategy, structure)
+    physical = physical_network(asked)
+    exchanges = Exchanges(structure, groups_of(asked, strategy, price), price.ranks, physical, 0.0)
+
+    def runs(stage):
+        passes = PiecePasses(
+            (Work("forward", forward_s[stage] / chunks),),
+            (Work("backward", backward_s[stage] / chunks),),
+        )
+        return [[Run(passes, 1.0, 0.0)] for _ in range(chunks)]
+
+    orders = [
+        schedules[schedule].order(stage, num_stages, chunks, num_micro_batches)
+        for stage in range(num_stages)
+    ]
+    work = StepWork(
+        runs=[runs(stage) for stage in range(num_stages)],
+        orders=orders,
+        send=Message("pp", CollectiveKind.SEND, send_bytes),
+        before_step=(), before_forward=(), before_backward=(), after_backward=(),
+        after_last_backward=(), is_data_beside=True,
+        speed=np.zeros(physical.num_devices, dtype=np.int64),
+    )  # fmt: skip
+    return simulate(step_tasks(work, exchanges), physical).makespan_s
+
+
+def blocking(forward_s, backward_s, send_s):
+    """Return stage times in which a stage waits for the sends that it really has."""
+    last = len(forward_s) - 1
+    forward = [t + send_s * (stage < last) for stage, t in enumerate(forward_s)]
+    backward = [t + send_s * (stage > 0) for stage, t in enumerate(backward_s)]
+    return StageTimes(forward, backward, 0.0)
+
+
+@pytest.mark.parametrize("schedule", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pipeline_takes_what_its_timeline_says(seed, schedule):
+    chance = random.Random(seed)
+    stages, count = chance.choice([2, 3, 4]), chance.randint(1, 9)
+    forward_s = [chance.uniform(0.5, 2.0) for _ in range(stages)]
+    backward_s = [chance.uniform(1.0, 3.0) for _ in range(stages)]
+    send_s = chance.choice([0.0, 0.25, 3.0])
+    found = of_stages(stages, 1, forward_s, backward_s, send_s * 1e11, schedule, count)
+    times = blocking(forward_s, backward_s, send_s)
+    expected = build_timeline(schedules[schedule], stages, 1, count, times)
+    assert found == pytest.approx(expected.makespan_s, **EXACT)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_interleaved_pipeline_takes_what_its_timeline_says(seed):
+    """Sends run beside the next chunk; on a cycle of four no two of them share a link."""
+    chance = random.Random(seed)
+    stages, chunks = 4, chance.choice([2, 3])
+    count = stages * chance.randint(1, 3)
+    forward_s = [chance.uniform(2.0, 3.0) for _ in range(stages)]
+    backward_s = [chance.uniform(3.0, 5.0) for _ in range(stages)]
+    send_s = chance.choice([0.0, 0.1, 0.5])
+    kind = ScheduleKind.INTERLEAVED
+    found = of_stages(stages, chunks, forward_s, backward_s, send_s * 1e11, kind, count)
+    times = StageTimes(forward_s, backward_s, 0.0, send_s=send_s)
+    expected = build_timeline(schedules[kind], stages, chunks, count, times)
+    assert found == pytest.approx(expected.makespan_s, **EXACT)
+
+
+@pytest.mark.parametrize("schedule", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
+@pytest.mark.parametrize("speeds", [{}, {1: 0.5}, {0: 0.5, 1: 0.8}])
+def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
+    """A stage computes at the rate of its own device; the price lets the slowest set the pace."""
+    asked = grid_problem(2, 1, speed_factors=speeds)
+    strategy, structure = make_strategy(pp=2), Structure(schedule=schedule)
+    price, step = simulated(asked, strategy, structure)
+    groups = groups_of(asked, strategy, price)
+
+    def stage_s(direction, stage):
+        engine = asked.engine_at(speeds.get(stage, 1.0))
+        layer, *edges = piece_passes(asked, structure, strategy, groups, engine)
+        works = [*getattr(layer, direction) * 2, *getattr(edges[stage], direction)]
+        return sum(work.compute_s for work in works)
+
+    forward_s = [stage_s("forward", 0), stage_s("forward", 1)]
+    backward_s = [stage_s("backward", 0), stage_s("backward", 1)]
+    send_s = asked.engine.activation_bytes * 64 * 64 / 1e11
+    count = int(only(price.closed_form.pipeline.pipeline.num_micro_batches))
+    times = blocking(forward_s, backward_s, send_s)
+    expected_s = build_timeline(schedules[schedule], 2, 1, count, times).makespan_s
+    assert step.timeline.makespan_s == pytest.approx(expected_s, **EXACT)
+    update_s = only(price.contended.step.time.optimizer_s)
+    assert step.step_time_s == pytest.approx(expected_s + update_s, **EXACT)
+    assert price.ranks.device.reshape(-1).tolist() == [0, 1]
+    if speeds:
+        assert step.step_time_s < step_s(price.contended)
+
+
+def test_members_of_a_group_wait_for_the_slow_one():
+    """tp on two devices of which one runs at half rate: the same as if both did."""
+    structure = Structure(sequence_parallel=False)
+    one = agrees(grid_problem(2, 1, speed_factors={1: 0.5}), make_strategy(tp=2), structure)
+    both = agrees(
+        grid_problem(2, 1, speed_factors={0: 0.5, 1: 0.5}), make_strategy(tp=2), structure
+    )
+    assert one[1].step_time_s == pytest.approx(both[1].step_time_s, **EXACT)
+
+
+def test_a_slow_device_that_no_rank_runs_on_slows_nothing_that_is_played():
+    structure, strategy = Structure(sequence_parallel=False), make_strategy(tp=2)
+    slow = simulated(grid_problem(3, 1, speed_factors={2: 0.25}), strategy, structure)[1]
+    fast = simulated(grid_problem(3, 1), strategy, structure)[1]
+    assert slow.timeline.makespan_s == pytest.approx(fast.timeline.makespan_s, **EXACT)
+    assert sum(slow.time_parts_s.values()) == pytest.approx(slow.step_time_s, **EXACT)
+    assert slow.step_time_s == pytest.approx(fast.step_time_s, **EXACT)
+
+
+MIXED = [
+    ({"tp": 2, "pp": 2, "dp_shard": 2}, Structure(zero_stage=3, recompute=Recompute.FULL)),
+    ({"tatp": 4, "dp_shard": 2}, Structure(zero_stage=2, sequence_parallel=False)),
+    ({"cp": 2, "pp": 4}, Structure(schedule=ScheduleKind.GPIPE, sequence_parallel=False)),
+    ({"pp": 4, "dp_shard": 2, "num_virtual_stages": 2},
+     Structure(schedule=ScheduleKind.INTERLEAVED, sequence_parallel=False, zero_stage=0)),
+    ({"dp_shard": 4, "dp_replicate": 2}, replace(WAITS, zero_stage=3, sequence_parallel=False)),
+]  # fmt: skip
+
+
+@pytest.fixture(params=range(len(MIXED)), scope="module")
+def played(request):
+    degrees, structure = MIXED[request.param]
+    spec = model(num_layers=8)
+    asked = grid_problem(4, 2, spec=spec, global_batch_size=8, speed_factors={3: 0.7})
+    return (asked, *simulated(asked, make_strategy(**degrees), structure))
+
+
+def test_links_carry_every_message_over_all_of_its_hops(played):
+    asked, _, step = played
+    physical, graph = physical_network(asked), step.graph
+    expected = graph.routes.link_load_bytes(graph.num_bytes, physical)
+    np.testing.assert_allclose(step.timeline.carried_bytes(physical.num_links), expected, rtol=1e-6)
+    assert expected.max() > 0
+
+
+def test_no_device_computes_two_things_at_once(played):
+    _, price, step = played
+    graph, timeline = step.graph, step.timeline
+    computes = graph.track == graph.tracks.index(COMPUTE)
+    for device in price.ranks.device.reshape(-1).tolist():
+        mine = np.flatnonzero(computes & (graph.device == device))
+        order = mine[np.argsort(timeline.start_s[mine], kind="stable")]
+        ends, starts = timeline.end_s[order][:-1], timeline.start_s[order][1:]
+        assert (starts >= ends - 1e-15).all()
+        assert len(mine)
+    used = set(graph.device[computes].tolist())
+    assert used == set(price.ranks.device.reshape(-1).tolist())
+
+
+def test_the_critical_path_sums_to_the_makespan(played):
+    _, _, step = played
+    path = critical_path(step.graph, step.timeline)
+    seconds = seconds_by_track(step.graph, step.timeline, path)
+    assert sum(seconds.values()) == pytest.approx(step.timeline.makespan_s, **EXACT)
+    ends, starts = step.timeline.end_s[path], step.timeline.start_s[path]
+    np.testing.assert_allclose(starts[:-1], ends[1:], atol=1e-15)
+
+
+def test_parts_sum_to_the_step_and_none_is_negative(played):
+    _, price, step = played
+    assert tuple(step.time_parts_s) == TIME_PARTS
+    assert sum(step.time_parts_s.values()) == pytest.approx(step.step_time_s, **EXACT)
+    assert min(step.time_parts_s.values()) >= 0.0
+    assert step.step_time_s >= step.timeline.makespan_s
+    assert 0.6 < step.step_time_s / step_s(price.contended) < 1.2
+
+
+@pytest.mark.parametrize(("degrees", "structure", "rel"), [
+    ({"tp": 4}, Structure(sequence_parallel=False), 1e-9),
+    ({"tp": 4}, Structure(), 1e-9),
+    ({"pp": 2}, Structure(sequence_parallel=False), 1e-9),
+    ({"pp": 4}, Structure(schedule=ScheduleKind.GPIPE, sequence_parallel=False), 1e-9),
+    ({"pp": 2, "dp_shard": 2}, Structure(sequence_parallel=False), 0.02),
+    ({"dp_shard": 2, "tp": 2}, Structure(zero_stage=3, sequence_parallel=False), 0.02),
+])  # fmt: skip
+def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, structure, rel):
+    """Each one that is left out repeats the last ones; layers of a stage pass as one run then, so
+    what travels layer by layer hides a little less or more."""
+    asked = grid_problem(2, 2, global_batch_size=32)
+    strategy = make_strategy(**degrees)
+    price, everything = simulated(asked, strategy, structure)
+    monkeypatch.setattr(simulated_module, "MOST_TASKS", 1)
+    few = simulated(asked, strategy, structure, price)[1]
+    assert few.num_micro_batches < everything.num_micro_batches
+    assert everything.num_micro_batches == 32 / strategy.dp
+    assert few.step_time_s == pytest.approx(everything.step_time_s, rel=rel)
+
+
+def test_a_dead_link_makes_a_step_longer():
+    """Four replicas on 2x2 whose wire 0-1 is dead: messages go round, and share the others."""
+    strategy, structure = make_strategy(dp_shard=4), replace(WAITS, zero_stage=1)
+    whole = simulated(grid_problem(2, 2), strategy, structure)
+    cut = simulated(grid_problem(2, 2, dead_links=((0, 1),)), strategy, structure)
+    assert cut[1].step_time_s > whole[1].step_time_s
+    assert cut[0].contention.num_rerouted > 0
+    assert max(cut[0].contention.slowdown.values()) > 1.0
+    assert cut[1].step_time_s == pytest.approx(step_s(cut[0].contended), rel=0.15)
