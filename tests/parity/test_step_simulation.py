@@ -60,7 +60,7 @@ def test_one_device_takes_what_it_computes(make, recompute):
     assert step.time_parts_s == pytest.approx(priced, abs=1e-15)
 
 
-@pytest.mark.parametrize("sides", [(2, 1), (3, 1), (4, 1), (2, 2), (4, 2), (3, 3)])
+@pytest.mark.parametrize("sides", [(2, 1), (3, 1), (2, 2), (4, 2)])
 def test_collectives_that_are_waited_for_take_their_closed_form(sides):
     """tp without sequence parallelism: sums of activations before the next operator."""
     tp = sides[0] * sides[1]
@@ -78,7 +78,7 @@ def test_data_parallel_messages_that_are_waited_for_take_their_closed_form(
     agrees(grid_problem(*sides), make_strategy(dp_shard=degree), structure)
 
 
-@pytest.mark.parametrize("bandwidth", [1e10, 1e11, 1e12])
+@pytest.mark.parametrize("bandwidth", [1e10, 1e11])
 @pytest.mark.parametrize("sides", [(2, 1), (2, 2), (4, 2)])
 def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
     """Without waits for the main memory: rounds of compute and links, the last one without link."""
@@ -87,6 +87,7 @@ def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
     agrees(asked, strategy, Structure(streamed=Streamed.INPUTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", list(StreamForm))
 @pytest.mark.parametrize("streamed", [Streamed.WEIGHTS, Streamed.INPUTS])
 @pytest.mark.parametrize("sides", [(4, 1), (2, 2), (4, 2)])
@@ -133,7 +134,10 @@ def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlap
     assert step.step_time_s == pytest.approx(step_s(price.contended), rel=0.08)
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "zero_stage",
+    [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3],
+)
 @pytest.mark.parametrize("degrees", [{"dp_shard": 8}, {"dp_shard": 4, "dp_replicate": 2},
                                      {"dp_shard": 2, "tp": 4}, {"dp_shard": 2, "pp": 4},
                                      {"dp_shard": 4, "tatp": 2}])  # fmt: skip
@@ -353,13 +357,13 @@ def test_parts_sum_to_the_step_and_none_is_negative(played):
 def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, structure, rel):
     """Each one that is left out repeats the last ones; layers of a stage pass as one run then, so
     what travels layer by layer hides a little less or more."""
-    asked = grid_problem(2, 2, global_batch_size=32)
+    asked = grid_problem(2, 2, global_batch_size=24)
     strategy = make_strategy(**degrees)
     price, everything = simulated(asked, strategy, structure)
     monkeypatch.setattr(simulated_module, "MOST_TASKS", 1)
     few = simulated(asked, strategy, structure, price)[1]
     assert few.num_micro_batches < everything.num_micro_batches
-    assert everything.num_micro_batches == 32 / strategy.dp
+    assert everything.num_micro_batches == 24 / strategy.dp
     assert few.step_time_s == pytest.approx(everything.step_time_s, rel=rel)
 
 

@@ -76,9 +76,16 @@ class Exchanges:
         self.structure, self.groups, self.ranks, self.network = structure, groups, ranks, network
         self.launch_s = launch_s
         self._known: dict[tuple[object, ...], Exchange] = {}
+        self._of: dict[tuple[Message, int], Exchange] = {}
 
     def of(self, message: Message, stage: int) -> Exchange:
         """Return the exchange of a message among the devices of one pipeline stage."""
+        if (message, stage) not in self._of:
+            self._of[message, stage] = self._find(message, stage)
+        return self._of[message, stage]
+
+    def _find(self, message: Message, stage: int) -> Exchange:
+        """Return the exchange of a message; those that differ in their bytes alone share one."""
         group = scalar_group(self.groups.group(message.axis))
         name = stream_of(self.structure, group) if message.is_stream else best_algorithm(
             message.kind, message.num_bytes, group
