@@ -12,6 +12,8 @@ from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec
 from meshwright.topology.torus import Torus
 
+pytestmark = pytest.mark.slow
+
 LINK = LinkSpec(1e9, 1e-6, 1e3)
 GRIDS = {
     "line of 5": (Mesh, (1, 5)),

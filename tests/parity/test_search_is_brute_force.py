@@ -11,6 +11,7 @@ from itertools import count, permutations, product
 
 import numpy as np
 import pytest
+from sampled import sampled
 from small_problems import random_problem
 
 from meshwright.pricing.price import price_columns, price_one
@@ -276,7 +277,7 @@ def agree(problem, allowed, plans):
         assert not is_refused(problem, found.structure, stack([found.strategy])).any()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", sampled(SEEDS, 25))
 def test_search_returns_the_optimum_of_a_plain_loop(seed):
     agree(*space_of(seed))
 

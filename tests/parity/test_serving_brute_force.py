@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
@@ -102,7 +103,7 @@ def brute_force(question):
     return np.concatenate(found, axis=1)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", sampled(range(60), 12))
 def test_search_is_brute_force(seed):
     question = random_problem(seed)
     latency, rate, whole = brute_force(question)
@@ -138,7 +139,7 @@ def columns_of(record):
             yield from columns_of(getattr(record, entry.name))
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 4))
+@pytest.mark.parametrize("seed", sampled(range(0, 60, 4), 4))
 def test_one_row_is_its_row_of_the_column(seed):
     question = random_problem(seed)
     rows = list(every_strategy(question))

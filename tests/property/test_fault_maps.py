@@ -10,6 +10,8 @@ from meshwright.placement.faults.maps import FaultRates, classify, random_faults
 from meshwright.placement.faults.recovery import Action, recover
 from meshwright.placement.placement import hop_distances
 
+pytestmark = pytest.mark.slow
+
 NUM_MAPS = 500
 NETWORKS = {(4, 8): grid(4, 8), (6, 8): grid(6, 8)}
 LIMIT = 2_000

@@ -19,6 +19,8 @@ from meshwright.catalog.systems import load_system_file
 from meshwright.catalog.workloads import OptimizerFile
 from meshwright.spec.chip import ChipSpec
 
+pytestmark = pytest.mark.slow
+
 LOADERS = {
     "chips": load_chip,
     "systems": lambda path: load_system_file(Path(path)),

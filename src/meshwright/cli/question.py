@@ -32,6 +32,8 @@ CHOICES = {
     "zero_stage": ("0", "1", "2", "3"),
     "sequence_parallel": ("on", "off"),
     "overlap_data_parallel": ("on", "off"),
+    "streamed": ("auto", "weights", "inputs"),
+    "stream_form": ("auto", "hold", "stream", "cycle", "ring", "folded_ring"),
 }
 STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
                   "cuda_graphs", "async_tp", "dropout")  # fmt: skip
@@ -39,7 +41,7 @@ STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "im
 ASKED = ("model", "on", "workload", *STATED_IN_FILE)
 FIXED = (*DEGREES, *OTHER_DEGREES, *CHOICES)
 _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp",
-              "overlap_data_parallel": "dp-overlap"}  # fmt: skip
+              "overlap_data_parallel": "dp-overlap", "stream_form": "stream-form"}  # fmt: skip
 
 
 def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
@@ -267,11 +269,19 @@ def _degree(name: str, text: str) -> object:
 
 def _choice(name: str, text: str) -> object:
     """Return one value of a structural choice."""
-    from meshwright.strategy.strategy import ContextKind, Offload, Recompute, ScheduleKind
+    from meshwright.strategy.strategy import (
+        ContextKind,
+        Offload,
+        Recompute,
+        ScheduleKind,
+        Streamed,
+        StreamForm,
+    )
 
     one_of(option_of(name), text, CHOICES[name])
     kinds = {"recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
-             "offload": Offload, "zero_stage": int}  # fmt: skip
+             "offload": Offload, "zero_stage": int, "streamed": Streamed,
+             "stream_form": StreamForm}  # fmt: skip
     return text == "on" if name not in kinds else kinds[name](text)
 
 
@@ -305,6 +315,8 @@ def strategy_of(
         recompute=one.get("recompute", Recompute.NONE),
         schedule=one.get("schedule", default),
         offload=one.get("offload", Structure.offload),
+        streamed=one.get("streamed", Structure.streamed),
+        stream_form=one.get("stream_form", Structure.stream_form),
         overlap_data_parallel=one.get("overlap_data_parallel", True),
         overlap_tensor_parallel=overlap_tensor_parallel,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -36,13 +37,14 @@ from meshwright.strategy.strategy import (
     Recompute,
     ScheduleKind,
     StrategyColumns,
+    Streamed,
+    StreamForm,
     Structure,
     take,
 )
 
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 """ZeRO stage, and whether weights are dropped between forward and backward pass."""
-
 
 EXPERTS_REGROUP = "ep-devices"
 """Rule on which members of one family differ."""
@@ -98,6 +100,13 @@ class SearchSpace:
         That is never slower: what is hidden costs only a share of itself.
         """
         return self.choices.keeps("overlap_data_parallel", True)
+
+    @property
+    def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
+        """What streams and in which form: left open, unless it is fixed."""
+        streamed = self.choices.allowed.get("streamed", ("auto",))
+        forms = self.choices.allowed.get("stream_form", ("auto",))
+        return tuple((Streamed(str(s)), StreamForm(str(f))) for s, f in product(streamed, forms))
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
@@ -162,24 +171,29 @@ def layout_structures(space: SearchSpace) -> Iterator[Structure]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
     overlap = space.problem.workload.software.async_tensor_parallel
-    for sequence_parallel in (True, False):
-        for kind in ContextKind:
-            if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
-                yield Structure(
-                    sequence_parallel=sequence_parallel,
-                    context_kind=kind,
-                    zero_stage=0,
-                    overlap_data_parallel=space.overlaps_data_parallel,
-                    overlap_tensor_parallel=overlap,
-                )
+    kinds = product((True, False), ContextKind, space.stream_choices)
+    for sequence_parallel, kind, (streamed, form) in kinds:
+        if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
+            yield Structure(
+                sequence_parallel=sequence_parallel,
+                context_kind=kind,
+                zero_stage=0,
+                overlap_data_parallel=space.overlaps_data_parallel,
+                overlap_tensor_parallel=overlap,
+                streamed=streamed,
+                stream_form=form,
+            )
 
 
-def rows_of_layout(columns: StrategyColumns, structure: Structure) -> BoolArray:
+def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Structure) -> BoolArray:
     """Return the rows for which a structure is not another one under a different name.
 
-    Without tp there is no sequence parallelism, without cp only one kind of it.
+    Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
+    kind of stream.
     """
     keep = np.ones(len(columns.tp), dtype=bool)
+    if (structure.streamed, structure.stream_form) != space.stream_choices[0]:
+        keep &= columns.tatp > 1
     if structure.sequence_parallel:
         keep &= columns.tp > 1
     if structure.context_kind is ContextKind.ULYSSES:
@@ -268,7 +282,7 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
 def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> Iterator[Families]:
     """Yield the legal families of each structure for one number of devices."""
     for layout in layout_structures(space):
-        rows = take(columns, rows_of_layout(columns, layout))
+        rows = take(columns, rows_of_layout(space, columns, layout))
         legal = []
         for kind in schedules_of(space):
             chosen = take(rows, rows_of_schedule(rows, kind))

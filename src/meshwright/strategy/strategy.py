@@ -164,6 +164,7 @@ def plan_string(strategy: Strategy, structure: Structure) -> str:
     replicated = " hybrid" if strategy.dp_replicate > 1 else ""
     if structure.zero_stage == 3 and not structure.reshard_after_forward:
         replicated += " no-reshard"
+    is_streamed = strategy.tatp > 1
     choices = (
         ("sp", structure.sequence_parallel and strategy.tp > 1),
         (f"zero{structure.zero_stage}{replicated}",
@@ -172,6 +173,9 @@ def plan_string(strategy: Strategy, structure: Structure) -> str:
         (str(structure.schedule), strategy.pp > 1),
         (f"recompute={structure.recompute}", True),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
+        (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),
+        (f"form={structure.stream_form}",
+         is_streamed and structure.stream_form is not StreamForm.AUTO),
     )  # fmt: skip
     return ", ".join([_degrees_string(strategy), *(word for word, is_used in choices if is_used)])
 

@@ -4,6 +4,8 @@ import pytest
 
 from meshwright.studies.textbook_3d import Textbook3D, printed_block
 
+pytestmark = pytest.mark.slow
+
 PRINTED = """
 devices D : 64
 feasible configurations : 28
