@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
+from meshwright.plans.placements import placement_faults
 from meshwright.plans.plan import FORMAT, Candidate, Plan, Segment, WhyNot
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -81,11 +82,11 @@ def from_json(text: str, origin: str = "plan") -> Plan:
     data = parsed(text, origin)
     _drop_derived(data)
     plan = validated(_adapter(), data, origin)
-    faults = [
-        fault
-        for path, candidate in _candidates_of(plan)
-        for fault in candidate_faults(path, candidate)
-    ]
+    listed = list(_candidates_of(plan))
+    faults = [fault for path, entry in listed for fault in candidate_faults(path, entry)]
+    if not faults:
+        for path, entry in listed:
+            faults += placement_faults(f"{path}.placement", entry, plan.system)
     if faults:
         raise SpecError(faults, origin=origin)
     return plan

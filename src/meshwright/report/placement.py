@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from meshwright.base.units import format_seconds
 from meshwright.plans import Placement
@@ -52,14 +53,25 @@ def _waits(placement: Placement) -> str:
 def hottest_lines(placement: Placement) -> Iterator[str]:
     """Yield the busiest links and who shares them."""
     yield "hottest links, in the backward pass of a micro-batch"
-    columns = placement.grid_shape[-1]
     for link in placement.hottest_links:
         ends = " -> ".join(
-            f"{device} (row {device // columns}, column {device % columns})"
-            for device in (link.source, link.target)
+            _node(device, placement.grid_shape) for device in (link.source, link.target)
         )
         shares = ", ".join(
             f"{axis} {seconds / link.busy_s:.0%}"
             for axis, seconds in sorted(link.by_axis_s.items(), key=lambda item: -item[1])
         )
         yield from wrapped(f"  {format_seconds(link.busy_s):>8}  ", f"{ends}: {shares}")
+
+
+def _node(number: int, grid_shape: tuple[int, ...]) -> str:
+    """Return a device and where it is on the grid; nodes beyond the devices are IO dies."""
+    if number >= prod(grid_shape):
+        return f"IO die {number - prod(grid_shape)}"
+    at, rest = [], number
+    for side in grid_shape[::-1]:
+        rest, place = divmod(rest, side)
+        at.append(place)
+    if len(at) == 2:
+        return f"{number} (row {at[1]}, column {at[0]})"
+    return f"{number} ({', '.join(map(str, at[::-1]))})"
