@@ -135,8 +135,7 @@ def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlap
 
 
 @pytest.mark.parametrize(
-    "zero_stage",
-    [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow), 3],
+    "zero_stage", [*(pytest.param(z, marks=pytest.mark.slow) for z in range(3)), 3]
 )
 @pytest.mark.parametrize("degrees", [{"dp_shard": 8}, {"dp_shard": 4, "dp_replicate": 2},
                                      {"dp_shard": 2, "tp": 4}, {"dp_shard": 2, "pp": 4},
@@ -211,7 +210,7 @@ def blocking(forward_s, backward_s, send_s):
 
 
 @pytest.mark.parametrize("schedule", [ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_pipeline_takes_what_its_timeline_says(seed, schedule):
     chance = random.Random(seed)
     stages, count = chance.choice([2, 3, 4]), chance.randint(1, 9)
@@ -224,7 +223,7 @@ def test_a_pipeline_takes_what_its_timeline_says(seed, schedule):
     assert found == pytest.approx(expected.makespan_s, **EXACT)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(5))
 def test_an_interleaved_pipeline_takes_what_its_timeline_says(seed):
     """Sends run beside the next chunk; on a cycle of four no two of them share a link."""
     chance = random.Random(seed)

@@ -85,7 +85,8 @@ def test_a_trace_is_json_with_devices_and_axes(capsys, plan_file, tmp_path, name
     assert any(e["ph"] == "C" for e in events)
 
 
-@pytest.mark.parametrize("axis", [pytest.param(None, marks=pytest.mark.slow), "dp_shard"])
+@pytest.mark.slow
+@pytest.mark.parametrize("axis", [None, "dp_shard"])
 def test_a_picture_is_svg_with_a_colour_for_each_group(capsys, plan_file, tmp_path, axis):
     path = tmp_path / "wafer.svg"
     words = ["explain", str(plan_file), "--picture", str(path)]

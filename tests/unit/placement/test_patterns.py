@@ -78,7 +78,7 @@ def is_alone_on_its_links(load, physical):
     assert busiest_s == pytest.approx(load.private_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("num_bytes", [1e3, 1e9])
+@pytest.mark.parametrize("num_bytes", [pytest.param(1e3, marks=pytest.mark.slow), 1e9])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_collective_alone_has_the_links_that_its_closed_form_assumes(shape, kind, num_bytes):

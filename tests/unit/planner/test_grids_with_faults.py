@@ -96,7 +96,9 @@ def random_faults(chance):
     return {"dead_devices": tuple(sorted(dead)), "dead_links": tuple(cut)}
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 30))]
+)
 def test_random_faults_give_a_placement_or_a_reason(seed):
     chance = random.Random(seed)
     for _ in range(2):

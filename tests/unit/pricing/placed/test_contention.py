@@ -103,13 +103,13 @@ def windows(draw):
     device = st.integers(0, rows * columns - 1)
     message = st.tuples(device, device, st.sampled_from([1.0, 2.0, 0.5]))
     loads = [
-        load(axis, draw(st.lists(message, min_size=1, max_size=10)), yields=axis != "tatp", **ON)
+        load(axis, draw(st.lists(message, min_size=1, max_size=6)), yields=axis != "tatp", **ON)
         for axis in ("tatp", "dp_shard*cp", "pp")
     ]
     return grid(rows, columns), loads
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(windows())
 def test_routing_is_never_worse_and_never_below_its_bound(case):
     network, loads = case
