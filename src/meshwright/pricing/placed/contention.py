@@ -42,7 +42,7 @@ from meshwright.spec.system import NetworkLevel
 from meshwright.strategy.strategy import Structure
 from meshwright.topology.network import Network
 
-SMALL = 300_000
+SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""
 PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
