@@ -9,7 +9,6 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
-from meshwright.cost.step import TIME_PARTS
 from meshwright.planner.answers import candidate, entry_of
 from meshwright.plans import Candidate, HotLink, Placement
 from meshwright.pricing.estimates import figures
@@ -20,6 +19,7 @@ from meshwright.pricing.placed.price import (
     only,
     physical_network,
     price_placed,
+    step_busy_s,
 )
 from meshwright.pricing.problem import Problem
 from meshwright.search.choice import in_order_of_preference
@@ -138,10 +138,11 @@ def placed_candidate(
     """Return a candidate with its contended price and its placement."""
     known = figures(problem, placing.price.contended)
     entry = entry_of(problem, strategy, structure, known, "contended")
-    return replace(entry, placement=_placement(problem, placing, physical))
+    d2d_s = step_busy_s(problem, structure, strategy, placing.price, physical)
+    return replace(entry, placement=_placement(problem, placing, physical, d2d_s))
 
 
-def _placement(problem: Problem, placing: Placing, physical: Network) -> Placement:
+def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: float) -> Placement:
     """Return the placement as a plan states it."""
     price, ranks = placing.price, placing.price.ranks
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
@@ -156,7 +157,7 @@ def _placement(problem: Problem, placing: Placing, physical: Network) -> Placeme
         closed_form_s=only(price.closed_form.step.time.total_s),
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
-        busy_s=_busy(problem, price),
+        busy_s=_busy(problem, price, d2d_s),
     )
 
 
@@ -185,16 +186,13 @@ def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:
             )
 
 
-def _busy(problem: Problem, price: PlacedPrice) -> dict[str, float]:
+def _busy(problem: Problem, price: PlacedPrice, d2d_s: float) -> dict[str, float]:
     """Return what the busiest device does in a step, each as if it did nothing else [s]."""
     pipeline, time, engine = price.contended.pipeline, price.contended.step.time, problem.engine
-    hottest_s = float(price.contention.hottest.max(initial=0.0))
-    # A window is the backward pass of a micro-batch; the forward pass moves about half as much.
-    link_s = 1.5 * hottest_s * only(pipeline.pipeline.num_micro_batches)
     hbm_s = only(pipeline.memory_traffic_bytes) / only(engine.memory_bytes_per_s)
     return {
         "compute": only(pipeline.flops) / only(engine.matmul_flops_per_s),
         "hbm": hbm_s + only(time.optimizer_s),
-        "d2d": link_s,
-        "exposed": sum(only(getattr(time, name)) for name in EXPOSED if name in TIME_PARTS),
+        "d2d": d2d_s,
+        "exposed": sum(only(getattr(time, name)) for name in EXPOSED),
     }

@@ -11,7 +11,7 @@ from meshwright.placement.blocks import Shape, reaches_of_shapes
 from meshwright.placement.ranks import Ranks, block_ranks
 from meshwright.pricing.network import AxisNetwork, Layout, strides_of
 from meshwright.pricing.placed.contention import Contention, axis_loads, contention
-from meshwright.pricing.placed.passes import Message, piece_passes
+from meshwright.pricing.placed.passes import Message, PiecePasses, piece_passes
 from meshwright.pricing.price import Priced, price_columns
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import send_bytes
@@ -127,43 +127,96 @@ def price_placed(
     ]
 
 
+def step_busy_s(
+    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
+    physical: Network,
+) -> float:  # fmt: skip
+    """Return how long the busiest link carries something in a step [s].
+
+    Both passes of all layers of a stage for every micro-batch, the sends of the pipeline, and the
+    data-parallel messages as often as the stage of ZeRO asks for them; on the default routes.
+    """
+    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    num_passes = only(price.closed_form.pipeline.pipeline.num_micro_batches)
+    passes = piece_passes(problem, structure, strategy, network)
+    messages = [
+        *layer_messages(problem, strategy, passes, num_passes, is_forward=True),
+        *layer_messages(problem, strategy, passes, num_passes, is_forward=False),
+        *pipeline_messages(problem, structure, strategy, num_passes),
+    ]
+    gather, scatter, sums = data_messages(problem, structure, strategy, price.closed_form)
+    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
+    num_scatters = num_passes if structure.zero_stage >= 2 else 1.0
+    messages += [(message, num_gathers) for message in gather]
+    messages += [(message, num_scatters) for message in scatter]
+    messages += [(message, 1.0) for message in sums]
+    loads = list(axis_loads(messages, structure, network, price.ranks))
+    return float(contention(loads, physical).hottest.max(initial=0.0)) if loads else 0.0
+
+
 def window_messages(
     problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, alone: Priced
 ) -> Iterator[tuple[Message, float]]:
     """Yield what one stage sends in the backward pass of a micro-batch, and how often.
 
-    Layers count as many times as a stage has them; edges are left out, they are on one stage.
+    With the sums of gradients, and where weights were dropped also their gathering.
     """
     passes = piece_passes(problem, structure, strategy, network)
+    yield from layer_messages(problem, strategy, passes, 1.0, is_forward=False)
+    gather, scatter, sums = data_messages(problem, structure, strategy, alone)
+    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    for message in (*scatter, *sums, *(gather if drops else ())):
+        yield message, 1.0
+    yield from pipeline_messages(problem, structure, strategy, 1.0)
+
+
+def layer_messages(
+    problem: Problem, strategy: Strategy, passes: Sequence[PiecePasses], num_passes: float,
+    *, is_forward: bool,
+) -> Iterator[tuple[Message, float]]:  # fmt: skip
+    """Yield what the layers of a stage send in so many passes, and how often.
+
+    Edges are left out: they are on one stage.
+    """
     pattern = problem.model.layer_pattern
     for kind in range(len(problem.graph.layers)):
-        times = pattern.count(kind) / strategy.pp
-        for work in passes[kind].backward:
+        times = num_passes * pattern.count(kind) / strategy.pp
+        for work in passes[kind].forward if is_forward else passes[kind].backward:
             yield from ((message, times) for message in work.messages)
-    yield from ((message, 1.0) for message in data_messages(problem, structure, strategy, alone))
+
+
+def pipeline_messages(
+    problem: Problem, structure: Structure, strategy: Strategy, num_passes: float
+) -> Iterator[tuple[Message, float]]:
+    """Yield what neighbouring stages hand each other, both ways, and how often."""
     if strategy.pp > 1:
         num_bytes = send_bytes(problem, structure, stack([strategy]))
         message = Message("pp", CollectiveKind.SEND, only(num_bytes), structure.wraps)
-        yield message, strategy.num_virtual_stages
+        yield message, num_passes * strategy.num_virtual_stages
 
 
 def data_messages(
     problem: Problem, structure: Structure, strategy: Strategy, alone: Priced
-) -> Iterator[Message]:
-    """Yield the data-parallel collectives beside one backward pass, by the stage of ZeRO.
+) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
+    """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 
-    The sums of gradients, and where weights were dropped also their gathering.
+    Of one stage, each once; without ZeRO there are sums alone.
     """
     gradient_bytes, weight_bytes = data_bytes(problem, alone)
-    beside = structure.overlap_data_parallel
-    shards = strategy.dp_shard * strategy.cp
+    beside, shards = structure.overlap_data_parallel, strategy.dp_shard * strategy.cp
+    shard, replicate, everyone = DATA_AXES
     if structure.zero_stage == 0:
-        yield Message(DATA_AXES[2], CollectiveKind.ALL_REDUCE, gradient_bytes, beside)
-        return
-    yield Message(DATA_AXES[0], CollectiveKind.REDUCE_SCATTER, gradient_bytes, beside)
-    yield Message(DATA_AXES[1], CollectiveKind.ALL_REDUCE, gradient_bytes / shards, beside)
-    if structure.zero_stage == 3 and structure.reshard_after_forward:
-        yield Message(DATA_AXES[0], CollectiveKind.ALL_GATHER, weight_bytes, beside)
+        sums = Message(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, beside)
+        return (), (), (sums,) if shards * strategy.dp_replicate > 1 else ()
+    gather = Message(shard, CollectiveKind.ALL_GATHER, weight_bytes, beside)
+    scatter = Message(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, beside)
+    sums = Message(replicate, CollectiveKind.ALL_REDUCE, gradient_bytes / shards, beside)
+    return (
+        (gather,) if shards > 1 else (),
+        (scatter,) if shards > 1 else (),
+        (sums,) if strategy.dp_replicate > 1 else (),
+    )
 
 
 def data_bytes(problem: Problem, price: Priced) -> tuple[float, float]:

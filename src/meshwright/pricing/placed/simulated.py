@@ -21,7 +21,7 @@ from meshwright.pricing.placed.price import (
     Choice,
     PlacedPrice,
     choice_network,
-    data_bytes,
+    data_messages,
     only,
 )
 from meshwright.pricing.placed.step_tasks import COMPUTE, Run, StepWork, step_tasks
@@ -156,7 +156,7 @@ def _step_work(
     """Return what the stages do in a step of so many micro-batches."""
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[structure.schedule]
-    gather, reduce_, sums = _data_messages(problem, structure, strategy, price)
+    gather, reduce_, sums = data_messages(problem, structure, strategy, price.closed_form)
     is_whole = structure.zero_stage == 3
     return StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs),
@@ -177,26 +177,6 @@ def _send(problem: Problem, structure: Structure, strategy: Strategy) -> Message
         return None
     num_bytes = only(send_bytes(problem, structure, stack([strategy])))
     return Message("pp", CollectiveKind.SEND, num_bytes)
-
-
-def _data_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice
-) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
-    """Return gathering of parameters, scattering of gradients, and their sums over replicas."""
-    gradient_bytes, weight_bytes = data_bytes(problem, price.closed_form)
-    shards = strategy.dp_shard * strategy.cp
-    if structure.zero_stage == 0:
-        is_alone = shards * strategy.dp_replicate == 1
-        everyone = Message(DATA_AXES[2], CollectiveKind.ALL_REDUCE, gradient_bytes)
-        return (), (), () if is_alone else (everyone,)
-    replicas = Message(DATA_AXES[1], CollectiveKind.ALL_REDUCE, gradient_bytes / shards)
-    gather = Message(DATA_AXES[0], CollectiveKind.ALL_GATHER, weight_bytes)
-    scatter = Message(DATA_AXES[0], CollectiveKind.REDUCE_SCATTER, gradient_bytes)
-    return (
-        (gather,) if shards > 1 else (),
-        (scatter,) if shards > 1 else (),
-        (replicas,) if strategy.dp_replicate > 1 else (),
-    )
 
 
 def _runs(
