@@ -73,7 +73,7 @@ def block_ranks(
         Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
     """
     needed = tuple(np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0))
-    lines = _clear_lines(network, sides, tuple(int(length) for length in needed))
+    lines = _clear_lines(_connected(network, sides), tuple(int(length) for length in needed))
     if lines is None:
         return None
     numbers = np.zeros(1, dtype=np.int64)
@@ -108,11 +108,10 @@ def clear_grids(network: Network, sides: Shape) -> list[Shape]:
     Each is a choice of rows and columns (and more) whose crossings all work; no other one is as
     long on every side. Without faults that is the whole grid.
     """
+    works = _connected(network, sides)
     found: list[Shape] = []
     for outer in product(*(range(side, 0, -1) for side in sides[1:])):
-        longest = next(
-            (n for n in range(sides[0], 0, -1) if _clear_lines(network, sides, (n, *outer))), 0
-        )
+        longest = next((n for n in range(sides[0], 0, -1) if _clear_lines(works, (n, *outer))), 0)
         shape = (longest, *outer)
         if longest and not any(_holds(other, shape) for other in found):
             found.append(shape)
@@ -123,20 +122,20 @@ def _holds(outer: Shape, inner: Shape) -> bool:
     return all(a >= b for a, b in zip(outer, inner, strict=True))
 
 
-def _clear_lines(
-    network: Network, sides: Shape, needed: Shape
-) -> tuple[tuple[int, ...], ...] | None:
-    """Return rows and columns, by level, whose crossings all work; those with least gaps.
-
-    Only devices of the largest connected part count.
-    """
-    if any(length > side for length, side in zip(needed, sides, strict=True)):
-        return None
+def _connected(network: Network, sides: Shape) -> BoolArray:
+    """Return whether each device works in the largest connected part, on the grid."""
     part = connected_components(network)[: network.num_devices]
     alive = network.alive
     works = np.zeros(network.num_devices, dtype=bool)
     works[alive] = part[alive] == np.bincount(part[alive]).argmax()
-    return _choose(works.reshape(sides[::-1]), needed, len(sides) - 1, ())
+    return works.reshape(sides[::-1])
+
+
+def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...] | None:
+    """Return rows and columns, by level, whose crossings all work; those with least gaps."""
+    if any(length > side for length, side in zip(needed, works.shape[::-1], strict=True)):
+        return None
+    return _choose(works, needed, len(needed) - 1, ())
 
 
 def _choose(

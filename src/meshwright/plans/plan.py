@@ -94,7 +94,7 @@ class Placement:
     closed_form_s: float
     """Step time of the same placement if no two axes shared a link."""
     lower_bound_s: float
-    """No placement of this strategy in nested blocks is faster."""
+    """None of the ``num_choices`` ways to nest the blocks of this strategy is faster."""
     num_choices: int
     """Ways to lay the axes in nested blocks."""
     busy_s: Mapping[str, float]

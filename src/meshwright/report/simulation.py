@@ -10,10 +10,10 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.units import format_seconds
 from meshwright.plans import Placement, Plan
-from meshwright.pricing.placed.simulated import SimulatedStep, link_utilisation
+from meshwright.pricing.placed.simulated import SimulatedStep
 from meshwright.report.lines import time_lines, wrapped
 from meshwright.report.plan import question_line
-from meshwright.simulation.usage import link_use
+from meshwright.simulation.usage import link_use, link_utilisation
 from meshwright.topology.network import Network
 
 NUM_SHOWN = 6

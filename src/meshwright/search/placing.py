@@ -17,6 +17,7 @@ from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network
 
 MOST_CHOICES = 512
+"""Ways to lay a strategy that are looked at; large grids with many axes have more."""
 AT_ONCE = 2
 """Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
 

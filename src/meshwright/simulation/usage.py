@@ -81,3 +81,10 @@ def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
     changes = np.flatnonzero(np.diff(row)) + 1
     ends = np.append(changes, len(row)) if len(row) else changes
     return np.concatenate(([0], changes))[: len(ends)], ends
+
+
+def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
+    """Return the share of its bandwidth that each link carried over the whole run [1]."""
+    carried = timeline.carried_bytes(network.num_links)
+    used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
+    return used

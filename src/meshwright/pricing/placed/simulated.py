@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import IntArray
 from meshwright.cost.stage import run_lengths
 from meshwright.cost.step import TIME_PARTS
 from meshwright.placement.ranks import Ranks
@@ -263,10 +263,3 @@ def _once_s(
         sums = [(CollectiveKind.ALL_REDUCE, everyone)]
     norm_s = sum(only(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
     return norm_s + only(price.contended.pipeline.pipeline.tied_sync_s)
-
-
-def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
-    """Return the share of its bandwidth that each link carried over the whole run [1]."""
-    carried = timeline.carried_bytes(network.num_links)
-    used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
-    return used
