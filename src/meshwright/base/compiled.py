@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, update_wrapper
+from functools import cache, cached_property, update_wrapper
 from importlib.util import find_spec
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
@@ -56,15 +57,30 @@ class Kernel(Generic[Arguments, Result]):
             return self.plain
         import numba
 
-        names: dict[str, Any] = self.plain.__globals__
-        for name in self.plain.__code__.co_names:
-            if isinstance(names.get(name), Kernel):
-                names[name] = names[name].compile(from_python=False)
         options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
         options |= {"no_cpython_wrapper": not from_python, "no_cfunc_wrapper": not from_python}
         options["forceinline"] = self.is_inlined and not from_python
-        fast: Callable[Arguments, Result] = numba.njit(**options)(self.plain)
+        fast: Callable[Arguments, Result] = numba.njit(**options)(self._with_compiled_callees())
         return fast
+
+    @cached_property
+    def inner(self) -> Callable[..., Any]:
+        """The compiled function for other kernels: to call it from Python would crash."""
+        return self.compile(from_python=False)
+
+    def _with_compiled_callees(self) -> Callable[Arguments, Result]:
+        """Return the function with names of its own, in which kernels are compiled ones.
+
+        The names of its module stay as they are: who calls it as written calls kernels as written.
+        """
+        names = dict(self.plain.__globals__)
+        for name in self.plain.__code__.co_names:
+            if isinstance(names.get(name), Kernel):
+                names[name] = names[name].inner
+        copy = FunctionType(
+            self.plain.__code__, names, self.plain.__name__, self.plain.__defaults__
+        )
+        return update_wrapper(copy, self.plain)
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:

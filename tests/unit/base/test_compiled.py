@@ -1,0 +1,60 @@
+"""Kernels: compiled or as written, in any order, the same results."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from meshwright.base.compiled import Kernel, as_written, compiled, compiled_inline, has_numba
+from meshwright.placement import paths, routing
+
+
+@compiled_inline
+def square(number):
+    return number * number
+
+
+@compiled
+def sum_of_squares(numbers):
+    total = 0.0
+    for number in numbers:
+        total += square(number)
+    return total
+
+
+@compiled
+def norm(numbers, scale=2.0):
+    return scale * np.sqrt(sum_of_squares(numbers))
+
+
+NUMBERS = np.array([3.0, 4.0])
+
+
+def test_a_kernel_gives_what_the_function_gives():
+    assert norm(NUMBERS) == norm.plain(NUMBERS) == 10.0
+    assert norm(NUMBERS, 1.0) == 5.0
+
+
+def test_kernels_run_as_written_after_they_were_compiled_for_another_one():
+    """A compiled kernel has compiled callees; one as written calls those as written: no crash."""
+    first = Kernel(norm.plain)
+    assert first(NUMBERS) == 10.0
+    second = Kernel(norm.plain)
+    with as_written():
+        assert second(NUMBERS) == 10.0
+        assert sum_of_squares.plain(NUMBERS) == 25.0
+    assert second(NUMBERS) == 10.0
+
+
+@pytest.mark.parametrize("module", [paths, routing])
+def test_compiling_leaves_the_names_of_a_module_alone(module):
+    kernels = {name: value for name, value in vars(module).items() if isinstance(value, Kernel)}
+    for kernel in kernels.values():
+        kernel.compile()
+    assert kernels == {name: getattr(sys.modules[module.__name__], name) for name in kernels}
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs the extra 'fast'")
+def test_a_callee_is_compiled_once_for_all_who_call_it():
+    assert sum_of_squares.inner is sum_of_squares.inner
+    assert norm.compile() is not sum_of_squares.inner
