@@ -60,7 +60,10 @@ class Kernel(Generic[Arguments, Result]):
         options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
         options |= {"no_cpython_wrapper": not from_python, "no_cfunc_wrapper": not from_python}
         options["forceinline"] = self.is_inlined and not from_python
-        fast: Callable[Arguments, Result] = numba.njit(**options)(self._with_compiled_callees())
+        function = self._with_compiled_callees()
+        if not from_python:
+            function.__qualname__ += "_inner"  # a file of its own: the name is a part of its key
+        fast: Callable[Arguments, Result] = numba.njit(**options)(function)
         return fast
 
     @cached_property
@@ -68,7 +71,7 @@ class Kernel(Generic[Arguments, Result]):
         """The compiled function for other kernels: to call it from Python would crash."""
         return self.compile(from_python=False)
 
-    def _with_compiled_callees(self) -> Callable[Arguments, Result]:
+    def _with_compiled_callees(self) -> FunctionType:
         """Return the function with names of its own, in which kernels are compiled ones.
 
         The names of its module stay as they are: who calls it as written calls kernels as written.
@@ -80,7 +83,8 @@ class Kernel(Generic[Arguments, Result]):
         copy = FunctionType(
             self.plain.__code__, names, self.plain.__name__, self.plain.__defaults__
         )
-        return update_wrapper(copy, self.plain)
+        update_wrapper(copy, self.plain)
+        return copy
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:
