@@ -46,6 +46,7 @@ GROUPS = {
     "torus 2x2x2": Group((span(2, "torus"), span(2, "torus"), span(2, "torus"))),
     "slices": Group((span(3, "torus"), span(2, "mesh"), span(2, latency_s=9e-6))),
 }
+QUICK_SIZE = 8
 MANY = 12_000
 """Chunks times members; what would have more is proven on the smaller groups."""
 
@@ -54,8 +55,14 @@ def is_small_enough(algorithm, group):
     return algorithm.num_chunks(group) * int(group_size(group)) <= MANY
 
 
+def case(name, where, group):
+    """Return an algorithm on a group; the larger groups are left out of the quick run."""
+    marks = [pytest.mark.slow] if group_size(group) > QUICK_SIZE else []
+    return pytest.param(collective_algorithms[name], group, id=f"{name}-{where}", marks=marks)
+
+
 CASES = [
-    pytest.param(collective_algorithms[name], group, id=f"{name}-{where}")
+    case(name, where, group)
     for name in collective_algorithms
     for where, group in GROUPS.items()
     if collective_algorithms[name].applies(group)

@@ -174,7 +174,7 @@ def test_a_fault_is_noticed(printed):
         ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
         ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
         ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),
-        ("Plan", 0, ["plan", "mixtral-8x7b", "--on", "wafer-6x8", *QUESTION[3:]]),
+        ("Plan", 0, ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:]]),
         ("Serving plan", 0,
          ["plan", *QUESTION[:3], "--decode", "--batch", "8", "--context", "1024"]),
         ("Serving plan", 0,

@@ -78,6 +78,7 @@ def compare(problem, sample):
     return compared
 
 
+@pytest.mark.slow
 def test_rows_of_a_medium_space_are_their_own_price():
     work = training("64xH100", sequence_length=8192, global_batch_size=1024)
     space = SearchSpace(make_problem("mixtral-8x7b", "64xH100", work, "uncalibrated"), Choices())

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from sampled import sampled
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.cost.memory import MEMORY_PARTS
@@ -58,7 +59,7 @@ def drawn(seed):
             return problem, structure, found
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", sampled(SEEDS, 15))
 def test_each_row_is_its_own_price_bit_for_bit(seed):
     problem, structure, found = drawn(seed)
     columns = stack(found)
@@ -71,7 +72,7 @@ def test_each_row_is_its_own_price_bit_for_bit(seed):
             np.testing.assert_array_equal(value, alone[path].reshape(-1)[0], err_msg=path)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", sampled(SEEDS, 15))
 def test_parts_sum_to_the_whole_and_none_is_negative(seed):
     problem, structure, found = drawn(seed)
     step = price_columns(problem, structure, stack(found)).step

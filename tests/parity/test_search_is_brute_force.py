@@ -277,7 +277,7 @@ def agree(problem, allowed, plans):
         assert not is_refused(problem, found.structure, stack([found.strategy])).any()
 
 
-@pytest.mark.parametrize("seed", sampled(SEEDS, 25))
+@pytest.mark.parametrize("seed", sampled(SEEDS, 12))
 def test_search_returns_the_optimum_of_a_plain_loop(seed):
     agree(*space_of(seed))
 

@@ -35,7 +35,11 @@ def printed(capsys, status, *words):
 SCREENS = [
     (0, ["plan", *QUESTION]),
     (0, ["plan", *QUESTION, "--pareto"]),
-    (0, ["plan", "mixtral-8x7b", "--on", "wafer-6x8", "--seq", "2k", "--global-batch", "48"]),
+    pytest.param(
+        0,
+        ["plan", "mixtral-8x7b", "--on", "wafer-6x8", "--seq", "2k", "--global-batch", "48"],
+        marks=pytest.mark.slow,
+    ),
     (0, ["plan", *QUESTION[:3], "--decode", "--batch", "64", "--context", "1k"]),
     (0, ["estimate", *QUESTION, "--tp", "2", "--recompute", "full", "--tokens", "1T"]),
     (3, ["estimate", *TOO_LARGE, "--tp", "8"]),
