@@ -13,6 +13,7 @@ from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
+from meshwright.plans import comparison
 from meshwright.pricing.serving.price import SERVING_TIME_PARTS
 from meshwright.search.sensitivity import Change
 from meshwright.spec import chip, model, provenance, system, workload
@@ -46,6 +47,7 @@ DECLARED = {
     "Why not": plans.WhyNot,
     "Replan": plans.Replan,
     "Change": Change,
+    "Recipe": (comparison.Entry, "speedup_of_ours"),
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
     "Serving candidate": (serving_plans.ServingCandidate, "plan"),
@@ -72,7 +74,16 @@ DECLARED = {
     "Software": workload.SoftwareStack,
 }
 """Sections whose fields are declared: a type, its parts by name, or a type and further names."""
-ONLY_PRINTED = {"Front", "Fit", "Check", "Broken rule", "Explanation", "Failure", "Error"}
+ONLY_PRINTED = {
+    "Front",
+    "Comparison",
+    "Fit",
+    "Check",
+    "Broken rule",
+    "Explanation",
+    "Failure",
+    "Error",
+}
 """Sections that a command puts together; their fields are all in its output."""
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 UNIT_OF_SUFFIX = {
@@ -171,6 +182,7 @@ def test_a_fault_is_noticed(printed):
         ("Fit", 0, ["fit", *QUESTION]),
         ("Fit", 3, ["fit", "llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]),
         ("Check", 0, ["check", *QUESTION]),
+        ("Comparison", 0, ["compare", *QUESTION, "--against", "fsdp"]),
         ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
         ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
         ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),

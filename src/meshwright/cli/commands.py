@@ -73,6 +73,7 @@ COMMANDS: CommandTable = {
     "estimate": Command("price one given strategy", "estimate"),
     "fit": Command("memory only: does it fit, and what fits", "fit"),
     "explain": Command("why this plan, why not another, what would change it", "explain"),
+    "compare": Command("what others would do: the best plan of each recipe", "compare"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),

@@ -132,6 +132,27 @@ def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[S
             yield (shape, *rest)
 
 
+def sequential_shapes(degrees: Sequence[int], sides: Shape) -> tuple[Shape, ...] | None:
+    """Return the shapes of axes that lie one after the other along the levels, innermost first.
+
+    None where an axis would break off in the middle of a level: it fills no block then.
+    """
+    room = list(sides)
+    shapes = []
+    for degree in degrees:
+        shape, left = [1] * len(sides), degree
+        for level, free in enumerate(room):
+            if left % free and free % left:
+                return None
+            shape[level] = min(left, free)
+            room[level] //= shape[level]
+            left //= shape[level]
+        if left > 1:
+            return None
+        shapes.append(tuple(shape))
+    return tuple(shapes)
+
+
 def reaches_of_shapes(
     axis_order: Sequence[str], choices: Sequence[Sequence[Shape]] | FloatArray
 ) -> Mapping[str, Reach[FloatArray]]:

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from meshwright.planner.comparing import compare as compare
     from meshwright.planner.estimating import estimate as estimate
     from meshwright.planner.explaining import explain as explain
     from meshwright.planner.explaining import what_would_change as what_would_change
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from meshwright.planner.simulating import simulate_flows as simulate_flows
 
 _HOME = {
+    "compare": "comparing",
     "estimate": "estimating", "explain": "explaining", "what_would_change": "explaining",
     "what_would_fit": "explaining", "export": "files", "load_plan": "files", "check": "legality",
     "front": "planning", "plan": "planning", "training": "question", "replan": "replanning",

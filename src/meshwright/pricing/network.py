@@ -60,14 +60,19 @@ def _code(columns: Sequence[Any]) -> Any:
 
 def make_layout(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyOf[Any],
-    num_experts: int,
+    num_experts: int, *, in_blocks: bool = True,
 ) -> Layout:  # fmt: skip
     """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
 
     Experts borrow the devices of other axes, which is not yet worked out for blocks.
+
+    Parameters
+    ----------
+    in_blocks
+        Without it axes lie one after the other on a mesh too.
     """
     strides = strides_of(axis_order, strategy)
-    is_blocked = uses_blocks(levels) and not num_experts
+    is_blocked = in_blocks and uses_blocks(levels) and not num_experts
     return Layout(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from math import prod
 from typing import Any, Generic, TypeVar
@@ -31,6 +32,21 @@ from meshwright.strategy.strategy import (
 )
 from meshwright.topology.of_system import network_of
 
+
+class Mapper(StrEnum):
+    """How the ranks of a strategy get their devices on a grid.
+
+    Source: TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A, for the first two.
+    """
+
+    SMAP = "smap"
+    """In the order of the axes on devices in the order of their numbers."""
+    GMAP = "gmap"
+    """In the nested blocks of the least closed form, which does not see that axes share links."""
+    TMAP = "tmap"
+    """In the nested blocks of the least contended price; messages leave hot links."""
+
+
 LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
 
@@ -43,6 +59,7 @@ class ProblemOf(ABC, Generic[Work]):
     system: SystemSpec
     workload: Work
     calibration: CalibrationOf[Any]
+    mapper: Mapper = Mapper.TMAP
 
     @cached_property
     def graph(self) -> OpGraph:
@@ -111,7 +128,13 @@ class ProblemOf(ABC, Generic[Work]):
 
     def layout(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> Layout:
         """Return where the members of each axis lie under one order of the axes."""
-        return make_layout(self.system.levels, axis_order, strategy, self.num_experts)
+        return make_layout(
+            self.system.levels,
+            axis_order,
+            strategy,
+            self.num_experts,
+            in_blocks=self.mapper is not Mapper.SMAP,
+        )
 
     def network_with(self, layout: Layout, strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies whose layout is known."""

@@ -1,4 +1,7 @@
-"""Where a strategy runs best on a grid: every nested block of its axes, bounded and priced."""
+"""Where a strategy runs on a grid: ways to lay its axes, bounded and priced, and a choice.
+
+What is looked at, and what decides, is the mapper of the problem.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from itertools import islice, permutations
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.placement.blocks import Shape, all_block_shapes
+from meshwright.placement.blocks import Shape, all_block_shapes, sequential_shapes
 from meshwright.pricing.placed.price import Choice, PlacedPrice, choice_network, price_placed
 from meshwright.pricing.price import price_columns
-from meshwright.pricing.problem import Problem
+from meshwright.pricing.problem import Mapper, Problem
 from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network
 
@@ -42,18 +45,20 @@ class Placing:
 def place(
     problem: Problem, structure: Structure, strategy: Strategy, physical: Network
 ) -> Placing | None:
-    """Return the best way to lay a strategy in nested blocks; None where none fits.
+    """Return the way to lay a strategy that the mapper of the problem chooses; None: none fits.
 
     The closed form of a way is a bound of its contended price, so ways are taken in its order
-    until the next one cannot be better.
+    until the next one cannot be better. GMap stops at the first one.
     """
-    choices = list(islice(all_choices(structure, strategy, problem.grid_sides), MOST_CHOICES))
+    choices = list(islice(_choices_of(problem, structure, strategy), MOST_CHOICES))
     if not choices:
         return None
     network = choice_network(problem, strategy, choices)
     alone = price_columns(problem, structure, network.strategy, network)
     bound_s: FloatArray = alone.step.time.total_s
     order = np.argsort(bound_s, kind="stable").tolist()
+    if problem.mapper is Mapper.GMAP:
+        order = order[:1]
     best: PlacedPrice | None = None
     num_priced = 0
     while num_priced < len(order):
@@ -65,8 +70,9 @@ def place(
         best = min([*([best] if best else []), *priced], key=_time_s, default=None)
     if best is None:
         return None
-    left = bound_s[order[num_priced:]]
-    bound = min(_time_s(best), float(left.min(initial=np.inf)))
+    priced_s = _time_s(best)
+    left = np.sort(bound_s)[num_priced:]
+    bound = min(priced_s, float(left.min(initial=np.inf)))
     return Placing(best, bound, len(choices), num_priced)
 
 
@@ -79,6 +85,18 @@ def routed(
     anew = price_placed(problem, structure, strategy, [choice], physical, is_routed=True)
     best = min(*anew, placing.price, key=_time_s)
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, _time_s(best)))
+
+
+def _choices_of(problem: Problem, structure: Structure, strategy: Strategy) -> Iterator[Choice]:
+    """Yield the ways that the mapper of the problem looks at."""
+    if problem.mapper is not Mapper.SMAP:
+        yield from all_choices(structure, strategy, problem.grid_sides)
+        return
+    axes = structure.axis_order
+    degrees = [int(getattr(strategy, axis)) for axis in axes]
+    shapes = sequential_shapes(degrees, problem.grid_sides)
+    if shapes is not None:
+        yield Choice(axes, shapes)
 
 
 def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:

@@ -21,7 +21,7 @@ from meshwright.pricing.placed.price import (
     price_placed,
     step_busy_s,
 )
-from meshwright.pricing.problem import Problem
+from meshwright.pricing.problem import Mapper, Problem
 from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found
 from meshwright.search.placing import Placing, place, routed
@@ -86,6 +86,42 @@ def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]
         return placed
     others = [found for found, placing in placings if placing is None]
     return placed + [Placed(f, candidate(problem, f.strategy, f.structure)) for f in others]
+
+
+def fastest_placed(problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
+    """Return the fastest candidate where the mapper puts it, and a bound of all of them [s].
+
+    Candidates are placed in order of their closed form, until the next one is no faster without
+    contention than the best one is with it. Only TMap routes messages around shared links.
+
+    Parameters
+    ----------
+    found
+        In order of time.
+
+    Raises
+    ------
+    InfeasibleError
+        Where none of them fits blocks of the grid.
+    """
+    physical = physical_network(problem)
+    best: tuple[Found, Placing] | None = None
+    bound_s = float("inf")
+    for at in found:
+        if best is not None and at.time_s >= best[1].time_s:
+            bound_s = min(bound_s, at.time_s)
+            break
+        placing = place_or_none(problem, at.structure, at.strategy, physical)
+        if placing is not None:
+            bound_s = min(bound_s, placing.lower_bound_s)
+            best = min([*([best] if best else []), (at, placing)], key=lambda pair: pair[1].time_s)
+    if best is None:
+        raise InfeasibleError(f"no placement by {problem.mapper} fits {problem.system.name}")
+    at, placing = best
+    if problem.mapper is Mapper.TMAP:
+        placing = routed(problem, at.structure, at.strategy, placing, physical)
+    entry = placed_candidate(problem, at.structure, at.strategy, placing, physical)
+    return entry, min(bound_s, placing.time_s)
 
 
 def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:

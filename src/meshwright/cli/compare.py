@@ -1,0 +1,53 @@
+"""``meshwright compare MODEL --on SYSTEM``: the best plan of each recipe, side by side."""
+
+from __future__ import annotations
+
+import argparse
+
+from meshwright.cli.progress import Reporter
+from meshwright.cli.question import add_fixed, add_question, question_of
+from meshwright.cli.reading import Reading
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the question, what is fixed for all, and what to compare with."""
+    add_question(parser)
+    add_fixed(parser, several=True)
+    parser.add_argument(
+        "--against", metavar="NAME,NAME", help="recipes such as megatron-3,fsdp (all of them)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search each recipe, and print."""
+    from meshwright import planner
+    from meshwright.cli.output import show
+    from meshwright.plans.comparison import comparison_data
+    from meshwright.report.comparison import comparison_lines
+
+    reading = Reading()
+    against = reading.value(recipes_of, args.against) if args.against is not None else None
+    asked = reading.value(question_of, args)
+    reading.done()
+    found = planner.compare(
+        asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
+        calibration=args.calibration, progress=None if args.json else Reporter(),
+    )  # fmt: skip
+    show(comparison_lines(found), comparison_data(found) if args.json else None, args.json)
+    return 0
+
+
+def recipes_of(text: str) -> tuple[str, ...]:
+    """Return the names of recipes in a list.
+
+    Raises
+    ------
+    UnknownNameError
+        A name that no recipe has.
+    """
+    from meshwright.baselines.recipes import recipes
+
+    names = tuple(part.strip() for part in text.split(","))
+    for name in names:
+        recipes[name]
+    return names
