@@ -58,6 +58,7 @@ def test_every_module_of_the_folder_is_a_command_or_serves_them():
         "main",
         "commands",
         "failures",
+        "progress",
         "output",
         "question",
         "reading",
