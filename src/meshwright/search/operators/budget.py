@@ -1,0 +1,147 @@
+"""The cheapest choices that fit a memory budget, and a proof of how good they are.
+
+Memory gets a price, found by bisection: the dual of the budget. At each price the choices are
+exact, so the best dual value is a bound. What is found on either side of the budget is spliced:
+the first operators as on one side, the others as on the other. A gap that is left goes to the
+integer program, with only those choices that could still matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.search.operators.elimination import cheapest
+from meshwright.search.operators.graph import ChoiceGraph
+from meshwright.search.operators.program import solve_program
+
+MOST_PRICES = 60
+KINK = 1e-12
+"""Share by which no choices may lie below a line through two others for it to be the bound."""
+MOST_VARIABLES = 20_000
+"""Variables of an integer program that is asked for the rest of a gap."""
+PROGRAM_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Choices within a budget, and a bound that no choices within it can beat."""
+
+    choices: tuple[int, ...]
+    time_s: float
+    num_bytes: float
+    lower_bound_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far it may lie above the best possible, as a fraction."""
+        return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
+
+
+def cheapest_within(
+    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6
+) -> Chosen | None:
+    """Return the cheapest choices within a budget; None where nothing fits.
+
+    Parameters
+    ----------
+    tolerance
+        Gap above which the integer program is asked, where it is small enough.
+    """
+    over, steep = _at(graph, 0.0), _steep_price(graph)
+    if over.num_bytes <= budget_bytes:
+        return over
+    lean = _at(graph, steep)
+    if lean.num_bytes > budget_bytes:
+        return None
+    bound_s, best = over.time_s, lean
+    for _ in range(MOST_PRICES):
+        price = (lean.time_s - over.time_s) / (over.num_bytes - lean.num_bytes)
+        found = _at(graph, price)
+        bound_s = max(bound_s, found.lower_bound_s - price * budget_bytes)
+        is_kink = found.choices in (over.choices, lean.choices) or (
+            found.lower_bound_s >= (over.time_s + price * over.num_bytes) * (1.0 - KINK)
+        )
+        if found.num_bytes <= budget_bytes:
+            best = min(best, found, key=_time_s)
+            lean = lean if is_kink else found
+        else:
+            over = over if is_kink else found
+        best = min(best, *_splices(graph, over, lean, budget_bytes), key=_time_s)
+        if is_kink:
+            break
+    found = Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
+    is_small = num_variables(graph) <= MOST_VARIABLES
+    return _proven(graph, budget_bytes, found) if found.gap > tolerance and is_small else found
+
+
+def num_variables(graph: ChoiceGraph) -> int:
+    """Return the variables of the integer program of a graph."""
+    return sum(load.time_s.size for load in (*graph.nodes, *graph.edges.values()))
+
+
+def _proven(graph: ChoiceGraph, budget_bytes: float, found: Chosen) -> Chosen:
+    """Return the better one of what was found and what the integer program finds."""
+    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
+    bound_s = max(found.lower_bound_s, solved.lower_bound_s)
+    if solved.choices is not None and solved.time_s < found.time_s:
+        held = graph.num_bytes(solved.choices)
+        found = Chosen(solved.choices, solved.time_s, held, bound_s)
+    return replace(found, lower_bound_s=min(bound_s, found.time_s))
+
+
+def _time_s(chosen: Chosen) -> float:
+    return chosen.time_s
+
+
+def _at(graph: ChoiceGraph, s_per_byte: float) -> Chosen:
+    """Return the cheapest choices at a price of memory; the bound is what they cost at it."""
+    best = cheapest(graph, s_per_byte)
+    return Chosen(
+        best.choices, graph.time_s(best.choices), graph.num_bytes(best.choices), best.value_s
+    )
+
+
+def _steep_price(graph: ChoiceGraph) -> float:
+    """Return a price at which memory alone decides [s/byte]."""
+    loads = [*graph.nodes, *graph.edges.values()]
+    whole_s = sum(float(np.ptp(load.time_s)) for load in loads)
+    steps = [np.diff(np.unique(load.num_bytes)) for load in {id(x): x for x in loads}.values()]
+    least = min((float(s[s > 0].min()) for s in steps if (s > 0).any()), default=1.0)
+    return 1.0 + 10.0 * whole_s / max(least, 1.0)
+
+
+def _splices(graph: ChoiceGraph, over: Chosen, lean: Chosen, budget_bytes: float) -> list[Chosen]:
+    """Return the fastest choices within the budget that follow one side up to some operator."""
+    found = []
+    for first, rest in ((over, lean), (lean, over)):
+        times, held = _along_cuts(graph, first.choices, rest.choices)
+        fits = np.flatnonzero(held <= budget_bytes)
+        if len(fits):
+            cut = int(fits[times[fits].argmin()])
+            choices = (*first.choices[:cut], *rest.choices[cut:])
+            found.append(Chosen(choices, graph.time_s(choices), graph.num_bytes(choices), 0.0))
+    return [chosen for chosen in found if chosen.num_bytes <= budget_bytes]
+
+
+def _along_cuts(
+    graph: ChoiceGraph, first: Sequence[int], rest: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return time and bytes when the operators before each cut follow ``first``, (cuts,)."""
+    size = len(graph.nodes) + 1
+    change = np.zeros((2, size))
+    start = np.zeros(2)
+    for node, load in enumerate(graph.nodes):
+        for row, table in enumerate((load.time_s, load.num_bytes)):
+            change[row, node + 1] += table[first[node]] - table[rest[node]]
+            start[row] += table[rest[node]]
+    for (u, v), load in graph.edges.items():
+        for row, table in enumerate((load.time_s, load.num_bytes)):
+            before, across = table[rest[u], rest[v]], table[first[u], rest[v]]
+            change[row, u + 1] += across - before
+            change[row, v + 1] += table[first[u], first[v]] - across
+            start[row] += before
+    along = start[:, None] + np.cumsum(change, axis=1)
+    return along[0], along[1]
