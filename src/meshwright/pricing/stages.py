@@ -135,7 +135,7 @@ def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: Strategy
     return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
 
 
-def _table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
     """Return the parameters of the token table on one device [1]."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp * strategy.tatp)
     return rows * problem.model.hidden_size
@@ -152,7 +152,7 @@ def _tied_sync_s(
     if not problem.graph.tied:
         return 0.0 * send_s
     word = problem.workload.optimizer.reduced_gradient_bytes_per_param
-    table_bytes = word * _table_params(problem, strategy)
+    table_bytes = word * table_params(problem, strategy)
     messages = larger(table_bytes / send_bytes(problem, structure, strategy), 1.0)
     return messages * send_s * (strategy.pp > 1)
 
@@ -174,7 +174,7 @@ def _stage_state(
     has_head = layout.edges_of(position)[1]
     params = weighted_part(costs, weights, "dense_params")
     if problem.graph.tied and position == "first":
-        params = params - _table_params(problem, strategy) * (strategy.pp == 1)
+        params = params - table_params(problem, strategy) * (strategy.pp == 1)
     is_gpipe = structure.schedule is ScheduleKind.GPIPE
     logits = prices.head.working_bytes * has_head
     waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0

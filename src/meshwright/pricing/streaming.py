@@ -91,6 +91,10 @@ def residual_blocks(layer: LayerGraph) -> tuple[LayerGraph, ...]:
     return tuple(replace(layer, ops=layer.ops[first:last]) for first, last in pairwise(cuts))
 
 
+Cut = Callable[[LayerGraph], tuple[LayerGraph, ...]]
+"""Cuts a layer into parts, in order."""
+
+
 @dataclass(frozen=True)
 class Way:
     """One kind of layer, or an edge, with one tensor that streams: weights or inputs."""
@@ -102,6 +106,8 @@ class Way:
     index: int
     links: StreamLinks | None
     """None without tatp."""
+    cut: Cut = residual_blocks
+    """Cuts the operators into the blocks that are priced apart."""
 
     @property
     def piece(self) -> LayerGraph:
@@ -111,7 +117,7 @@ class Way:
     @cached_property
     def blocks(self) -> tuple[LayerGraph, ...]:
         """The operators of each block."""
-        return residual_blocks(self.piece)
+        return self.cut(self.piece)
 
     @cached_property
     def sizes(self) -> Any:
@@ -197,8 +203,9 @@ class Way:
 
 
 def ways_to_stream(
-    problem: Problem, structure: Structure, network: AxisNetwork, index: int, *, uses_tatp: bool
-) -> tuple[Way, ...]:
+    problem: Problem, structure: Structure, network: AxisNetwork, index: int, *, uses_tatp: bool,
+    cut: Cut = residual_blocks,
+) -> tuple[Way, ...]:  # fmt: skip
     """Return the ways for one piece of the model; weights first, where the choice is left open.
 
     Edges split the vocabulary whatever streams.
@@ -207,6 +214,8 @@ def ways_to_stream(
     ----------
     uses_tatp
         Whether any row streams tensors; otherwise the round model is left out.
+    cut
+        What is priced apart: by default what ends at each addition to the residual stream.
     """
     links = stream_links(network, structure) if uses_tatp else None
     is_edge = index >= len(problem.graph.layers)
@@ -216,6 +225,6 @@ def ways_to_stream(
     if is_edge or not uses_tatp:
         streamed = [Streamed.WEIGHTS]
     return tuple(
-        Way(problem, replace(structure, streamed=tensor), network, index, links)
+        Way(problem, replace(structure, streamed=tensor), network, index, links, cut)
         for tensor in streamed
     )

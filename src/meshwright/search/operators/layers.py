@@ -1,0 +1,179 @@
+"""The operators of a whole model as a graph of choices: what each option costs, and what moves.
+
+Times are those of a step; what cannot be told operator by operator is left at its least, so that
+the cheapest choices bound the price of every plan of the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.cost.data_parallel import Transfer
+from meshwright.cost.layer import LayerCost
+from meshwright.cost.step import jitter_fraction
+from meshwright.pricing.operators.groups import BEFORE, Handover, handovers
+from meshwright.pricing.operators.price import Assigned, Place, price_assigned
+from meshwright.pricing.operators.resharding import Resharding
+from meshwright.pricing.operators.tables import OperatorPrices
+from meshwright.search.operators.graph import ChoiceGraph, Load, Pair, make_load
+
+Entry = tuple[int, int, int]
+"""Between two groups: the piece of the second one, and the numbers of both."""
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """All operators of a model under one frame."""
+
+    prices: OperatorPrices
+    resharding: Resharding
+
+    @property
+    def num_micro_batches(self) -> float:
+        """Of one step."""
+        batch = self.prices.problem.workload.global_batch_size
+        return float(-(-batch // self.prices.options.frame.num_sequences))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """The group at each node: embedding, layers in order, head."""
+        problem, groups = self.prices.problem, self.prices.groups
+        kinds = len(problem.graph.layers)
+        inner = [
+            (kind, g) for kind in problem.model.layer_pattern for g in range(len(groups[kind]))
+        ]
+        return ((kinds, 0), *inner, (kinds + 1, 0))
+
+    def graph(self, window_share: float = 0.0) -> ChoiceGraph:
+        """Return the choices with what they cost; the cheapest ones bound every plan.
+
+        Parameters
+        ----------
+        window_share
+            Data-parallel messages show as their last bucket, or as what is longer than the
+            computation beside them, whichever is more. That is no sum over operators, but any mean
+            of the two bounds it from below: this is the weight of the second [1].
+        """
+        loads = {place: self._alone(place, window_share) for place in set(self.places)}
+        return ChoiceGraph([loads[place] for place in self.places], self.edges)
+
+    @cached_property
+    def edges(self) -> Mapping[Pair, Load]:
+        """What it costs to pass tensors; equal pairs of groups share one load."""
+        known: dict[Entry, Load] = {}
+        found: dict[Pair, Load] = {}
+        for pair, entry in self._pairs():
+            if entry not in known:
+                known[entry] = self._between(entry)
+            found[pair] = known[entry]
+        return found
+
+    def _pairs(self) -> list[tuple[Pair, Entry]]:
+        """Return the nodes that pass tensors, and what passes between them."""
+        pattern, kinds = self.prices.problem.model.layer_pattern, len(self.prices.groups) - 2
+        found: list[tuple[Pair, Entry]] = []
+        start = 1
+        for kind in pattern:
+            for handover in self._handovers[kind]:
+                first = start - 1 if handover.first == BEFORE else start + handover.first
+                entry = (kind, handover.first, handover.second)
+                found.append(((first, start + handover.second), entry))
+            start += len(self.prices.groups[kind])
+        return [*found, ((start - 1, start), (kinds + 1, BEFORE, 0))]
+
+    @cached_property
+    def _handovers(self) -> Mapping[int, list[Handover]]:
+        return {piece: handovers(groups) for piece, groups in enumerate(self.prices.groups)}
+
+    @cached_property
+    def _jitter(self) -> float:
+        problem, frame = self.prices.problem, self.prices.options.frame
+        spread = problem.calibration.jitter
+        return float(jitter_fraction(np.array([frame.num_devices]), spread)[0])
+
+    def _alone(self, place: Place, window_share: float) -> Load:
+        """Return what a group costs in a step under each option."""
+        problem, options = self.prices.problem, self.prices.options
+        cost, structure = self.prices.costs[place[0]][place[1]], options.frame.structure
+        optimizer, stage = problem.workload.optimizer, structure.zero_stage
+        m, params = self.num_micro_batches, cost.dense_params
+        shards = options.columns.dp_shard * options.columns.cp
+        held = params / shards if stage >= 1 else params
+        update_s = optimizer.step_traffic_bytes_per_param * held / problem.engine.memory_bytes_per_s
+        shown_s, all_s = self._synced(cost, window_share)
+        window_s = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
+        slower_s = problem.calibration.overlap_slowdown * np.minimum(
+            m * cost.hidden_s + all_s - shown_s, m * (window_s + cost.recompute_s)
+        )
+        busy_s = m * cost.total_s + cost.per_step_s + update_s + shown_s + slower_s
+        num_bytes = (
+            optimizer.weight_bytes_per_param * (params / shards if stage >= 3 else params)
+            + optimizer.gradient_bytes_per_param * (params / shards if stage >= 2 else params)
+            + optimizer.state_bytes_per_param * held
+            + cost.kept_bytes * (place[0] < len(problem.pieces) - 1)
+        )
+        return make_load(busy_s * (1.0 + self._jitter), num_bytes)
+
+    def _synced(self, cost: LayerCost, window_share: float) -> tuple[FloatArray, FloatArray]:
+        """Return the least that shows of the data-parallel messages of a group, and all [s].
+
+        Latencies, which buckets share, are left out.
+        """
+        problem, links = self.prices.problem, self.prices.links
+        structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
+        gradient = cost.dense_params * optimizer.reduced_gradient_bytes_per_param
+        weights = cost.dense_params * optimizer.gathered_weight_bytes_per_param
+        backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
+        m = self.num_micro_batches
+        if structure.zero_stage == 0:
+            terms = [(1.0, _least_s(links.all_reduce, gradient), backward_s)]
+        else:
+            scatter_s = _least_s(links.reduce_scatter, gradient)
+            gather_s = _least_s(links.all_gather, weights)
+            again = structure.zero_stage == 3 and structure.reshard_after_forward
+            terms = [
+                (m if structure.zero_stage == 3 else 1.0, gather_s, cost.forward_s),
+                (m if structure.zero_stage >= 2 else 1.0, scatter_s + again * gather_s, backward_s),
+            ]
+        all_s: FloatArray = np.sum([times * term_s for times, term_s, _ in terms], axis=0)
+        if not structure.overlap_data_parallel:
+            return all_s, all_s
+        buckets = float(problem.model.num_layers)
+        shown = [
+            times * ((1.0 - window_share) * term_s / buckets + window_share * (term_s - window_s))
+            for times, term_s, window_s in terms
+        ]
+        return np.sum(shown, axis=0), all_s
+
+    def _between(self, entry: Entry) -> Load:
+        """Return what it costs in a step to pass tensors between all pairs of options."""
+        piece, first, second = entry
+        layer = self.prices.problem.pieces[piece]
+        handover = next(h for h in self._handovers[piece] if (h.first, h.second) == (first, second))
+        moves = {tensor: self.resharding.moves(tensor, layer) for tensor in handover.tensors}
+        once_s = sum(move.time_s for move in moves.values())
+        twice = [moves[tensor] for tensor in handover.kept]
+        held = sum((m.differs * m.held_bytes[None, :] for m in twice), np.zeros(()))
+        time_s = once_s * (self.num_micro_batches * (1.0 + self._jitter))
+        return make_load(time_s, np.broadcast_to(held, np.shape(time_s)))
+
+    def reshard_s(self, choices: tuple[int, ...]) -> float:
+        """Return the resharding of one micro-batch [s]."""
+        whole_s = sum(float(e.time_s[choices[u], choices[v]]) for (u, v), e in self.edges.items())
+        return whole_s / (self.num_micro_batches * (1.0 + self._jitter))
+
+    def price(self, choices: tuple[int, ...]) -> Assigned:
+        """Return the price of the whole step for one choice of each node."""
+        return price_assigned(self.prices, self.places, choices, self.reshard_s(choices))
+
+
+def _least_s(transfer: Transfer, num_bytes: FloatArray) -> FloatArray:
+    """Return the seconds of a transfer without its latency: over the best slope of each row."""
+    slopes = [np.where(np.isfinite(fixed_s), slope, np.inf) for fixed_s, slope in transfer.forms]
+    least: FloatArray = num_bytes * np.min(slopes, axis=0)
+    return least

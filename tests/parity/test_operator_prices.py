@@ -1,0 +1,162 @@
+"""A model whose operators all have one option costs what the strategy of that option costs."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from small_problems import dense, experts, gqa, level, model, problem, system
+
+from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.step import TIME_PARTS
+from meshwright.placement.resharding import all_ways, busiest_s, shares_moved
+from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
+from meshwright.pricing.operators.tables import Frame
+from meshwright.pricing.placed.price import physical_network
+from meshwright.pricing.price import price_columns
+from meshwright.search.operators.assignment import assign, best_uniform, model_graph
+from meshwright.strategy.strategy import Recompute, Structure, stack
+
+SMALL = model(num_layers=4)
+TIED = model(num_layers=3, tied_embeddings=True)
+MIXED = model(dense(gqa(8, 2)), dense(gqa(8, 4)), num_layers=4)
+GRID = (level(4, "mesh"), level(2, "mesh"))
+
+
+def asked(spec=SMALL, capacity_bytes=4e9, **fields):
+    on = system(*GRID, capacity_bytes=capacity_bytes)
+    return problem(spec, on, **({"sequence_length": 256, "global_batch_size": 16} | fields))
+
+
+def graph_of(what, num_sequences=8, **choices):
+    structure = Structure(**({"zero_stage": 1} | choices))
+    frame = Frame(structure, what.system.num_devices, num_sequences)
+    return model_graph(what, frame, physical_network(what))
+
+
+@pytest.mark.parametrize("recompute", list(Recompute))
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("spec", [SMALL, TIED, MIXED], ids=["plain", "tied", "two kinds"])
+def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
+    what = asked(spec)
+    graph = graph_of(what, zero_stage=zero_stage, recompute=recompute)
+    options = graph.prices.options
+    for index in range(0, len(options), 5):
+        found = graph.price((index,) * len(graph.places))
+        alone = price_columns(what, options.structures[index], stack([options.strategy(index)]))
+        for name in TIME_PARTS:
+            expected = np.asarray(getattr(alone.step.time, name)).reshape(-1)[0]
+            assert getattr(found.time, name)[0] == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        assert found.reshard_s == 0.0
+        for name in MEMORY_PARTS:
+            expected = np.asarray(getattr(alone.step.memory[0], name)).reshape(-1)[0]
+            if name == "working_bytes" and recompute is Recompute.FULL:
+                assert expected <= getattr(found.memory, name)[0] <= 2.0 * expected
+            else:
+                assert np.ravel(getattr(found.memory, name))[0] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("window_share", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_the_graph_is_below_the_price_of_any_choice(zero_stage, window_share):
+    graph = graph_of(asked(), zero_stage=zero_stage)
+    choices = graph.graph(window_share)
+    rng = np.random.default_rng(zero_stage)
+    for spread in (1, 2, len(graph.prices.options)):
+        used = rng.integers(0, len(graph.prices.options), spread)
+        drawn = tuple(rng.choice(used, len(graph.places)).tolist())
+        found = graph.price(drawn)
+        assert choices.time_s(drawn) <= found.total_s * (1 + 1e-9)
+        fixed = found.memory.working_bytes + found.memory.buffers_bytes + found.memory.margin_bytes
+        fixed = fixed + found.memory.gathered_weights_bytes
+        held = float(np.max(found.memory_bytes - fixed))
+        assert choices.num_bytes(drawn) >= held * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+def test_the_best_options_are_proven_and_no_worse_than_one_for_all(zero_stage, recompute):
+    """Latencies are no part of the bound, so sequences are long here."""
+    what = asked(sequence_length=4096, capacity_bytes=64e9)
+    graph = graph_of(what, zero_stage=zero_stage, recompute=recompute)
+    found, one = assign(graph), best_uniform(graph)
+    assert found.assigned.total_s <= one.total_s
+    assert found.lower_bound_s <= found.assigned.total_s
+    assert found.gap < 0.03
+
+
+def test_less_memory_takes_no_less_time():
+    times = []
+    free = assign(graph_of(asked())).assigned
+    for share in (1.0, 0.9, 0.8, 0.7):
+        found = assign(graph_of(asked(capacity_bytes=free.memory_bytes * share)))
+        if found is not None:
+            assert found.assigned.memory_bytes <= free.memory_bytes * share
+            times.append(found.assigned.total_s)
+    assert len(times) >= 2
+    assert all(a <= b * (1 + 1e-3) for a, b in pairwise(times))
+
+
+def test_nothing_fits():
+    assert assign(graph_of(asked(capacity_bytes=1e6))) is None
+
+
+def test_groups_of_a_layer():
+    layer = asked().graph.layers[0]
+    groups = operator_groups(layer)
+    assert [op.name for group in groups for op in group.ops] == [op.name for op in layer.ops]
+    assert [group.ops[0].name for group in groups] == [
+        "attention.norm", "attention.core", "attention.output", "feed_forward.norm",
+        "feed_forward.down",
+    ]  # fmt: skip
+
+
+def test_experts_stay_together():
+    layer = asked(model(experts(4, 2, 64), num_layers=2)).graph.layers[0]
+    routed = [group for group in operator_groups(layer) if group.ops[0].region == "experts"]
+    assert len(routed) == 1
+    assert routed[0].ops[-1].name == "experts.combine"
+
+
+def test_what_passes_between_groups():
+    """The residual stream goes from reader to reader; everything else from maker to reader."""
+    groups = operator_groups(asked().graph.layers[0])
+    pairs = [(h.first, h.second) for h in handovers(groups)]
+    assert pairs == [(BEFORE, 0), (0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]
+    skip = next(h for h in handovers(groups) if (h.first, h.second) == (0, 2))
+    assert [tensor.name for tensor in skip.tensors] == ["layer_input"]
+
+
+def test_moves_by_hand():
+    """Four devices in a row: from quarters to halves that two share, and turned around."""
+    quarters = np.array([[[i / 4, (i + 1) / 4]] for i in range(4)])
+    halves = np.array([[[i // 2 / 2, (i // 2 + 1) / 2]] for i in range(4)])
+    moved = shares_moved(quarters, halves)
+    expected = np.zeros((4, 4))
+    expected[0, 1] = expected[1, 0] = expected[2, 3] = expected[3, 2] = 0.25
+    np.testing.assert_allclose(moved, expected)
+    turned = shares_moved(quarters, quarters[::-1])
+    np.testing.assert_allclose(turned, np.eye(4)[::-1] / 4)
+    assert shares_moved(halves, quarters).sum() == 0.0
+
+
+def test_busiest_link_by_hand():
+    """Turned around on a line of four: the middle link carries two quarters each way."""
+    what = replace(asked(), system=system(level(4, "mesh"), level(1, "mesh")))
+    network = physical_network(what)
+    way = all_ways(network, np.arange(4))
+    turned = np.eye(4)[::-1] / 4
+    busy, latency = busiest_s(turned[None], way)
+    assert busy[0] == pytest.approx(0.5 / network.bandwidth_bytes_per_s[0])
+    assert latency[0] == pytest.approx(3 * network.latency_s[0])
+
+
+def test_all_that_is_needed_arrives():
+    graph = graph_of(asked())
+    tensor = asked().graph.layers[0].ops[0].inputs[0]
+    layouts = np.stack([graph.resharding._tiles(tensor, i) for i in range(0, 20, 3)])
+    for before in layouts:
+        moved = shares_moved(before, layouts)
+        volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=-1)
+        assert (moved.sum(axis=1) <= volume + 1e-12).all()
+        np.testing.assert_allclose(moved.sum(axis=1)[layouts is before], 0.0)
