@@ -50,10 +50,7 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
         assert found.reshard_s == 0.0
         for name in MEMORY_PARTS:
             expected = np.asarray(getattr(alone.step.memory[0], name)).reshape(-1)[0]
-            if name == "working_bytes" and recompute is Recompute.FULL:
-                assert expected <= getattr(found.memory, name)[0] <= 2.0 * expected
-            else:
-                assert np.ravel(getattr(found.memory, name))[0] == pytest.approx(expected)
+            assert np.ravel(getattr(found.memory, name))[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("window_share", [0.0, 0.4, 1.0])

@@ -8,21 +8,21 @@ With one option for all it is the price of that strategy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost.data_parallel import plain
-from meshwright.cost.layer import LayerCost, weighted_sum
+from meshwright.cost.layer import weighted_sum
 from meshwright.cost.memory import MemoryUse, ShardDegrees
 from meshwright.cost.step import StepTime, gradient_sync, optimizer_step_s, step_time
 from meshwright.pricing.layers import LayerPrices
-from meshwright.pricing.operators.tables import OperatorPrices
+from meshwright.pricing.operators.tables import GroupCost, OperatorPrices
 from meshwright.pricing.stages import PipelinePrice, price_pipeline, table_params
 from meshwright.pricing.steps import step_memory, take_rows
-from meshwright.strategy.strategy import Recompute, stack
+from meshwright.strategy.strategy import stack
 
 Place = tuple[int, int]
 """A group of operators: number of the piece of the model, and of the group in it."""
@@ -99,42 +99,39 @@ def price_assigned(
     )
 
 
-def cost_of(prices: OperatorPrices, place: Place, option: int) -> LayerCost:
-    """Return the price of a group under one option, as columns of one row."""
-    return take_rows(prices.costs[place[0]][place[1]], [option])
-
-
 def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> LayerPrices:
     """Return the mean layer of each kind, and the edges."""
-    pieces = prices.problem.pieces
     found = []
-    for number, piece in enumerate(pieces):
-        mine = [(key, count) for key, count in used.items() if key[0][0] == number]
-        costs = [cost_of(prices, place, option) for (place, option), _ in mine]
-        shares = [count / piece.count for _, count in mine]
-        mean = weighted_sum(costs, shares)
-        if prices.options.frame.structure.recompute is Recompute.FULL:
-            mean = replace(mean, working_bytes=_all_at_once(costs, [key[0] for key, _ in mine]))
-        found.append(mean)
+    for number, piece in enumerate(prices.problem.pieces):
+        mine = {key: count for key, count in used.items() if key[0][0] == number}
+        costs = {
+            (place, option): take_rows(prices.costs[place[0]][place[1]], [option])
+            for place, option in mine
+        }
+        shares = [count / piece.count for count in mine.values()]
+        mean = weighted_sum([cost.layer for cost in costs.values()], shares)
+        found.append(replace(mean, working_bytes=_working_bytes(costs)))
     head = found[-1]
     working = head.working_bytes + head.kept_bytes
     head = replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
     return LayerPrices(tuple(found[:-2]), found[-2], head)
 
 
-def _all_at_once(costs: Sequence[LayerCost], places: Sequence[Place]) -> Any:
-    """Return what a layer holds when it is recomputed as a whole: the most of each group."""
-    largest: dict[Place, Any] = {}
-    for cost, place in zip(costs, places, strict=True):
-        largest[place] = np.maximum(largest.get(place, 0.0), cost.working_bytes)
-    return sum(largest.values())
+def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Any:
+    """Return the largest transient, and what recomputation of a whole layer brings back."""
+    brought_back: dict[Place, Any] = {}
+    for (place, _), cost in costs.items():
+        before = brought_back.get(place, 0.0)
+        brought_back[place] = np.maximum(before, cost.recomputed_bytes)
+    transient = np.max([cost.transient_bytes for cost in costs.values()], axis=0)
+    return transient + sum(brought_back.values())
 
 
 def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[int, float]:
     """Return the parameters on one device by the option that splits them [1]."""
     found: dict[int, float] = {}
     for (place, option), count in used.items():
-        each = float(prices.costs[place[0]][place[1]].dense_params[option])
+        each = float(prices.costs[place[0]][place[1]].layer.dense_params[option])
         found[option] = found.get(option, 0.0) + count * each
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -153,6 +154,17 @@ def _legal(
 
 
 @dataclass(frozen=True)
+class GroupCost:
+    """The price of one group, and the parts of its working memory: columns of options."""
+
+    layer: LayerCost
+    transient_bytes: Any
+    """Alive for a moment [bytes]."""
+    recomputed_bytes: Any
+    """Activations that recomputation brings back for the whole layer [bytes]."""
+
+
+@dataclass(frozen=True)
 class OperatorPrices:
     """The price of every group under every option."""
 
@@ -165,7 +177,7 @@ class OperatorPrices:
         return tuple(operator_groups(piece) for piece in self.problem.pieces)
 
     @cached_property
-    def costs(self) -> tuple[tuple[LayerCost, ...], ...]:
+    def costs(self) -> tuple[tuple[GroupCost, ...], ...]:
         """By piece and group: columns, one row for each option."""
         by_tensor = [self._of_tensor(s) for s in (Streamed.WEIGHTS, Streamed.INPUTS)]
         streams_inputs = np.array([s.streamed is Streamed.INPUTS for s in self.options.structures])
@@ -177,7 +189,7 @@ class OperatorPrices:
             for piece in zip(*found, strict=True)
         )
 
-    def _of_tensor(self, streamed: Streamed) -> list[list[LayerCost]]:
+    def _of_tensor(self, streamed: Streamed) -> list[list[GroupCost]]:
         """Return the prices of the options that stream one kind of tensor; nothing without any."""
         mine = np.array([s.streamed is streamed for s in self.options.structures])
         if not mine.any():
@@ -195,7 +207,16 @@ class OperatorPrices:
                 self.problem, structure, network, index, uses_tatp=uses_tatp, cut=operator_groups
             )[0]
             blocks = PricedWay(way, collectives).blocks(recompute)
-            found.append([layer_cost([block], self.problem.engine, zero) for block in blocks])
+            found.append(
+                [
+                    GroupCost(
+                        layer_cost([block], self.problem.engine, zero),
+                        block.transient_bytes + zero,
+                        block.recomputed_bytes + zero,
+                    )
+                    for block in blocks
+                ]
+            )
         return found
 
     @cached_property

@@ -99,4 +99,4 @@ def best_uniform(model: ModelGraph) -> Assigned | None:
 def _least_working(model: ModelGraph) -> float:
     """Return the least memory for the work at hand under any choice [bytes]."""
     costs = (cost for piece in model.prices.costs for cost in piece)
-    return max(float(np.min(cost.working_bytes)) for cost in costs)
+    return max(float(np.min(cost.layer.working_bytes)) for cost in costs)

@@ -99,7 +99,7 @@ class ModelGraph:
     def _alone(self, place: Place, window_share: float) -> Load:
         """Return what a group costs in a step under each option."""
         problem, options = self.prices.problem, self.prices.options
-        cost, structure = self.prices.costs[place[0]][place[1]], options.frame.structure
+        cost, structure = self.prices.costs[place[0]][place[1]].layer, options.frame.structure
         optimizer, stage = problem.workload.optimizer, structure.zero_stage
         m, params = self.num_micro_batches, cost.dense_params
         shards = options.columns.dp_shard * options.columns.cp
