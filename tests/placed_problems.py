@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from small_problems import level, problem, system
 
+from meshwright.pricing.placed.choices import all_choices
 from meshwright.pricing.placed.price import (
     PlacedPrice,
     choice_network,
@@ -15,7 +16,7 @@ from meshwright.pricing.placed.price import (
 )
 from meshwright.pricing.placed.simulated import SimulatedStep, simulate_step
 from meshwright.pricing.problem import Problem
-from meshwright.search.placing import all_choices, place
+from meshwright.search.placing import place
 from meshwright.spec.system import SystemSpec
 from meshwright.strategy.strategy import Strategy, Structure
 
@@ -87,6 +88,6 @@ def step_s(priced) -> float:
 
 def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
-    from meshwright.pricing.placed.price import Choice
+    from meshwright.pricing.placed.choices import Choice
 
     return choice_network(asked, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])

@@ -11,8 +11,8 @@ from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
 from meshwright.placement.resharding import all_ways, busiest_s, shares_moved
 from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
-from meshwright.pricing.operators.tables import Frame
-from meshwright.pricing.placed.price import physical_network
+from meshwright.pricing.operators.options import Frame
+from meshwright.pricing.placed.price import choice_network, physical_network
 from meshwright.pricing.price import price_columns
 from meshwright.search.operators.assignment import assign, best_uniform, model_graph
 from meshwright.strategy.strategy import Recompute, Structure, stack
@@ -43,7 +43,9 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
     options = graph.prices.options
     for index in range(0, len(options), 5):
         found = graph.price((index,) * len(graph.places))
-        alone = price_columns(what, options.structures[index], stack([options.strategy(index)]))
+        strategy, structure = options.strategy(index), options.structures[index]
+        laid = choice_network(what, strategy, [options.choices[index]])
+        alone = price_columns(what, structure, stack([strategy]), laid)
         for name in TIME_PARTS:
             expected = np.asarray(getattr(alone.step.time, name)).reshape(-1)[0]
             assert getattr(found.time, name)[0] == pytest.approx(expected, rel=1e-9, abs=1e-15)

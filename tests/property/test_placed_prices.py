@@ -8,8 +8,9 @@ from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, pro
 from small_problems import random_strategy as any_strategy
 
 from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.placed.choices import all_choices
 from meshwright.pricing.placed.price import only, physical_network, price_placed
-from meshwright.search.placing import all_choices, place, routed
+from meshwright.search.placing import place, routed
 from meshwright.spec.workload import SoftwareStack
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import (

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice, permutations
+from itertools import islice
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.placement.blocks import Shape, all_block_shapes, sequential_shapes
-from meshwright.pricing.placed.price import Choice, PlacedPrice, choice_network, price_placed
+from meshwright.placement.blocks import sequential_shapes
+from meshwright.pricing.placed.choices import Choice, all_choices
+from meshwright.pricing.placed.price import PlacedPrice, choice_network, price_placed
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Mapper, Problem
 from meshwright.strategy.strategy import Strategy, Structure
@@ -97,30 +98,6 @@ def _choices_of(problem: Problem, structure: Structure, strategy: Strategy) -> I
     shapes = sequential_shapes(degrees, problem.grid_sides)
     if shapes is not None:
         yield Choice(axes, shapes)
-
-
-def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
-    """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
-    used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
-    unused = tuple(axis for axis in structure.axis_order if axis not in used)
-    seen = set()
-    for axes in permutations(used):
-        degrees = tuple(int(getattr(strategy, axis)) for axis in axes)
-        for shapes in all_block_shapes(degrees, sides):
-            choice = Choice((*axes, *unused), (*shapes, *((1,) * len(sides) for _ in unused)))
-            key = _key(choice)
-            if key not in seen:
-                seen.add(key)
-                yield choice
-
-
-def _key(choice: Choice) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """Return what tells choices apart: on each level the axes that are longer than one there."""
-    levels = range(len(choice.shapes[0]))
-    return tuple(
-        tuple((a, s[k]) for a, s in zip(choice.axes, choice.shapes, strict=True) if s[k] > 1)
-        for k in levels
-    )
 
 
 def _time_s(price: PlacedPrice) -> float:

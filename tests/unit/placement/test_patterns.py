@@ -11,9 +11,10 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.placement.demands import Demands
 from meshwright.placement.patterns import collective_pattern, joined_demands, placed
 from meshwright.placement.ranks import block_ranks
+from meshwright.pricing.placed.choices import Choice
 from meshwright.pricing.placed.contention import axis_loads, contention
 from meshwright.pricing.placed.passes import Message
-from meshwright.pricing.placed.price import Choice, choice_network, physical_network
+from meshwright.pricing.placed.price import choice_network, physical_network
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.strategy import AXES, StreamForm, Structure, make_strategy
 from meshwright.streams import streams

@@ -10,7 +10,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.planner import estimate, plan, simulate, training
 from meshwright.planner.question import make_problem
-from meshwright.search.placing import all_choices
+from meshwright.pricing.placed.choices import all_choices
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import Structure, make_strategy, stack
 from meshwright.topology.of_system import network_of

@@ -12,9 +12,9 @@ from meshwright.base.units import format_seconds
 from meshwright.planner.answers import candidate, entry_of
 from meshwright.plans import Candidate, HotLink, Placement
 from meshwright.pricing.estimates import figures
+from meshwright.pricing.placed.choices import Choice
 from meshwright.pricing.placed.contention import PROVEN
 from meshwright.pricing.placed.price import (
-    Choice,
     PlacedPrice,
     only,
     physical_network,

@@ -17,7 +17,7 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.placement.ranks import Ranks, block_ranks
 from meshwright.placement.resharding import Way, all_ways, busiest_s, shares_moved, tiles
-from meshwright.pricing.operators.tables import Options
+from meshwright.pricing.operators.options import Options
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.layout import home
 from meshwright.strategy.strategy import Recompute, Structure
@@ -54,8 +54,7 @@ class Resharding:
         return tuple(self._ranks(index) for index in range(len(self.options)))
 
     def _ranks(self, index: int) -> Ranks:
-        choice = self.options.choice(index)
-        assert choice is not None
+        choice = self.options.choices[index]
         found = block_ranks(self.physical, self.problem.grid_sides, choice.axes, choice.shapes)
         assert found is not None
         return found

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.placement.blocks import Shape, reaches_of_shapes
+from meshwright.placement.blocks import reaches_of_shapes
 from meshwright.placement.ranks import Ranks, block_ranks
 from meshwright.pricing.network import AxisNetwork, Layout, strides_of
+from meshwright.pricing.placed.choices import Choice
 from meshwright.pricing.placed.contention import Contention, axis_loads, contention
 from meshwright.pricing.placed.passes import Message, PiecePasses, piece_passes
 from meshwright.pricing.price import Priced, price_columns
@@ -24,16 +25,6 @@ from meshwright.topology.of_system import network_of
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")
 """What runs beside the computation of a whole stage, and leaves the links to its streams."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A way to lay the axes of a strategy on a grid."""
-
-    axes: tuple[str, ...]
-    """Innermost first."""
-    shapes: tuple[Shape, ...]
-    """Members of each axis on each level, innermost level first."""
 
 
 @dataclass(frozen=True)

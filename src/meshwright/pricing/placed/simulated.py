@@ -14,11 +14,11 @@ from meshwright.cost.step import TIME_PARTS
 from meshwright.placement.ranks import Ranks
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.network import AxisNetwork
+from meshwright.pricing.placed.choices import Choice
 from meshwright.pricing.placed.exchanges import Exchanges
 from meshwright.pricing.placed.passes import Message, PiecePasses, Work, piece_passes
 from meshwright.pricing.placed.price import (
     DATA_AXES,
-    Choice,
     PlacedPrice,
     choice_network,
     data_messages,

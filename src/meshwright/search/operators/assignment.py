@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.arrays import IntArray
+from meshwright.pricing.operators.options import Frame, all_options
 from meshwright.pricing.operators.price import Assigned
 from meshwright.pricing.operators.resharding import Resharding
-from meshwright.pricing.operators.tables import Frame, OperatorPrices, all_options
+from meshwright.pricing.operators.tables import OperatorPrices, operator_prices
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.budget import cheapest_within
+from meshwright.search.operators.graph import ChoiceGraph
 from meshwright.search.operators.layers import ModelGraph
 from meshwright.topology.network import Network
 
@@ -35,12 +38,35 @@ class Assignment:
 
 
 def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
-    """Return the choices of all operators under a frame; None where no option is legal."""
+    """Return the choices of all operators under a frame; None where no option is legal.
+
+    Every set of degrees keeps the ways to lay it that are fastest for some group, or for all.
+    """
     options = all_options(problem, frame)
-    if not len(options):
+    if options is None:
         return None
-    prices = OperatorPrices(problem, options)
-    return ModelGraph(prices, Resharding(problem, options, physical))
+    prices = operator_prices(problem, options)
+    rows = _fastest_ways(prices)
+    kept = prices.take(rows)
+    return ModelGraph(kept, Resharding(problem, kept.options, physical), prices)
+
+
+def _fastest_ways(prices: OperatorPrices) -> IntArray:
+    """Return, for each set of degrees, the fastest way to lay it for the whole model."""
+    problem = prices.problem
+    counts = [piece.count for piece in problem.pieces]
+    whole_s = np.sum(
+        [
+            count * cost.layer.total_s
+            for count, piece in zip(counts, prices.costs, strict=True)
+            for cost in piece
+        ],
+        axis=0,
+    )
+    order = np.lexsort((whole_s, prices.options.codes))
+    codes = prices.options.codes[order]
+    first: IntArray = order[np.append(True, codes[1:] != codes[:-1])]
+    return np.sort(first)
 
 
 def assign(model: ModelGraph) -> Assignment | None:
@@ -66,11 +92,8 @@ def _with_bound(model: ModelGraph, window_share: float) -> Assignment | None:
     Memory for the work at hand is one figure for the whole model: it is left at its least for the
     bound, then raised to what the chosen options need until they fit.
     """
-    problem, constants = model.prices.problem, model.prices.problem.calibration
-    capacity = problem.system.chip.main_memory.capacity_bytes
-    fixed = float(np.asarray(constants.communication_buffer_bytes))
-    fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
-    room, bound_s = capacity - fixed - _least_working(model), None
+    capacity = _capacity_bytes(model)
+    room, bound_s = _room_bytes(model), None
     graph = model.graph(window_share)
     for _ in range(MOST_TRIES):
         chosen = cheapest_within(graph, room)
@@ -87,7 +110,7 @@ def _with_bound(model: ModelGraph, window_share: float) -> Assignment | None:
 def best_uniform(model: ModelGraph) -> Assigned | None:
     """Return the best single option for all operators; None where none fits."""
     graph = model.graph()
-    capacity = model.prices.problem.system.chip.main_memory.capacity_bytes
+    capacity = _capacity_bytes(model)
     time_s = sum(load.time_s for load in graph.nodes)
     fits = np.flatnonzero(sum(load.num_bytes for load in graph.nodes) <= capacity)
     likely = fits[np.argsort(np.asarray(time_s)[fits], kind="stable")][:MOST_UNIFORM]
@@ -96,7 +119,29 @@ def best_uniform(model: ModelGraph) -> Assigned | None:
     return min(fitting, key=lambda plan: plan.total_s, default=None)
 
 
-def _least_working(model: ModelGraph) -> float:
-    """Return the least memory for the work at hand under any choice [bytes]."""
+def lower_bound_s(model: ModelGraph) -> float:
+    """Return a bound of every plan of the frame, wherever its operators lie [s].
+
+    Each operator takes its best option in the best way to lay it, and nothing is passed between
+    them; only the memory of a device ties them together.
+    """
+    anywhere = replace(model, prices=model.every_way)
+    bounds = []
+    for share in WINDOW_SHARES:
+        alone = ChoiceGraph(anywhere.graph_nodes(share), {})
+        chosen = cheapest_within(alone, _room_bytes(anywhere))
+        bounds.append(0.0 if chosen is None else chosen.lower_bound_s)
+    return max(bounds)
+
+
+def _capacity_bytes(model: ModelGraph) -> float:
+    return model.prices.problem.system.chip.main_memory.capacity_bytes
+
+
+def _room_bytes(model: ModelGraph) -> float:
+    """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
+    constants, capacity = model.prices.problem.calibration, _capacity_bytes(model)
+    fixed = float(np.asarray(constants.communication_buffer_bytes))
+    fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
     costs = (cost for piece in model.prices.costs for cost in piece)
-    return max(float(np.min(cost.layer.working_bytes)) for cost in costs)
+    return capacity - fixed - max(float(np.min(cost.layer.working_bytes)) for cost in costs)

@@ -31,7 +31,10 @@ class ModelGraph:
     """All operators of a model under one frame."""
 
     prices: OperatorPrices
+    """Of the options that are chosen among."""
     resharding: Resharding
+    every_way: OperatorPrices
+    """Of all ways to lay them: what bounds a plan wherever it lies."""
 
     @property
     def num_micro_batches(self) -> float:
@@ -59,8 +62,12 @@ class ModelGraph:
             computation beside them, whichever is more. That is no sum over operators, but any mean
             of the two bounds it from below: this is the weight of the second [1].
         """
+        return ChoiceGraph(self.graph_nodes(window_share), self.edges)
+
+    def graph_nodes(self, window_share: float) -> list[Load]:
+        """Return what each operator costs alone; equal ones share one load."""
         loads = {place: self._alone(place, window_share) for place in set(self.places)}
-        return ChoiceGraph([loads[place] for place in self.places], self.edges)
+        return [loads[place] for place in self.places]
 
     @cached_property
     def edges(self) -> Mapping[Pair, Load]:
@@ -167,9 +174,16 @@ class ModelGraph:
         whole_s = sum(float(e.time_s[choices[u], choices[v]]) for (u, v), e in self.edges.items())
         return whole_s / (self.num_micro_batches * (1.0 + self._jitter))
 
-    def price(self, choices: tuple[int, ...]) -> Assigned:
-        """Return the price of the whole step for one choice of each node."""
-        return price_assigned(self.prices, self.places, choices, self.reshard_s(choices))
+    def price(self, choices: tuple[int, ...], reshard_s: float | None = None) -> Assigned:
+        """Return the price of the whole step for one choice of each node.
+
+        Parameters
+        ----------
+        reshard_s
+            Of one micro-batch, where it is known [s].
+        """
+        between_s = self.reshard_s(choices) if reshard_s is None else reshard_s
+        return price_assigned(self.prices, self.places, choices, between_s)
 
 
 def _least_s(transfer: Transfer, num_bytes: FloatArray) -> FloatArray:
