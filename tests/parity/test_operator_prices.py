@@ -9,7 +9,7 @@ from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
-from meshwright.placement.resharding import all_ways, busiest_s, shares_moved
+from meshwright.placement.resharding import Overlaps, all_ways, busiest_s
 from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
 from meshwright.pricing.operators.options import Frame
 from meshwright.pricing.placed.price import choice_network, physical_network
@@ -126,6 +126,10 @@ def test_what_passes_between_groups():
     assert [tensor.name for tensor in skip.tensors] == ["layer_input"]
 
 
+def shares_moved(before, after):
+    return Overlaps(np.stack([before, after])).moved_to_all(0)[1]
+
+
 def test_moves_by_hand():
     """Four devices in a row: from quarters to halves that two share, and turned around."""
     quarters = np.array([[[i / 4, (i + 1) / 4]] for i in range(4)])
@@ -154,8 +158,10 @@ def test_all_that_is_needed_arrives():
     graph = graph_of(asked())
     tensor = asked().graph.layers[0].ops[0].inputs[0]
     layouts = np.stack([graph.resharding._tiles(tensor, i) for i in range(0, 20, 3)])
-    for before in layouts:
-        moved = shares_moved(before, layouts)
-        volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=-1)
-        assert (moved.sum(axis=1) <= volume + 1e-12).all()
-        np.testing.assert_allclose(moved.sum(axis=1)[layouts is before], 0.0)
+    overlaps = Overlaps(layouts)
+    volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=-1)
+    for number in range(len(layouts)):
+        moved = overlaps.moved_to_all(number)
+        held = np.einsum("cdd->cd", overlaps.with_all(number))
+        np.testing.assert_allclose(held + moved.sum(axis=1), volume)
+        np.testing.assert_allclose(moved[number], 0.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,10 @@ def tiles(ranks: Ranks, split: Split) -> FloatArray:
     return bounds
 
 
+WHOLE = np.array([0.0, 1.0])
+"""Bounds of a dim that is not split."""
+
+
 @dataclass(frozen=True)
 class Way:
     """The routes between all pairs of the devices in use, as a table of the links they cross."""
@@ -76,40 +81,57 @@ def all_ways(network: Network, devices: IntArray) -> Way:
     return Way(devices, crossed, routes.latency_s(network))
 
 
-def held_in_common(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return what each device holds of what each other one needs: (..., holders, users).
+@dataclass(frozen=True)
+class Overlaps:
+    """What the devices of some layouts hold in common, worked out dim by dim for all pairs."""
 
-    Parameters
-    ----------
-    first, second
-        Tiles before and after, (..., devices, dims, 2), in one order of the devices. As shares of
-        the whole tensor.
-    """
-    common: FloatArray | None = None
-    for dim in range(first.shape[-2]):
-        mine, theirs = first[..., :, None, dim, :], second[..., None, :, dim, :]
-        low = np.maximum(mine[..., 0], theirs[..., 0])
-        length = np.maximum(np.minimum(mine[..., 1], theirs[..., 1]) - low, 0.0)
-        common = length if common is None else common * length
-    assert common is not None
-    return common
+    layouts: FloatArray
+    """(layouts, devices, dims, 2), in one order of the devices."""
 
+    @cached_property
+    def _by_dim(self) -> list[tuple[IntArray, FloatArray]]:
+        """For each dim that is split: the kind of each layout, and lengths between two kinds."""
+        number, _, dims, _ = self.layouts.shape
+        found = []
+        for dim in range(dims):
+            flat = self.layouts[:, :, dim].reshape(number, -1)
+            _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
+            bounds = self.layouts[first, :, dim]
+            if (bounds == WHOLE).all():
+                continue
+            mine, theirs = bounds[:, None, :, None], bounds[None, :, None, :]
+            length = np.minimum(mine[..., 1], theirs[..., 1])
+            length -= np.maximum(mine[..., 0], theirs[..., 0])
+            found.append((kind.reshape(-1), np.maximum(length, 0.0, out=length)))
+        return found
 
-def shares_moved(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Return what each device sends to each other one: (..., senders, receivers), shares of all.
+    def with_all(self, first: int) -> FloatArray:
+        """Return what holders under one layout have of what users need: (layouts, from, to)."""
+        number, devices = self.layouts.shape[:2]
+        common: FloatArray | None = None
+        for kind, length in self._by_dim:
+            part = length[kind[first]][kind]
+            common = part if common is None else common * part
+        return np.ones((number, devices, devices)) if common is None else common
 
-    What a device holds itself is not sent to it; the rest comes in equal parts from its holders.
-    """
-    common = held_in_common(first, second)
-    device = np.arange(common.shape[-1])
-    own = common[..., device, device]
-    needed = (second[..., 1] - second[..., 0]).prod(axis=-1)
-    common[..., device, device] = 0.0
-    offered = common.sum(axis=-2)
-    lacking = np.maximum(needed - own, 0.0)
-    share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
-    moved: FloatArray = common * np.minimum(share, 1.0)[..., None, :]
-    return moved
+    def moved_to_all(self, first: int) -> FloatArray:
+        """Return what each device sends to each other one on the way to each layout.
+
+        Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent
+        to it; the rest comes in equal parts from its holders.
+        """
+        common = self.with_all(first)
+        device = np.arange(common.shape[-1])
+        own = common[:, device, device]
+        needed = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1)
+        common[:, device, device] = 0.0
+        offered = common.sum(axis=-2)
+        lacking = np.maximum(needed - own, 0.0)
+        if np.allclose(offered, lacking):
+            return common
+        share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
+        common *= np.minimum(share, 1.0)[:, None, :]
+        return common
 
 
 def busiest_s(moved: FloatArray, way: Way) -> tuple[FloatArray, FloatArray]:

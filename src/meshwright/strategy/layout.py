@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.strategy.axes import axes
@@ -13,11 +14,13 @@ from meshwright.strategy.strategy import Structure
 _Chooser = Callable[[Axis, Tensor, Structure], str | None]
 
 
+@lru_cache(maxsize=8192)
 def home(tensor: Tensor, structure: Structure) -> Sharding:
     """Return how an activation lies between operators, and how it is kept for the backward pass."""
     return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
 
 
+@lru_cache(maxsize=8192)
 def weight_home(weight: Tensor, structure: Structure) -> Sharding:
     """Return how a weight lies, data-parallel sharding left out."""
     return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))

@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.placement.ranks import Ranks, block_ranks
-from meshwright.placement.resharding import Way, all_ways, busiest_s, shares_moved, tiles
+from meshwright.placement.resharding import Overlaps, Way, all_ways, busiest_s, tiles
 from meshwright.pricing.operators.options import Options
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.layout import home
@@ -101,8 +101,9 @@ class Resharding:
         number = len(layouts)
         per_byte, fixed_s = np.zeros((number, number)), np.zeros((number, number))
         launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
+        overlaps = Overlaps(layouts)
         for one in range(number):
-            busy_s, latency_s = busiest_s(shares_moved(layouts[one], layouts), self.way)
+            busy_s, latency_s = busiest_s(overlaps.moved_to_all(one), self.way)
             per_byte[one] = busy_s
             fixed_s[one] = np.where(busy_s > 0, latency_s + launch_s, 0.0)
         return per_byte, fixed_s

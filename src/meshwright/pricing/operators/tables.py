@@ -19,7 +19,7 @@ from meshwright.pricing.operators.options import Options
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import joined, sync_links, take_rows
 from meshwright.pricing.streaming import ways_to_stream
-from meshwright.strategy.strategy import Recompute, Streamed
+from meshwright.strategy.strategy import Recompute, Streamed, Structure
 
 TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS)
 
@@ -54,6 +54,11 @@ class OperatorPrices:
         """Collectives over the data-parallel axes of each option."""
         launch_s = self.problem.calibration.collective_launch_s
         return sync_links(self.problem, Collectives(self.options.network, launch_s)).dense
+
+    def under(self, structure: Structure) -> OperatorPrices:
+        """Return the same prices under a structure that changes no layer."""
+        frame = replace(self.options.frame, structure=structure)
+        return OperatorPrices(self.problem, replace(self.options, frame=frame), self.costs)
 
     def take(self, rows: IntArray) -> OperatorPrices:
         """Return the prices of some of the options."""

@@ -14,12 +14,14 @@ from meshwright.pricing.operators.tables import OperatorPrices, operator_prices
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.budget import cheapest_within
 from meshwright.search.operators.graph import ChoiceGraph
-from meshwright.search.operators.layers import ModelGraph
+from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 
 MOST_TRIES = 6
-MOST_UNIFORM = 12
-WINDOW_SHARES = (0.0, 0.5, 1.0)
+MOST_UNIFORM = 6
+WINDOW_SHARES = (0.0, 1.0, 0.5)
+CLOSE = 2e-3
+"""Gap at which no further bound is tried."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph
     prices = operator_prices(problem, options)
     rows = _fastest_ways(prices)
     kept = prices.take(rows)
-    return ModelGraph(kept, Resharding(problem, kept.options, physical), prices)
+    moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
+    return ModelGraph(kept, prices, moves_s)
 
 
 def _fastest_ways(prices: OperatorPrices) -> IntArray:
@@ -72,39 +75,43 @@ def _fastest_ways(prices: OperatorPrices) -> IntArray:
 def assign(model: ModelGraph) -> Assignment | None:
     """Return the best options within the memory of a device; None where none fit.
 
-    Several bounds of what data-parallel messages show are tried; each leads to choices, and the
-    choices with the lowest price are taken. One option for all operators is among them.
+    Several bounds of what data-parallel messages show are tried, until one proves the best that
+    was found. One option for all operators is among what is compared.
     """
-    found = [_with_bound(model, share) for share in WINDOW_SHARES]
-    known = [entry for entry in found if entry is not None]
     uniform = best_uniform(model)
-    plans = [entry.assigned for entry in known] + ([uniform] if uniform else [])
+    plans = [uniform] if uniform else []
+    bound_s = 0.0
+    for share in WINDOW_SHARES:
+        assigned, lower_s = _with_bound(model, share)
+        plans += [assigned] if assigned else []
+        bound_s = max(bound_s, lower_s)
+        if min((plan.total_s for plan in plans), default=0.0) <= bound_s * (1.0 + CLOSE):
+            break
     if not plans:
         return None
     best = min(plans, key=lambda assigned: assigned.total_s)
-    bound_s = max((entry.lower_bound_s for entry in known), default=best.total_s)
     return Assignment(model, best, min(bound_s, best.total_s))
 
 
-def _with_bound(model: ModelGraph, window_share: float) -> Assignment | None:
-    """Return the cheapest options under one bound of the data-parallel messages.
+def _with_bound(model: ModelGraph, window_share: float) -> tuple[Assigned | None, float]:
+    """Return the cheapest options under one way to count messages, and a bound for all [s].
 
     Memory for the work at hand is one figure for the whole model: it is left at its least for the
     bound, then raised to what the chosen options need until they fit.
     """
     capacity = _capacity_bytes(model)
-    room, bound_s = _room_bytes(model), None
+    room, bound_s = _room_bytes(model), float("inf")
     graph = model.graph(window_share)
     for _ in range(MOST_TRIES):
         chosen = cheapest_within(graph, room)
         if chosen is None:
-            return None
-        bound_s = chosen.lower_bound_s if bound_s is None else bound_s
+            break
+        bound_s = min(bound_s, chosen.lower_bound_s)
         assigned = model.price(chosen.choices)
         if assigned.memory_bytes <= capacity:
-            return Assignment(model, assigned, bound_s)
+            return assigned, bound_s
         room -= assigned.memory_bytes - capacity
-    return None
+    return None, bound_s
 
 
 def best_uniform(model: ModelGraph) -> Assigned | None:
@@ -123,15 +130,15 @@ def lower_bound_s(model: ModelGraph) -> float:
     """Return a bound of every plan of the frame, wherever its operators lie [s].
 
     Each operator takes its best option in the best way to lay it, and nothing is passed between
-    them; only the memory of a device ties them together.
+    them; only the memory of a device ties them together. Infinite where nothing fits.
     """
     anywhere = replace(model, prices=model.every_way)
-    bounds = []
+    bound_s = 0.0
     for share in WINDOW_SHARES:
         alone = ChoiceGraph(anywhere.graph_nodes(share), {})
         chosen = cheapest_within(alone, _room_bytes(anywhere))
-        bounds.append(0.0 if chosen is None else chosen.lower_bound_s)
-    return max(bounds)
+        bound_s = max(bound_s, float("inf") if chosen is None else chosen.lower_bound_s)
+    return bound_s
 
 
 def _capacity_bytes(model: ModelGraph) -> float:

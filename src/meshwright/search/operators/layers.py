@@ -6,8 +6,8 @@ the cheapest choices bound the price of every plan of the frame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -16,11 +16,13 @@ from meshwright.base.arrays import FloatArray
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.step import jitter_fraction
+from meshwright.graph.op import LayerGraph
 from meshwright.pricing.operators.groups import BEFORE, Handover, handovers
 from meshwright.pricing.operators.price import Assigned, Place, price_assigned
 from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.operators.tables import OperatorPrices
 from meshwright.search.operators.graph import ChoiceGraph, Load, Pair, make_load
+from meshwright.strategy.strategy import Structure
 
 Entry = tuple[int, int, int]
 """Between two groups: the piece of the second one, and the numbers of both."""
@@ -32,9 +34,10 @@ class ModelGraph:
 
     prices: OperatorPrices
     """Of the options that are chosen among."""
-    resharding: Resharding
     every_way: OperatorPrices
     """Of all ways to lay them: what bounds a plan wherever it lies."""
+    moves_s: Mapping[Pair, Load]
+    """Passing tensors between two nodes, for one micro-batch; equal pairs share one load."""
 
     @property
     def num_micro_batches(self) -> float:
@@ -42,15 +45,10 @@ class ModelGraph:
         batch = self.prices.problem.workload.global_batch_size
         return float(-(-batch // self.prices.options.frame.num_sequences))
 
-    @cached_property
+    @property
     def places(self) -> tuple[Place, ...]:
-        """The group at each node: embedding, layers in order, head."""
-        problem, groups = self.prices.problem, self.prices.groups
-        kinds = len(problem.graph.layers)
-        inner = [
-            (kind, g) for kind in problem.model.layer_pattern for g in range(len(groups[kind]))
-        ]
-        return ((kinds, 0), *inner, (kinds + 1, 0))
+        """The group at each node."""
+        return places_of(self.prices)
 
     def graph(self, window_share: float = 0.0) -> ChoiceGraph:
         """Return the choices with what they cost; the cheapest ones bound every plan.
@@ -71,31 +69,11 @@ class ModelGraph:
 
     @cached_property
     def edges(self) -> Mapping[Pair, Load]:
-        """What it costs to pass tensors; equal pairs of groups share one load."""
-        known: dict[Entry, Load] = {}
-        found: dict[Pair, Load] = {}
-        for pair, entry in self._pairs():
-            if entry not in known:
-                known[entry] = self._between(entry)
-            found[pair] = known[entry]
-        return found
-
-    def _pairs(self) -> list[tuple[Pair, Entry]]:
-        """Return the nodes that pass tensors, and what passes between them."""
-        pattern, kinds = self.prices.problem.model.layer_pattern, len(self.prices.groups) - 2
-        found: list[tuple[Pair, Entry]] = []
-        start = 1
-        for kind in pattern:
-            for handover in self._handovers[kind]:
-                first = start - 1 if handover.first == BEFORE else start + handover.first
-                entry = (kind, handover.first, handover.second)
-                found.append(((first, start + handover.second), entry))
-            start += len(self.prices.groups[kind])
-        return [*found, ((start - 1, start), (kinds + 1, BEFORE, 0))]
-
-    @cached_property
-    def _handovers(self) -> Mapping[int, list[Handover]]:
-        return {piece: handovers(groups) for piece, groups in enumerate(self.prices.groups)}
+        """What passing tensors costs in a step."""
+        times = self.num_micro_batches * (1.0 + self._jitter)
+        known = {id(load): make_load(load.time_s * times, load.num_bytes)
+                 for load in self.moves_s.values()}  # fmt: skip
+        return {pair: known[id(load)] for pair, load in self.moves_s.items()}
 
     @cached_property
     def _jitter(self) -> float:
@@ -157,22 +135,15 @@ class ModelGraph:
         ]
         return np.sum(shown, axis=0), all_s
 
-    def _between(self, entry: Entry) -> Load:
-        """Return what it costs in a step to pass tensors between all pairs of options."""
-        piece, first, second = entry
-        layer = self.prices.problem.pieces[piece]
-        handover = next(h for h in self._handovers[piece] if (h.first, h.second) == (first, second))
-        moves = {tensor: self.resharding.moves(tensor, layer) for tensor in handover.tensors}
-        once_s = sum(move.time_s for move in moves.values())
-        twice = [moves[tensor] for tensor in handover.kept]
-        held = sum((m.differs * m.held_bytes[None, :] for m in twice), np.zeros(()))
-        time_s = once_s * (self.num_micro_batches * (1.0 + self._jitter))
-        return make_load(time_s, np.broadcast_to(held, np.shape(time_s)))
-
     def reshard_s(self, choices: tuple[int, ...]) -> float:
         """Return the resharding of one micro-batch [s]."""
-        whole_s = sum(float(e.time_s[choices[u], choices[v]]) for (u, v), e in self.edges.items())
-        return whole_s / (self.num_micro_batches * (1.0 + self._jitter))
+        moves = self.moves_s.items()
+        return sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
+
+    def under(self, structure: Structure) -> ModelGraph:
+        """Return the same graph under another stage of ZeRO, which changes no layer."""
+        prices, every_way = self.prices, self.every_way
+        return replace(self, prices=prices.under(structure), every_way=every_way.under(structure))
 
     def price(self, choices: tuple[int, ...], reshard_s: float | None = None) -> Assigned:
         """Return the price of the whole step for one choice of each node.
@@ -184,6 +155,50 @@ class ModelGraph:
         """
         between_s = self.reshard_s(choices) if reshard_s is None else reshard_s
         return price_assigned(self.prices, self.places, choices, between_s)
+
+
+def places_of(prices: OperatorPrices) -> tuple[Place, ...]:
+    """Return the group at each node: embedding, layers in order, head."""
+    problem, groups = prices.problem, prices.groups
+    kinds, pattern = len(problem.graph.layers), problem.model.layer_pattern
+    inner = [(kind, group) for kind in pattern for group in range(len(groups[kind]))]
+    return ((kinds, 0), *inner, (kinds + 1, 0))
+
+
+def moves_of(prices: OperatorPrices, resharding: Resharding) -> dict[Pair, Load]:
+    """Return what passing tensors takes between the nodes of a model, for one micro-batch."""
+    passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
+    known: dict[Entry, Load] = {}
+    found: dict[Pair, Load] = {}
+    for pair, (piece, handover) in _pairs(prices, passed):
+        entry = (piece, handover.first, handover.second)
+        if entry not in known:
+            known[entry] = _between(resharding, prices.problem.pieces[piece], handover)
+        found[pair] = known[entry]
+    return found
+
+
+def _pairs(
+    prices: OperatorPrices, passed: Mapping[int, list[Handover]]
+) -> Iterator[tuple[Pair, tuple[int, Handover]]]:
+    """Yield the nodes that pass tensors, and what passes between them."""
+    pattern, kinds = prices.problem.model.layer_pattern, len(prices.groups) - 2
+    start = 1
+    for kind in pattern:
+        for handover in passed[kind]:
+            first = start - 1 if handover.first == BEFORE else start + handover.first
+            yield (first, start + handover.second), (kind, handover)
+        start += len(prices.groups[kind])
+    yield (start - 1, start), (kinds + 1, passed[kinds + 1][0])
+
+
+def _between(resharding: Resharding, layer: LayerGraph, handover: Handover) -> Load:
+    """Return what it costs to pass tensors between all pairs of options."""
+    moves = {tensor: resharding.moves(tensor, layer) for tensor in handover.tensors}
+    once_s = np.sum([move.time_s for move in moves.values()], axis=0)
+    twice = [moves[tensor] for tensor in handover.kept]
+    held = sum((m.differs * m.held_bytes[None, :] for m in twice), np.zeros(once_s.shape))
+    return make_load(once_s, held)
 
 
 def _least_s(transfer: Transfer, num_bytes: FloatArray) -> FloatArray:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from meshwright.base.arrays import IntArray
 from meshwright.pricing.operators.contended import contended_prices
-from meshwright.pricing.operators.options import Frame
-from meshwright.pricing.operators.price import Assigned
+from meshwright.pricing.operators.price import Assigned, price_assigned
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.assignment import Assignment, assign, lower_bound_s, model_graph
+from meshwright.search.operators.frames import Base
 from meshwright.topology.network import Network
 
 
@@ -24,44 +25,57 @@ from meshwright.topology.network import Network
 class OperatorPlan:
     """The best options of all operators, as they run with all others, and the two proofs."""
 
-    frame: Frame
     level_one: Assignment
     contended: Assigned
     """The same options on shared links; their numbers count the options in use."""
     used: tuple[int, ...]
     """Options in use, as level 1 numbers them."""
     lower_bound_s: float
-    """No plan of the frame takes less, wherever its operators lie [s]."""
+    """No plan of the frames takes less, wherever its operators lie [s]."""
     search_s: float
     """Wall-clock time [s]."""
 
     @property
     def gap(self) -> float:
-        """How far the plan may lie above the best possible of its frame, as a fraction."""
+        """How far the plan may lie above the best possible of its frames, as a fraction."""
         return max(self.contended.total_s / self.lower_bound_s - 1.0, 0.0)
 
 
 def plan_operators(
-    problem: Problem, frames: Sequence[Frame], physical: Network
+    problem: Problem, bases: Sequence[Base], physical: Network
 ) -> OperatorPlan | None:
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
-    found = [plan for frame in frames if (plan := plan_frame(problem, frame, physical))]
-    return min(found, key=lambda plan: plan.contended.total_s, default=None)
+    best: OperatorPlan | None = None
+    for base in bases:
+        found = plan_base(problem, base, physical)
+        if found and (best is None or found.contended.total_s < best.contended.total_s):
+            best = found
+    return best
 
 
-def plan_frame(problem: Problem, frame: Frame, physical: Network) -> OperatorPlan | None:
-    """Return the best options under one frame; None where none fit."""
+def plan_base(problem: Problem, base: Base, physical: Network) -> OperatorPlan | None:
+    """Return the best options under the frames that share their layers; None where none fit."""
     start_s = time.perf_counter()
-    model = model_graph(problem, frame, physical)
-    best = assign(model) if model is not None else None
-    if model is None or best is None:
+    model = model_graph(problem, base.frame, physical)
+    if model is None:
         return None
+    models = [model.under(structure) for structure in base.structures]
+    found = [best for one in models if (best := assign(one)) is not None]
+    if not found:
+        return None
+    best = min(found, key=lambda assignment: assignment.assigned.total_s)
     used, numbers = np.unique(best.assigned.options, return_inverse=True)
-    prices = contended_prices(problem, model.prices.options.take(used), physical)
-    resharding = replace(model.resharding, options=prices.options)
-    placed = replace(model, prices=prices, resharding=resharding)
-    reshard_s = model.reshard_s(best.assigned.options)
-    contended = placed.price(tuple(numbers.reshape(-1).tolist()), reshard_s)
-    bound_s = min(lower_bound_s(model), contended.total_s)
+    contended = _contended(best, used, tuple(numbers.reshape(-1).tolist()), physical)
+    bound_s = min(min(lower_bound_s(one) for one in models), contended.total_s)
     elapsed_s = time.perf_counter() - start_s
-    return OperatorPlan(frame, best, contended, tuple(used.tolist()), bound_s, elapsed_s)
+    return OperatorPlan(best, contended, tuple(used.tolist()), bound_s, elapsed_s)
+
+
+def _contended(
+    best: Assignment, used: IntArray, choices: tuple[int, ...], physical: Network
+) -> Assigned:
+    """Return the price of the best options with contention; choices count the options in use."""
+    problem, options = best.model.prices.problem, best.model.prices.options
+    prices = contended_prices(problem, options.take(used), physical)
+    reshard_s = best.model.reshard_s(best.assigned.options)
+    return price_assigned(prices, best.model.places, choices, reshard_s)

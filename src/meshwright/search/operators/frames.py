@@ -1,0 +1,72 @@
+"""What all operators of a plan share: taken from the best plans with one strategy for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshwright.pricing.operators.options import Frame
+from meshwright.pricing.problem import Problem
+from meshwright.search.exhaustive import Progress, search
+from meshwright.search.families import SearchSpace
+from meshwright.strategy.space import Choices
+from meshwright.strategy.strategy import AXES, Structure
+
+NUM_UNIFORM = 24
+"""Plans with one strategy for all whose frames are tried."""
+MOST_STAGES = 3
+"""Stages of ZeRO that are tried with the same layers."""
+ONE_STAGE: Mapping[str, tuple[object, ...]] = {
+    "pp": (1,), "context_kind": ("ring",), "offload": ("none",),
+}  # fmt: skip
+"""What is looked at: operators of one stage, with all state on the device."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Frames that differ in their stage of ZeRO alone: their layers cost the same."""
+
+    frame: Frame
+    structures: tuple[Structure, ...]
+
+
+def likely_bases(
+    problem: Problem, most: int, *,
+    allowed: Mapping[str, tuple[object, ...]] | None = None, progress: Progress | None = None,
+) -> list[Base]:  # fmt: skip
+    """Return the frames of the best plans with one strategy for all operators.
+
+    Parameters
+    ----------
+    most
+        Bases that are returned at most: the sequences of a micro-batch, and recomputation.
+    allowed
+        What is fixed.
+    """
+    choices = Choices({**(allowed or {}), **ONE_STAGE})
+    result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)
+    found: dict[tuple[int, int, str], dict[Structure, None]] = {}
+    for entry in result.found:
+        strategy, structure = entry.strategy, entry.structure
+        sequences = int(strategy.dp * strategy.micro_batch_size)
+        key = (int(strategy.num_devices), sequences, str(structure.recompute))
+        stages = found.setdefault(key, {})
+        if len(stages) < MOST_STAGES:
+            stages[_shared(structure)] = None
+    return [
+        Base(Frame(next(iter(structures)), devices, sequences), tuple(structures))
+        for (devices, sequences, _), structures in list(found.items())[:most]
+    ]
+
+
+def _shared(structure: Structure) -> Structure:
+    """Return a structure without what the options choose."""
+    return Structure(
+        zero_stage=structure.zero_stage,
+        reshard_after_forward=structure.reshard_after_forward,
+        recompute=structure.recompute,
+        overlap_data_parallel=structure.overlap_data_parallel,
+        overlap_tensor_parallel=structure.overlap_tensor_parallel,
+        stream_form=structure.stream_form,
+        axis_order=AXES,
+    )
