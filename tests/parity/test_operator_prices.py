@@ -12,6 +12,7 @@ from meshwright.cost.step import TIME_PARTS
 from meshwright.placement.resharding import Overlaps, all_ways, busiest_s
 from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
 from meshwright.pricing.operators.options import Frame
+from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.placed.price import choice_network, physical_network
 from meshwright.pricing.price import price_columns
 from meshwright.search.operators.assignment import assign, best_uniform, model_graph
@@ -157,7 +158,8 @@ def test_busiest_link_by_hand():
 def test_all_that_is_needed_arrives():
     graph = graph_of(asked())
     tensor = asked().graph.layers[0].ops[0].inputs[0]
-    layouts = np.stack([graph.resharding._tiles(tensor, i) for i in range(0, 20, 3)])
+    resharding = Resharding(graph.prices.problem, graph.prices.options, physical_network(asked()))
+    layouts = np.stack([resharding._tiles(tensor, index) for index in range(0, 20, 3)])
     overlaps = Overlaps(layouts)
     volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=-1)
     for number in range(len(layouts)):

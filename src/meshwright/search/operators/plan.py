@@ -17,6 +17,7 @@ from meshwright.pricing.operators.contended import contended_prices
 from meshwright.pricing.operators.price import Assigned, price_assigned
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.assignment import Assignment, assign, lower_bound_s, model_graph
+from meshwright.search.operators.elimination import cheapest
 from meshwright.search.operators.frames import Base
 from meshwright.topology.network import Network
 
@@ -60,15 +61,23 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> OperatorPlan |
     if model is None:
         return None
     models = [model.under(structure) for structure in base.structures]
-    found = [best for one in models if (best := assign(one)) is not None]
-    if not found:
+    best: Assignment | None = None
+    for one in models:
+        if best is None or cheapest(one.graph()).value_s < best.assigned.total_s:
+            best = _faster(best, assign(one))
+    if best is None:
         return None
-    best = min(found, key=lambda assignment: assignment.assigned.total_s)
     used, numbers = np.unique(best.assigned.options, return_inverse=True)
     contended = _contended(best, used, tuple(numbers.reshape(-1).tolist()), physical)
     bound_s = min(min(lower_bound_s(one) for one in models), contended.total_s)
     elapsed_s = time.perf_counter() - start_s
     return OperatorPlan(best, contended, tuple(used.tolist()), bound_s, elapsed_s)
+
+
+def _faster(first: Assignment | None, second: Assignment | None) -> Assignment | None:
+    """Return the faster one of two assignments; one where there is only one."""
+    both = [entry for entry in (first, second) if entry is not None]
+    return min(both, key=lambda entry: entry.assigned.total_s, default=None)
 
 
 def _contended(
