@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,7 +75,11 @@ def all_ways(network: Network, devices: IntArray) -> Way:
     )
     routes = default_routes(network, demands)
     crossed = csr_array(
-        (1.0 / network.bandwidth_bytes_per_s[routes.links], routes.links, routes.offsets),
+        (
+            (1.0 / network.bandwidth_bytes_per_s[routes.links]).astype(np.float32),
+            routes.links,
+            routes.offsets,
+        ),
         shape=(len(source), network.num_links),
     )
     return Way(devices, crossed, routes.latency_s(network))
@@ -83,38 +87,40 @@ def all_ways(network: Network, devices: IntArray) -> Way:
 
 @dataclass(frozen=True)
 class Overlaps:
-    """What the devices of some layouts hold in common, worked out dim by dim for all pairs."""
+    """What the devices of some layouts hold in common, dim by dim."""
 
     layouts: FloatArray
     """(layouts, devices, dims, 2), in one order of the devices."""
 
     @cached_property
-    def _by_dim(self) -> list[tuple[IntArray, FloatArray]]:
-        """For each dim that is split: the kind of each layout, and lengths between two kinds."""
-        number, _, dims, _ = self.layouts.shape
-        found = []
-        for dim in range(dims):
-            flat = self.layouts[:, :, dim].reshape(number, -1)
-            _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-            bounds = self.layouts[first, :, dim]
-            if (bounds == WHOLE).all():
-                continue
-            mine, theirs = bounds[:, None, :, None], bounds[None, :, None, :]
-            length = np.minimum(mine[..., 1], theirs[..., 1])
-            length -= np.maximum(mine[..., 0], theirs[..., 0])
-            found.append((kind.reshape(-1), np.maximum(length, 0.0, out=length)))
-        return found
+    def _split_dims(self) -> list[Any]:
+        """The bounds of each dim that any layout splits: (layouts, devices, 2)."""
+        single = self.layouts.astype(np.float32)
+        dims = (single[:, :, dim] for dim in range(single.shape[2]))
+        return [bounds for bounds in dims if not (bounds == WHOLE).all()]
+
+    @cached_property
+    def is_partition(self) -> bool:
+        """Whether every layout holds every part once: gradients return as activations came."""
+        volumes = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1).sum(axis=-1)
+        return bool(np.allclose(volumes, 1.0))
 
     def with_all(self, first: int) -> FloatArray:
-        """Return what holders under one layout have of what users need: (layouts, from, to)."""
+        """Return what holders under one layout have of what users need: (layouts, from, to).
+
+        In single precision: bounds are ratios of small whole numbers.
+        """
         number, devices = self.layouts.shape[:2]
         common: FloatArray | None = None
-        for kind, length in self._by_dim:
-            part = length[kind[first]][kind]
-            common = part if common is None else common * part
+        for bounds in self._split_dims:
+            mine, theirs = bounds[first, None, :, None], bounds[:, None, :]
+            length = np.minimum(mine[..., 1], theirs[..., 1])
+            length -= np.maximum(mine[..., 0], theirs[..., 0])
+            np.maximum(length, 0.0, out=length)
+            common = length if common is None else np.multiply(common, length, out=common)
         return np.ones((number, devices, devices)) if common is None else common
 
-    def moved_to_all(self, first: int) -> FloatArray:
+    def moved(self, first: int) -> FloatArray:
         """Return what each device sends to each other one on the way to each layout.
 
         Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent
@@ -123,12 +129,12 @@ class Overlaps:
         common = self.with_all(first)
         device = np.arange(common.shape[-1])
         own = common[:, device, device]
-        needed = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1)
         common[:, device, device] = 0.0
+        if self.is_partition:
+            return common
+        needed = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1)
         offered = common.sum(axis=-2)
         lacking = np.maximum(needed - own, 0.0)
-        if np.allclose(offered, lacking):
-            return common
         share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
         common *= np.minimum(share, 1.0)[:, None, :]
         return common

@@ -97,16 +97,19 @@ class Resharding:
         )
 
     def _between(self, layouts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return seconds for each byte, and fixed seconds, between all pairs of layouts."""
-        number = len(layouts)
-        per_byte, fixed_s = np.zeros((number, number)), np.zeros((number, number))
-        launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
+        """Return seconds for each byte, and fixed seconds, between all pairs of layouts.
+
+        Where each part of a tensor has one holder, either way may take the links of the other one
+        backwards: dimension order, or its reverse.
+        """
         overlaps = Overlaps(layouts)
-        for one in range(number):
-            busy_s, latency_s = busiest_s(overlaps.moved_to_all(one), self.way)
-            per_byte[one] = busy_s
-            fixed_s[one] = np.where(busy_s > 0, latency_s + launch_s, 0.0)
-        return per_byte, fixed_s
+        found = [busiest_s(overlaps.moved(one), self.way) for one in range(len(layouts))]
+        per_byte = np.stack([busy_s for busy_s, _ in found]).astype(float)
+        latency = np.stack([latency_s for _, latency_s in found]).astype(float)
+        if overlaps.is_partition:
+            per_byte, latency = np.minimum(per_byte, per_byte.T), np.maximum(latency, latency.T)
+        launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
+        return per_byte, np.where(per_byte > 0, latency + launch_s, 0.0)
 
     def _tiles(self, tensor: Tensor, index: int) -> FloatArray:
         """Return the part of a tensor on each device, devices ascending."""

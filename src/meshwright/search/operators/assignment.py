@@ -48,8 +48,7 @@ def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    rows = _fastest_ways(prices)
-    kept = prices.take(rows)
+    kept = prices.take(_fastest_ways(prices))
     moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
     return ModelGraph(kept, prices, moves_s)
 

@@ -70,13 +70,14 @@ class ModelGraph:
     @cached_property
     def edges(self) -> Mapping[Pair, Load]:
         """What passing tensors costs in a step."""
-        times = self.num_micro_batches * (1.0 + self._jitter)
+        times = self.num_micro_batches * (1.0 + self.jitter)
         known = {id(load): make_load(load.time_s * times, load.num_bytes)
                  for load in self.moves_s.values()}  # fmt: skip
         return {pair: known[id(load)] for pair, load in self.moves_s.items()}
 
     @cached_property
-    def _jitter(self) -> float:
+    def jitter(self) -> float:
+        """What waiting for the slowest of all devices adds, as a fraction."""
         problem, frame = self.prices.problem, self.prices.options.frame
         spread = problem.calibration.jitter
         return float(jitter_fraction(np.array([frame.num_devices]), spread)[0])
@@ -102,7 +103,7 @@ class ModelGraph:
             + optimizer.state_bytes_per_param * held
             + cost.kept_bytes * (place[0] < len(problem.pieces) - 1)
         )
-        return make_load(busy_s * (1.0 + self._jitter), num_bytes)
+        return make_load(busy_s * (1.0 + self.jitter), num_bytes)
 
     def _synced(self, cost: LayerCost, window_share: float) -> tuple[FloatArray, FloatArray]:
         """Return the least that shows of the data-parallel messages of a group, and all [s].
