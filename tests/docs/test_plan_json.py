@@ -13,7 +13,7 @@ from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
-from meshwright.plans import comparison
+from meshwright.plans import comparison, operators
 from meshwright.pricing.serving.price import SERVING_TIME_PARTS
 from meshwright.search.sensitivity import Change
 from meshwright.spec import chip, model, provenance, system, workload
@@ -47,6 +47,9 @@ DECLARED = {
     "Why not": plans.WhyNot,
     "Replan": plans.Replan,
     "Change": Change,
+    "Operators": operators.OperatorPlan,
+    "Operator option": operators.OperatorOption,
+    "Operator run": operators.OperatorRun,
     "Recipe": (comparison.Entry, "speedup_of_ours"),
     "Fault": Fault,
     "Serving plan": serving_plans.ServingPlan,
@@ -186,7 +189,8 @@ def test_a_fault_is_noticed(printed):
         ("Check", 2, ["check", *QUESTION, "--tp", "3", "--sp", "off"]),
         ("Failure", 2, ["plan", "gpt2-medium", "--on", "8xH100"]),
         ("Failure", 2, ["plan", "no-such-model", *QUESTION[1:]]),
-        ("Plan", 0, ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:]]),
+        ("Plan", 0,
+         ["plan", "gpt2-medium", "--on", "wafer-4x4", *QUESTION[3:], "--per-operator"]),
         ("Serving plan", 0,
          ["plan", *QUESTION[:3], "--decode", "--batch", "8", "--context", "1024"]),
         ("Serving plan", 0,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshwright import plans
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.planner import draw, estimate, simulate, training
-from meshwright.report.placement import hottest_lines, placement_lines
+from meshwright.report.grids.placement import hottest_lines, placement_lines
 from meshwright.strategy.strategy import Structure, make_strategy
 
 VALUES = st.one_of(

@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
+    parser.add_argument("--per-operator", action="store_true",
+                        help="on a grid: a strategy for each operator, too")  # fmt: skip
     parser.add_argument("--from", dest="origin", metavar="PLAN.json", help="an earlier plan")
     parser.add_argument("--without", metavar="N", help="with --from: devices lost")
 
@@ -58,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     plan = planner.plan(
         asked.model, asked.system, asked.workload,
         allowed=asked.allowed, top=top, calibration=args.calibration,
+        per_operator=args.per_operator,
         progress=_progress(args), command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
     _save(plan, path)
@@ -121,17 +124,20 @@ def _save(plan: Plan, path: Path | None) -> None:
 def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
     """Keep a complaint for each option that would change nothing beside the others."""
     if args.origin is not None:
-        given = (*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto")
+        given = (
+            *ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto", "per_operator"
+        )  # fmt: skip
         refuse_idle(reading, args, given, "with --from, the earlier plan states this")
         return
     refuse_idle(reading, args, ("without",), "is of use with --from only")
     if is_serving(args):
         names = ("seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout")
-        refuse_idle(reading, args, (*names, "pareto"), "is of use in training only")
+        refuse_idle(reading, args, (*names, "pareto", "per_operator"), "is of use in training only")
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
     if args.pareto:
-        refuse_idle(reading, args, ("out", "top"), "a front is no plan, and is whole")
+        given = ("out", "top", "per_operator")
+        refuse_idle(reading, args, given, "a front is no plan, and is whole")
 
 
 def _progress(args: argparse.Namespace) -> Reporter | None:

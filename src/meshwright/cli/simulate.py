@@ -37,7 +37,7 @@ def run_plan(path: str, trace: str | None, *, as_json: bool) -> int:
     from meshwright.cli.output import show
     from meshwright.cli.reading import output_file
     from meshwright.exporters.perfetto import write_trace
-    from meshwright.report.simulation import simulation_data, simulation_lines
+    from meshwright.report.grids.simulation import simulation_data, simulation_lines
 
     target = output_file("--trace", trace) if trace is not None else None
     plan = planner.load_plan(path)

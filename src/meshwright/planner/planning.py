@@ -17,6 +17,7 @@ from meshwright.planner.answers import (
     warnings,
 )
 from meshwright.planner.fixed import check_fixed
+from meshwright.planner.grids.operators import check_operators, operator_plan
 from meshwright.planner.grids.placing import best_placed, placed_candidates
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
@@ -44,6 +45,7 @@ def plan(
     allowed: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
     calibration: str = "uncalibrated",
+    per_operator: bool = False,
     progress: Progress | None = None,
     command: str = "",
 ) -> Plan:
@@ -56,6 +58,8 @@ def plan(
         ``{"tp": [8], "recompute": ["full"]}``.
     top
         Candidates whose order is proven; they come back as the best and its runners-up.
+    per_operator
+        Whether to look for a strategy for each group of operators as well (grids only).
     progress
         Called after each block of the search.
 
@@ -63,17 +67,24 @@ def plan(
     ------
     SpecError, UnknownNameError
         Bad input.
+    UnsupportedError
+        Strategies for each operator where there are none.
     InfeasibleError
         Nothing fits; carries the counts and the least change that would.
     """
     problem = make_problem(model, system, workload, calibration)
     check_fixed(problem, allowed or {})
+    if per_operator:
+        check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     watch = uses_streams if problem.has_grid else None
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
-    return _answer(problem, calibration, result, top, command)
+    found = _answer(problem, calibration, result, top, command)
+    if not per_operator:
+        return found
+    return replace(found, operators=operator_plan(problem, allowed=allowed, progress=progress))
 
 
 def _answer(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.plans.operators import OperatorPlan
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -185,6 +186,8 @@ class Plan:
     coverage: Coverage | None = None
     robustness: Robustness | None = None
     why_not: tuple[WhyNot, ...] = ()
+    operators: OperatorPlan | None = None
+    """The same with a strategy for each operator, where that was asked for."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Plan, WhyNot
+from meshwright.report.grids.placement import hottest_lines, placement_lines
 from meshwright.report.lines import words, wrapped
-from meshwright.report.placement import hottest_lines, placement_lines
 from meshwright.report.plan import question_line, why_not_lines
 
 if TYPE_CHECKING:

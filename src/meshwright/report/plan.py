@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Candidate, Coverage, Plan, Replan, WhyNot
+from meshwright.report.grids.operators import operator_lines
+from meshwright.report.grids.placement import placement_lines
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
-from meshwright.report.placement import placement_lines
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -30,6 +31,9 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
     yield ""
     if plan.best.placement is not None:
         yield from placement_lines(plan.best.placement)
+        yield ""
+    if plan.operators is not None:
+        yield from operator_lines(plan.operators, plan.best.estimate.step_time_s)
         yield ""
     if plan.runners_up:
         yield from ranking_lines(plan)

@@ -23,7 +23,7 @@ from meshwright.topology.network import Network
 
 
 @dataclass(frozen=True)
-class OperatorPlan:
+class Planned:
     """The best options of all operators, as they run with all others, and the two proofs."""
 
     level_one: Assignment
@@ -42,11 +42,9 @@ class OperatorPlan:
         return max(self.contended.total_s / self.lower_bound_s - 1.0, 0.0)
 
 
-def plan_operators(
-    problem: Problem, bases: Sequence[Base], physical: Network
-) -> OperatorPlan | None:
+def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
-    best: OperatorPlan | None = None
+    best: Planned | None = None
     for base in bases:
         found = plan_base(problem, base, physical)
         if found and (best is None or found.contended.total_s < best.contended.total_s):
@@ -54,7 +52,7 @@ def plan_operators(
     return best
 
 
-def plan_base(problem: Problem, base: Base, physical: Network) -> OperatorPlan | None:
+def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None:
     """Return the best options under the frames that share their layers; None where none fit."""
     start_s = time.perf_counter()
     model = model_graph(problem, base.frame, physical)
@@ -71,7 +69,7 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> OperatorPlan |
     contended = _contended(best, used, tuple(numbers.reshape(-1).tolist()), physical)
     bound_s = min(min(lower_bound_s(one) for one in models), contended.total_s)
     elapsed_s = time.perf_counter() - start_s
-    return OperatorPlan(best, contended, tuple(used.tolist()), bound_s, elapsed_s)
+    return Planned(best, contended, tuple(used.tolist()), bound_s, elapsed_s)
 
 
 def _faster(first: Assignment | None, second: Assignment | None) -> Assignment | None:
