@@ -61,12 +61,13 @@ def check_operators(problem: Problem) -> None:
 
 def as_data(problem: Problem, found: Planned) -> OperatorPlan:
     """Return a plan of operators as plain data."""
-    alone, contended = found.level_one, found.contended
-    options = alone.model.prices.options
+    alone, shared = found.level_one, found.level_two
+    contended, options = shared.assigned, shared.model.prices.options
+    used = sorted(set(contended.options))
     parts = {name: float(np.ravel(getattr(contended.time, name))[0]) for name in TIME_PARTS}
     return OperatorPlan(
-        options=tuple(_option(options, index) for index in found.used),
-        runs=tuple(_runs(alone, found.used)),
+        options=tuple(_option(options, index) for index in used),
+        runs=tuple(_runs(shared, used)),
         fidelity="contended",
         step_time_s=contended.total_s,
         time_parts_s={**parts, "reshard_s": contended.reshard_s},
@@ -74,7 +75,7 @@ def as_data(problem: Problem, found: Planned) -> OperatorPlan:
         closed_form_s=alone.assigned.total_s,
         closed_form_bound_s=alone.lower_bound_s,
         lower_bound_s=found.lower_bound_s,
-        num_options=len(options),
+        num_options=len(alone.model.prices.options),
         search_s=found.search_s,
     )
 
@@ -94,14 +95,14 @@ def _option(options: Options, index: int) -> OperatorOption:
     )
 
 
-def _runs(alone: Assignment, used: Sequence[int]) -> Iterator[OperatorRun]:
+def _runs(found: Assignment, used: Sequence[int]) -> Iterator[OperatorRun]:
     """Yield the options of each group of operators, equal layers together."""
-    prices = alone.model.prices
+    prices = found.model.prices
     number = {option: index for index, option in enumerate(used)}
     kinds = len(prices.problem.graph.layers)
     by_place: dict[Place, list[tuple[int, int]]] = {}
     layer = -1
-    for place, option in zip(alone.assigned.places, alone.assigned.options, strict=True):
+    for place, option in zip(found.assigned.places, found.assigned.options, strict=True):
         layer += place[0] < kinds and place[1] == 0
         by_place.setdefault(place, []).append((layer, number[option]))
     for place, chosen in by_place.items():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.pricing.operators.options import Frame, all_options
 from meshwright.pricing.operators.price import Assigned
 from meshwright.pricing.operators.resharding import Resharding
@@ -48,37 +49,44 @@ def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    kept = prices.take(_fastest_ways(prices))
+    rows = fastest_ways(prices, 1)
+    kept = prices.take(rows)
     moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
-    return ModelGraph(kept, prices, moves_s)
+    return ModelGraph(kept, prices, rows, moves_s)
 
 
-def _fastest_ways(prices: OperatorPrices) -> IntArray:
-    """Return, for each set of degrees, the fastest way to lay it for the whole model."""
-    problem = prices.problem
-    counts = [piece.count for piece in problem.pieces]
-    whole_s = np.sum(
+def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
+    """Return, for each set of degrees, the fastest ways to lay it for the whole model."""
+    whole_s: FloatArray = np.sum(
         [
-            count * cost.layer.total_s
-            for count, piece in zip(counts, prices.costs, strict=True)
-            for cost in piece
+            piece.count * cost.layer.total_s
+            for piece, costs in zip(prices.problem.pieces, prices.costs, strict=True)
+            for cost in costs
         ],
         axis=0,
     )
     order = np.lexsort((whole_s, prices.options.codes))
     codes = prices.options.codes[order]
-    first: IntArray = order[np.append(True, codes[1:] != codes[:-1])]
-    return np.sort(first)
+    begins = np.append(True, codes[1:] != codes[:-1])
+    number = np.arange(len(codes))
+    place = number - np.maximum.accumulate(np.where(begins, number, 0))
+    return np.sort(order[place < most])
 
 
-def assign(model: ModelGraph) -> Assignment | None:
+def assign(model: ModelGraph, known: Sequence[int] = ()) -> Assignment | None:
     """Return the best options within the memory of a device; None where none fit.
 
     Several bounds of what data-parallel messages show are tried, until one proves the best that
     was found. One option for all operators is among what is compared.
+
+    Parameters
+    ----------
+    known
+        Options that are compared as well, one for each node.
     """
     uniform = best_uniform(model)
     plans = [uniform] if uniform else []
+    plans += [model.price(tuple(known))] if known else []
     bound_s = 0.0
     for share in WINDOW_SHARES:
         assigned, lower_s = _with_bound(model, share)

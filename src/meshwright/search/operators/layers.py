@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.step import jitter_fraction
@@ -36,6 +36,8 @@ class ModelGraph:
     """Of the options that are chosen among."""
     every_way: OperatorPrices
     """Of all ways to lay them: what bounds a plan wherever it lies."""
+    rows: IntArray
+    """Numbers of the options among all ways."""
     moves_s: Mapping[Pair, Load]
     """Passing tensors between two nodes, for one micro-batch; equal pairs share one load."""
 

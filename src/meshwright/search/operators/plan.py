@@ -1,7 +1,7 @@
 """Two levels: options for each operator alone on its links, then what they cost with all others.
 
-Level 1 is exact within its bound. Level 2 prices what was chosen with contention; its bound leaves
-out resharding and contention and takes the best way to lay each option.
+Both are exact within their bounds. The bound of the whole plan leaves out resharding and contention
+and takes the best way to lay each option.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from meshwright.base.arrays import IntArray
-from meshwright.pricing.operators.contended import contended_prices
-from meshwright.pricing.operators.price import Assigned, price_assigned
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.assignment import Assignment, assign, lower_bound_s, model_graph
 from meshwright.search.operators.elimination import cheapest
 from meshwright.search.operators.frames import Base
+from meshwright.search.operators.sharing import with_contention
 from meshwright.topology.network import Network
 
 
@@ -27,19 +23,23 @@ class Planned:
     """The best options of all operators, as they run with all others, and the two proofs."""
 
     level_one: Assignment
-    contended: Assigned
-    """The same options on shared links; their numbers count the options in use."""
-    used: tuple[int, ...]
-    """Options in use, as level 1 numbers them."""
+    """Alone on their links."""
+    level_two: Assignment
+    """On shared links: the plan."""
     lower_bound_s: float
     """No plan of the frames takes less, wherever its operators lie [s]."""
     search_s: float
     """Wall-clock time [s]."""
 
     @property
+    def time_s(self) -> float:
+        """Of a step [s]."""
+        return self.level_two.assigned.total_s
+
+    @property
     def gap(self) -> float:
         """How far the plan may lie above the best possible of its frames, as a fraction."""
-        return max(self.contended.total_s / self.lower_bound_s - 1.0, 0.0)
+        return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
 
 
 def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
@@ -47,7 +47,7 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
     best: Planned | None = None
     for base in bases:
         found = plan_base(problem, base, physical)
-        if found and (best is None or found.contended.total_s < best.contended.total_s):
+        if found and (best is None or found.time_s < best.time_s):
             best = found
     return best
 
@@ -65,24 +65,14 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None
             best = _faster(best, assign(one))
     if best is None:
         return None
-    used, numbers = np.unique(best.assigned.options, return_inverse=True)
-    contended = _contended(best, used, tuple(numbers.reshape(-1).tolist()), physical)
-    bound_s = min(min(lower_bound_s(one) for one in models), contended.total_s)
-    elapsed_s = time.perf_counter() - start_s
-    return Planned(best, contended, tuple(used.tolist()), bound_s, elapsed_s)
+    shared = with_contention(best, physical)
+    if shared is None:
+        return None
+    bound_s = min(min(lower_bound_s(one) for one in models), shared.assigned.total_s)
+    return Planned(best, shared, bound_s, time.perf_counter() - start_s)
 
 
 def _faster(first: Assignment | None, second: Assignment | None) -> Assignment | None:
     """Return the faster one of two assignments; one where there is only one."""
     both = [entry for entry in (first, second) if entry is not None]
     return min(both, key=lambda entry: entry.assigned.total_s, default=None)
-
-
-def _contended(
-    best: Assignment, used: IntArray, choices: tuple[int, ...], physical: Network
-) -> Assigned:
-    """Return the price of the best options with contention; choices count the options in use."""
-    problem, options = best.model.prices.problem, best.model.prices.options
-    prices = contended_prices(problem, options.take(used), physical)
-    reshard_s = best.model.reshard_s(best.assigned.options)
-    return price_assigned(prices, best.model.places, choices, reshard_s)
