@@ -1,24 +1,70 @@
-"""Every study has a title and a source, runs, and gives lines and plain data."""
+"""Every study has a title and a source, runs, gives lines, data, and files of its tables.
 
+The evaluation of TEMP runs on a sample of its models here; ``meshwright study all`` runs all of it.
+"""
+
+import csv
+import io
 import json
+from xml.etree import ElementTree
 
 import pytest
 
 from meshwright.studies import studies
+from meshwright.studies.claims import Verdict
+from meshwright.studies.temp import cases, strategies
+from meshwright.studies.writing import document, study_markdown, table_csv, table_svg
+
+SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
+LONG = tuple(name for name in studies if name.startswith("temp-"))
 
 
-@pytest.fixture(scope="module", params=sorted(studies))
+def marked(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
+
+
+@pytest.fixture(scope="module", params=[marked(name) for name in sorted(studies)])
 def study(request):
-    return studies[request.param]
+    name = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        known = {case: cases.CASES[case] for case in SAMPLE}
+        patch.setattr(cases.CASES, "_entries", known)
+        patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
+        yield name, studies[name], studies[name].run()
 
 
 def test_study_says_what_it_is(study):
-    assert study.title
-    assert study.source
+    assert study[1].title
+    assert study[1].source
 
 
 def test_study_gives_lines_and_data(study):
-    result = study.run()
+    result = study[2]
     assert result.lines
     assert all("\n" not in line and len(line) <= 100 for line in result.lines)
     assert json.loads(json.dumps(result.data)) == result.data
+
+
+def test_claims_have_a_verdict_and_a_reason(study):
+    for claim in study[2].claims:
+        assert claim.verdict in Verdict
+        assert claim.why or claim.verdict is not Verdict.DIFFERS
+        assert claim.published or claim.verdict is Verdict.NOT_PUBLISHED
+
+
+def test_tables_become_files(study):
+    for table in study[2].tables:
+        rows = list(csv.reader(io.StringIO(table_csv(table))))
+        assert tuple(rows[0]) == table.columns
+        assert len(rows) == len(table.rows) + 1
+        assert ElementTree.fromstring(table_svg(table)).tag.endswith("svg")
+
+
+def test_documents_hold_every_claim(study):
+    name, kind, result = study
+    for text in (
+        study_markdown(name, kind.title, kind.source, result),
+        document({name: (kind.title, kind.source, result)}),
+    ):
+        assert all(claim.what in text for claim in result.claims)
+        assert f"## {name}" in text

@@ -37,6 +37,15 @@ recipes: Registry[Recipe] = Registry("recipe")
 """Ours first."""
 
 recipes.register("meshwright")(Recipe("everything is free", "this project", {}))
+recipes.register("temp")(
+    Recipe(
+        "tensor streams with dp, tp and cp on one wafer, no pipeline",
+        f"dp, sp, tp and tatp of {TEMP}, with our placement and routes",
+        {"pp": ONE},
+        (Mapper.TMAP, Mapper.SMAP),
+        needs_grid=True,
+    )
+)
 recipes.register("megatron-1")(
     Recipe(
         "tp, dp and pp; activations between blocks are replicated over tp",

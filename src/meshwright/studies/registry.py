@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
+from meshwright.studies.claims import Claim, Table
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,9 @@ class StudyResult:
 
     lines: tuple[str, ...]
     data: Mapping[str, Any]
+    tables: tuple[Table, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    assumptions: str = ""
 
 
 class Study(Protocol):

@@ -1,0 +1,91 @@
+"""The models, wafer and assumptions of TEMP's evaluation; comparisons that its figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from meshwright import planner
+from meshwright.base.registry import Registry
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.plans.comparison import Comparison, Entry
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+
+SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
+OURS = "temp"
+BASELINES = ("megatron-1", "megatron-3", "fsdp")
+HONEST = ("fsdp-prefetch", "zero3-tp", "cycle-ring")
+NO_HBM_FACTOR = 1e6
+"""Memory so fast that it never matters."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One column of the evaluation: Table II of the paper."""
+
+    name: str
+    model: str
+    sequence_length: int
+    global_batch_size: int = 128
+
+
+CASES: Registry[Case] = Registry("case of the evaluation")
+for _name, _model, _length in (
+    ("GPT-3 6.7B", "gpt3-6.7b", 2048), ("Llama2 7B", "llama2-7b", 4096),
+    ("Llama3 70B", "llama3-70b", 4096), ("GPT-3 76B", "gpt3-76b", 2048),
+    ("GPT-3 175B", "gpt3-175b", 2048), ("OPT 175B", "opt-175b", 4096),
+):  # fmt: skip
+    CASES.register(_name)(Case(_name, _model, _length))
+
+
+def model_of(case: Case) -> ModelSpec:
+    """Return the model of a case; learned positions are extended where its sequence needs it."""
+    spec = load_model(case.model)
+    if spec.learned_positions and spec.learned_positions < case.sequence_length:
+        spec = spec.model_copy(update={"learned_positions": case.sequence_length})
+    return spec
+
+
+def wafer(*, with_hbm: bool = True) -> SystemSpec:
+    """Return the wafer of the evaluation, 32 dies; without the HBM term memory is never slow."""
+    system = load_system("wafer-4x8")
+    if with_hbm:
+        return system
+    main = system.chip.main_memory
+    faster = (main.bandwidth_bytes_per_s or 1.0) * NO_HBM_FACTOR
+    memories = tuple(
+        memory.model_copy(update={"bandwidth_bytes_per_s": faster}) if memory == main else memory
+        for memory in system.chip.memories
+    )
+    chip = system.chip.model_copy(update={"memories": memories})
+    return system.model_copy(update={"chip": chip})
+
+
+@cache
+def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Comparison:
+    """Return the recipes side by side on one case."""
+    case, system = CASES[name], wafer(with_hbm=with_hbm)
+    work = planner.training(
+        system,
+        sequence_length=case.sequence_length,
+        global_batch_size=case.global_batch_size,
+    )
+    return planner.compare(model_of(case), system, work, against=(OURS, *recipes))
+
+
+def entries_of(found: Comparison) -> dict[str, Entry]:
+    """Return the entries by recipe and mapper: ``megatron-3 gmap``."""
+    names = {}
+    for entry in found.entries:
+        is_blind = entry.mapper not in (None, "tmap")
+        names[f"{entry.recipe} {entry.mapper}" if is_blind else entry.recipe] = entry
+    return names
+
+
+ASSUMPTIONS = (
+    "4x8 dies of Table I, D2D 2 TB/s one way, 12 bytes of state a parameter, global batch 128, "
+    "message occupation 4 MB, ZeRO-1 allowed to all, recomputation free; uncalibrated; contended"
+)
