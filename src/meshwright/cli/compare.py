@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Search each recipe, and print."""
+    """Search each recipe, and print; 3 where nothing fits, whatever is free."""
     from meshwright import planner
     from meshwright.cli.output import show
     from meshwright.plans.comparison import comparison_data
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         calibration=args.calibration, progress=None if args.json else Reporter(),
     )  # fmt: skip
     show(comparison_lines(found), comparison_data(found) if args.json else None, args.json)
-    return 0
+    return 0 if found.ours.best is not None else 3
 
 
 def recipes_of(text: str) -> tuple[str, ...]:

@@ -86,4 +86,4 @@ def shown(value: Any) -> str:
     """Return an entry of a table as text: four figures, nothing for what is not there."""
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value + 0.0:.4g}" if isinstance(value, float) else str(value)

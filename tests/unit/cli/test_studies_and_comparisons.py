@@ -1,0 +1,66 @@
+"""study and compare: screens, files, JSON, and what is wrong."""
+
+import json
+
+import pytest
+
+from meshwright.cli.main import main
+
+QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+
+
+def test_studies_are_listed(capsys):
+    assert main(["study"]) == 0
+    out = capsys.readouterr().out
+    assert "tensor-parallel" in out
+    assert "temp-throughput" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_study_writes_its_section(capsys, tmp_path):
+    assert main(["study", "tensor-parallel", "--out", str(tmp_path)]) == 0
+    text = (tmp_path / "tensor-parallel.md").read_text(encoding="utf-8")
+    assert text.startswith("## tensor-parallel")
+    assert capsys.readouterr().out.splitlines()[0] in text
+
+
+def test_json_of_a_study(capsys):
+    assert main(["study", "tensor-parallel", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), dict)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["study", "tensor-paralel"], "did you mean tensor-parallel"),
+        (["study", "tensor-parallel", "--out", "/no/such/folder"], "--out"),
+        (["compare", *QUESTION, "--against", "fdsp"], "did you mean fsdp"),
+        (["compare", *QUESTION, "--tp", "3"], "tp"),
+        (["compare", "gpt2-medium", "--on", "8xH100"], "seq"),
+    ],
+)
+def test_what_is_wrong_is_named(capsys, words, expected):
+    assert main(words) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_comparison_is_narrow_and_starts_with_ours(capsys):
+    assert main(["compare", *QUESTION]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100
+    first = next(line for line in lines if line.startswith(("meshwright", "megatron", "fsdp")))
+    assert first.startswith("meshwright")
+
+
+def test_a_comparison_as_json(capsys):
+    assert main(["compare", *QUESTION, "--against", "fsdp,megatron-1", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    names = [entry["recipe"] for entry in data["entries"]]
+    assert names == ["meshwright", "fsdp", "megatron-1"]
+    assert all(entry["speedup_of_ours"] >= 1.0 for entry in data["entries"])
+
+
+def test_recipes_that_nothing_fits_say_so(capsys):
+    tight = ["llama3-405b", "--on", "8xH100", "--seq", "1024", "--global-batch", "8"]
+    assert main(["compare", *tight, "--against", "fsdp"]) == 3
+    assert "none" in capsys.readouterr().out
