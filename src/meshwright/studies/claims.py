@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from meshwright.report.lines import wrapped
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
@@ -80,6 +83,13 @@ class Table:
     """Columns that name a bar of its chart."""
     drawn: str
     """Column that the chart draws."""
+
+
+def claim_lines(claims: Iterable[Claim]) -> Iterator[str]:
+    """Yield each claim with its verdict, at most 100 columns wide."""
+    for claim in claims:
+        published = f" (published {claim.published})" if claim.published else ""
+        yield from wrapped(f"{claim.verdict:<14} ", f"{claim.what}: {claim.ours}{published}")
 
 
 def shown(value: Any) -> str:

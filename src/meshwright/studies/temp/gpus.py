@@ -6,7 +6,7 @@ from meshwright import planner
 from meshwright.catalog.systems import load_system
 from meshwright.plans.comparison import Entry
 from meshwright.spec.system import SystemSpec
-from meshwright.studies.claims import Claim, Table, judged_gain, shown
+from meshwright.studies.claims import Claim, Table, claim_lines, judged_gain, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import CASES, OURS, SOURCE, entries_of, model_of, wafer
 
@@ -89,7 +89,7 @@ class Gpus:
         for case, found in times.items():
             cells = (shown(value) or "-" for value in found)
             lines.append(f"{case:<14}" + "".join(f"{cell:>18}" for cell in cells))
-        lines += ["", *(f"{c.verdict:<10} {c.what}: {c.ours} ({c.published})" for c in claims)]
+        lines += ["", *claim_lines(claims)]
         return StudyResult(
             lines=tuple(lines),
             data={"rows": [dict(zip(names, row, strict=True)) for row in table_rows]},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.plans.comparison import Entry
-from meshwright.studies.claims import Claim, Table, judged_gain, judged_range, shown
+from meshwright.studies.claims import Claim, Table, claim_lines, judged_gain, judged_range, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import (
     ASSUMPTIONS,
@@ -84,8 +84,7 @@ class Power:
             for row in rows
             if row[2] and row[3] and row[5]
         ]
-        lines += ["", *(f"{c.verdict:<10} {c.what}: {c.ours} (published {c.published})"
-                        for c in claims)]  # fmt: skip
+        lines += ["", *claim_lines(claims)]
         return StudyResult(
             lines=tuple(lines),
             data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},

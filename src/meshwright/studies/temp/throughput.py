@@ -10,6 +10,7 @@ from meshwright.studies.claims import (
     Claim,
     Table,
     Verdict,
+    claim_lines,
     judged,
     judged_gain,
     judged_range,
@@ -206,5 +207,5 @@ def _lines(found: Mapping[str, Mapping[str, Entry]], claims: tuple[Claim, ...]) 
                 cells.append(f"{ours:.3f} s" if name == OURS else f"{theirs / ours:.3f}")
         lines.append(f"{name:<18}" + "".join(f"{cell:>12}" for cell in cells))
     lines.append("")
-    lines += [f"{claim.verdict:<14} {claim.what}: {claim.ours}"[:100] for claim in claims]
+    lines += claim_lines(claims)
     return lines

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright import planner
 from meshwright.plans.comparison import Entry
 from meshwright.spec.model import ModelSpec
-from meshwright.studies.claims import Claim, Table, judged_range, shown
+from meshwright.studies.claims import Claim, Table, claim_lines, judged_range, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, CASES, SOURCE, model_of
 
@@ -78,7 +78,7 @@ class SeveralWafers:
             f"{shown(row[4]) or '-':>8}"
             for row in rows
         ]
-        lines += ["", *(f"{c.verdict:<10} {c.what}: {c.ours} ({c.published})" for c in claims)]
+        lines += ["", *claim_lines(claims)]
         return StudyResult(
             lines=tuple(lines),
             data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
