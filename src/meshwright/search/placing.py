@@ -17,6 +17,7 @@ from meshwright.pricing.placed.choices import Choice, all_choices
 from meshwright.pricing.placed.price import PlacedPrice, choice_network, price_placed
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Mapper, Problem
+from meshwright.pricing.steps import take_rows
 from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network
 
@@ -67,7 +68,10 @@ def place(
             break
         now = order[num_priced : num_priced + AT_ONCE]
         num_priced += len(now)
-        priced = price_placed(problem, structure, strategy, [choices[i] for i in now], physical)
+        priced = price_placed(
+            problem, structure, strategy, [choices[i] for i in now], physical,
+            alone=take_rows(alone, now),
+        )  # fmt: skip
         best = min([*([best] if best else []), *priced], key=_time_s, default=None)
     if best is None:
         return None
@@ -83,7 +87,10 @@ def routed(
     """Return the same placement with its messages routed around shared links, where that helps."""
     ranks = placing.price.ranks
     choice = Choice(ranks.axes, ranks.shapes)
-    anew = price_placed(problem, structure, strategy, [choice], physical, is_routed=True)
+    anew = price_placed(
+        problem, structure, strategy, [choice], physical,
+        is_routed=True, alone=placing.price.closed_form,
+    )  # fmt: skip
     best = min(*anew, placing.price, key=_time_s)
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, _time_s(best)))
 

@@ -76,7 +76,7 @@ def contention_of(
 
 def price_placed(
     problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
-    physical: Network, *, is_routed: bool = False,
+    physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
 ) -> list[PlacedPrice]:  # fmt: skip
     """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
 
@@ -87,14 +87,20 @@ def price_placed(
     is_routed
         Whether messages that share links are routed anew where that may help; else they take the
         default routes, which is never better.
+    alone
+        The price of each way on links of its own, where it is known.
     """
     laid = [(c, block_ranks(physical, problem.grid_sides, c.axes, c.shapes)) for c in choices]
+    rows = [row for row, (_, ranks) in enumerate(laid) if ranks is not None]
     fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
     if not fitting:
         return []
     network = choice_network(problem, strategy, [choice for choice, _ in fitting])
     columns = network.strategy
-    alone = price_columns(problem, structure, columns, network)
+    if alone is None:
+        alone = price_columns(problem, structure, columns, network)
+    else:
+        alone = take_rows(alone, rows)
     shared = [
         contention_of(
             problem,
