@@ -38,6 +38,8 @@ def compare(
 ) -> Comparison:
     """Return the best plan of each recipe; ours, which has no choice fixed, comes first.
 
+    After an interrupt, those that were searched until then.
+
     Parameters
     ----------
     against
@@ -53,11 +55,18 @@ def compare(
     problem = make_problem(model, system, workload, calibration)
     check_fixed(problem, allowed or {})
     names = ("meshwright", *(_applicable(problem) if against is None else against))
-    entries = [
-        _entry(replace(problem, mapper=mapper), name, allowed or {}, progress)
+    asked = [
+        (name, mapper)
         for name in dict.fromkeys(names)
         for mapper in _mappers(problem, recipes[name])
     ]
+    entries: list[Entry] = []
+    try:
+        for name, mapper in asked:
+            entries.append(_entry(replace(problem, mapper=mapper), name, allowed or {}, progress))
+    except KeyboardInterrupt:
+        if not entries:
+            raise
     return Comparison(problem.model, problem.system, problem.workload, tuple(entries))
 
 

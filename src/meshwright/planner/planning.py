@@ -84,7 +84,12 @@ def plan(
     found = _answer(problem, calibration, result, top, command)
     if not per_operator:
         return found
-    return replace(found, operators=operator_plan(problem, allowed=allowed, progress=progress))
+    try:
+        operators = operator_plan(problem, allowed=allowed, progress=progress)
+    except KeyboardInterrupt:
+        note = "interrupted: the search for a strategy for each operator was not finished"
+        return replace(found, warnings=(*found.warnings, note))
+    return replace(found, operators=operators)
 
 
 def _answer(

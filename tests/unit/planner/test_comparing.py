@@ -82,3 +82,19 @@ def test_a_recipe_without_a_plan_says_why():
 def test_an_unknown_recipe_is_told():
     with pytest.raises(UnknownNameError, match="did you mean fsdp"):
         planner.compare(model(), GRID, workload(), against=["fdsp"])
+
+
+def test_an_interrupt_leaves_what_was_compared(monkeypatch):
+    from meshwright.planner import comparing
+
+    plain, calls = comparing._entry, []
+
+    def interrupted(*words):
+        calls.append(words)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return plain(*words)
+
+    monkeypatch.setattr(comparing, "_entry", interrupted)
+    found = planner.compare(model(num_layers=4), GRID, workload(), against=["fsdp"])
+    assert [entry.recipe for entry in found.entries] == ["meshwright"]

@@ -77,3 +77,15 @@ def test_refused_with_a_reason(spec, on):
 def test_what_is_fixed_holds():
     found = planner.plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
     assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
+
+
+def test_an_interrupt_leaves_the_plan(monkeypatch):
+    from meshwright.planner import planning
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "operator_plan", interrupted)
+    found = planner.plan(SPEC, GRID, workload(), per_operator=True)
+    assert found.operators is None
+    assert any("interrupted" in warning for warning in found.warnings)
