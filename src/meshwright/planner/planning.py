@@ -82,8 +82,14 @@ def plan(
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
     found = _answer(problem, calibration, result, top, command)
-    if not per_operator:
-        return found
+    return _with_operators(problem, found, allowed, progress) if per_operator else found
+
+
+def _with_operators(
+    problem: Problem, found: Plan, allowed: Mapping[str, Sequence[object]] | None,
+    progress: Progress | None,
+) -> Plan:  # fmt: skip
+    """Return a plan with a strategy for each operator beside it; after an interrupt without."""
     try:
         operators = operator_plan(problem, allowed=allowed, progress=progress)
     except KeyboardInterrupt:
