@@ -19,6 +19,8 @@ from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 
 MOST_TRIES = 6
+MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 40, 8, 3
+"""Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
 MOST_UNIFORM = 6
 WINDOW_SHARES = (0.0, 1.0, 0.5)
 CLOSE = 2e-3
@@ -43,20 +45,20 @@ class Assignment:
 def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
     """Return the choices of all operators under a frame; None where no option is legal.
 
-    Every set of degrees keeps the ways to lay it that are fastest for some group, or for all.
+    Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
     """
     options = all_options(problem, frame)
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    rows = fastest_ways(prices, 1)
+    rows = _likely(prices, fastest_ways(prices, 1))
     kept = prices.take(rows)
     moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
     return ModelGraph(kept, prices, rows, moves_s)
 
 
-def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
-    """Return, for each set of degrees, the fastest ways to lay it for the whole model."""
+def _whole_s(prices: OperatorPrices) -> FloatArray:
+    """Return one micro-batch through the whole model under each option [s]."""
     whole_s: FloatArray = np.sum(
         [
             piece.count * cost.layer.total_s
@@ -65,12 +67,33 @@ def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
         ],
         axis=0,
     )
-    order = np.lexsort((whole_s, prices.options.codes))
+    return whole_s
+
+
+def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
+    """Return, for each set of degrees, the fastest ways to lay it for the whole model."""
+    order = np.lexsort((_whole_s(prices), prices.options.codes))
     codes = prices.options.codes[order]
     begins = np.append(True, codes[1:] != codes[:-1])
     number = np.arange(len(codes))
     place = number - np.maximum.accumulate(np.where(begins, number, 0))
     return np.sort(order[place < most])
+
+
+def _likely(prices: OperatorPrices, rows: IntArray) -> IntArray:
+    """Return the options that are fast or lean as a whole, or fast for some group.
+
+    What is left out is still in the bound of the whole plan.
+    """
+    costs = [cost.layer for piece in prices.costs for cost in piece]
+    held = np.sum([cost.kept_bytes + cost.dense_params for cost in costs], axis=0)
+    ranked = [
+        np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST],
+        np.argsort(held[rows], kind="stable")[:MOST_LEAN],
+        *(np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP] for cost in costs),
+    ]
+    found: IntArray = rows[np.unique(np.concatenate(ranked))]
+    return found
 
 
 def assign(model: ModelGraph, known: Sequence[int] = ()) -> Assignment | None:

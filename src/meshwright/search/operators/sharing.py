@@ -18,7 +18,7 @@ from meshwright.topology.network import Network
 
 MOST_WAYS = 3
 """Ways to lay each set of degrees that level 1 chose."""
-MOST_NEXT = 2
+MOST_NEXT = 1
 """Options of each group of operators, fastest first."""
 
 
