@@ -48,6 +48,11 @@ PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
 
 
+SMALL_TREES = 5_000
+"""Trees of shortest ways times links up to which they are grown as written: that takes less time
+than to import numba."""
+
+
 @dataclass(frozen=True)
 class AxisLoad:
     """What one axis sends in a window, over all its groups at once."""
@@ -97,7 +102,7 @@ def contention(
         Whether what runs beside computation is routed to relieve the busiest link, where a bound
         does not prove the default routes best. The certificate is worked out only then.
     """
-    with as_written():
+    with as_written() if _has_few_trees(loads, network) else nullcontext():
         routes = {load.axis: default_routes(network, load.demands) for load in loads}
     together = [load for load in loads if load.is_beside]
     certificate = None
@@ -121,6 +126,14 @@ def contention(
         ),
         certificate=certificate,
     )
+
+
+def _has_few_trees(loads: Sequence[AxisLoad], network: Network) -> bool:
+    """Return whether few shortest ways are looked for: on grids those around dead links alone."""
+    if network.grid_shape:
+        return True
+    num_trees = sum(len(np.unique(load.demands.source)) for load in loads)
+    return num_trees * network.num_links <= SMALL_TREES
 
 
 def _routed(
