@@ -189,7 +189,7 @@ def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: flo
         devices=tuple(ranks.device.reshape(-1, order="F").tolist()),
         slowdown=dict(price.contention.slowdown),
         hottest_links=tuple(_hottest(price, physical)),
-        routing=_routing(price),
+        routing=_routing(price, physical),
         closed_form_s=only(price.closed_form.step.time.total_s),
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
@@ -197,10 +197,11 @@ def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: flo
     )
 
 
-def _routing(price: PlacedPrice) -> str:
+def _routing(price: PlacedPrice, physical: Network) -> str:
     shared = price.contention
     proof = shared.certificate
-    way = f"dimension order, all {shared.num_routes} routes"
+    default = "dimension order" if physical.grid_shape else "shortest ways"
+    way = f"{default}, all {shared.num_routes} routes"
     if shared.num_rerouted:
         way = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
     if proof is None or proof.z_s <= 0:
