@@ -51,7 +51,8 @@ class OperatorPlan:
     closed_form_bound_s: float
     """No choice among the options takes less on links of its own."""
     lower_bound_s: float
-    """No choice takes less, however the options are laid, with or without contention."""
+    """No choice takes less under the same micro-batch and recomputation, in any way to lay the
+    options that was priced (6,000 at most), with or without contention."""
     num_options: int
     """Among which each operator chose."""
     search_s: float

@@ -11,8 +11,6 @@ from meshwright.report.lines import wrapped
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""
-
-
 GAIN_WITHIN = 0.5
 """Share of a published gain by which ours may differ and still agree."""
 

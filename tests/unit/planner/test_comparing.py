@@ -98,3 +98,13 @@ def test_an_interrupt_leaves_what_was_compared(monkeypatch):
     monkeypatch.setattr(comparing, "_entry", interrupted)
     found = planner.compare(model(num_layers=4), GRID, workload(), against=["fsdp"])
     assert [entry.recipe for entry in found.entries] == ["meshwright"]
+
+
+def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
+    from meshwright.planner import comparing
+
+    monkeypatch.setattr(comparing, "NUM_PLACED", 1)
+    few = planner.compare(model(num_layers=4), GRID, workload())
+    for entry, whole in zip(few.entries, compared.entries, strict=True):
+        assert entry.recipe == whole.recipe
+        assert entry.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-12)

@@ -115,6 +115,8 @@ def fastest_placed(problem: Problem, found: Sequence[Found]) -> tuple[Candidate,
         if placing is not None:
             bound_s = min(bound_s, placing.lower_bound_s)
             best = min([*([best] if best else []), (at, placing)], key=lambda pair: pair[1].time_s)
+    else:
+        bound_s = min(bound_s, found[-1].time_s)  # what was not found is no faster alone
     if best is None:
         raise InfeasibleError(f"no placement by {problem.mapper} fits {problem.system.name}")
     at, placing = best

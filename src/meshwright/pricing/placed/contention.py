@@ -46,8 +46,6 @@ SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""
 PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
-
-
 SMALL_TREES = 5_000
 """Trees of shortest ways times links up to which they are grown as written: that takes less time
 than to import numba."""

@@ -1,9 +1,9 @@
 """The cheapest choices that fit a memory budget, and a proof of how good they are.
 
-Memory gets a price, found by bisection: the dual of the budget. At each price the choices are
-exact, so the best dual value is a bound. What is found on either side of the budget is spliced:
-the first operators as on one side, the others as on the other. A gap that is left goes to the
-integer program, with only those choices that could still matter.
+Memory gets a price, the dual of the budget: the one at which the best choices on both sides of the
+budget cost the same, until none are cheaper at it. At each price the choices are exact, so the best
+dual value is a bound. What is found on either side is spliced: the first operators as on one side,
+the others as on the other. A gap that is left goes to the integer program, if that is small.
 """
 
 from __future__ import annotations
