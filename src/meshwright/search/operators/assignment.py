@@ -130,7 +130,7 @@ def _with_bound(model: ModelGraph, window_share: float) -> tuple[Assigned | None
     bound, then raised to what the chosen options need until they fit.
     """
     capacity = _capacity_bytes(model)
-    room, bound_s = _room_bytes(model), float("inf")
+    room, bound_s = room_bytes(model), float("inf")
     graph = model.graph(window_share)
     for _ in range(MOST_TRIES):
         chosen = cheapest_within(graph, room)
@@ -146,14 +146,20 @@ def _with_bound(model: ModelGraph, window_share: float) -> tuple[Assigned | None
 
 def best_uniform(model: ModelGraph) -> Assigned | None:
     """Return the best single option for all operators; None where none fits."""
-    graph = model.graph()
     capacity = _capacity_bytes(model)
-    time_s = sum(load.time_s for load in graph.nodes)
-    fits = np.flatnonzero(sum(load.num_bytes for load in graph.nodes) <= capacity)
-    likely = fits[np.argsort(np.asarray(time_s)[fits], kind="stable")][:MOST_UNIFORM]
-    priced = [model.price((option,) * len(model.places)) for option in likely.tolist()]
+    likely = fastest_uniform(model, MOST_UNIFORM)
+    priced = [model.price((option,) * len(model.places)) for option in likely]
     fitting = [plan for plan in priced if plan.memory_bytes <= capacity]
     return min(fitting, key=lambda plan: plan.total_s, default=None)
+
+
+def fastest_uniform(model: ModelGraph, most: int) -> list[int]:
+    """Return the options that are fastest for all operators, of those that may fit."""
+    nodes = model.graph_nodes(0.0)
+    time_s = np.asarray(sum(load.time_s for load in nodes))
+    fits = np.flatnonzero(sum(load.num_bytes for load in nodes) <= _capacity_bytes(model))
+    found: list[int] = fits[np.argsort(time_s[fits], kind="stable")][:most].tolist()
+    return found
 
 
 def lower_bound_s(model: ModelGraph) -> float:
@@ -166,7 +172,7 @@ def lower_bound_s(model: ModelGraph) -> float:
     bound_s = 0.0
     for share in WINDOW_SHARES:
         alone = ChoiceGraph(anywhere.graph_nodes(share), {})
-        chosen = cheapest_within(alone, _room_bytes(anywhere))
+        chosen = cheapest_within(alone, room_bytes(anywhere))
         bound_s = max(bound_s, float("inf") if chosen is None else chosen.lower_bound_s)
     return bound_s
 
@@ -175,7 +181,7 @@ def _capacity_bytes(model: ModelGraph) -> float:
     return model.prices.problem.system.chip.main_memory.capacity_bytes
 
 
-def _room_bytes(model: ModelGraph) -> float:
+def room_bytes(model: ModelGraph) -> float:
     """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
     constants, capacity = model.prices.problem.calibration, _capacity_bytes(model)
     fixed = float(np.asarray(constants.communication_buffer_bytes))
