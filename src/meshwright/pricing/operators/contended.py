@@ -39,11 +39,10 @@ def slowdown_of(
     return contention_of(problem, structure, strategy, ranks, params, physical).slowdown
 
 
-def slowed_prices(
-    problem: Problem, options: Options, slowdowns: Sequence[Slowdown]
-) -> OperatorPrices:
-    """Return the prices of options with a slowdown for each."""
+def slowed_prices(prices: OperatorPrices, slowdowns: Sequence[Slowdown]) -> OperatorPrices:
+    """Return the prices of the same options with a slowdown for each."""
+    options = prices.options
     axes = dict.fromkeys(axis for entry in slowdowns for axis in entry)
     columns = {axis: np.array([entry.get(axis, 1.0) for entry in slowdowns]) for axis in axes}
     network = replace(options.network, slowdown=columns)
-    return operator_prices(problem, replace(options, network=network))
+    return operator_prices(prices.problem, replace(options, network=network))

@@ -110,9 +110,10 @@ def _at(graph: ChoiceGraph, s_per_byte: float) -> Chosen:
 
 def _steep_price(graph: ChoiceGraph) -> float:
     """Return a price at which memory alone decides [s/byte]."""
-    loads = [*graph.nodes, *graph.edges.values()]
-    whole_s = sum(float(np.ptp(load.time_s)) for load in loads)
-    steps = [np.diff(np.unique(load.num_bytes)) for load in {id(x): x for x in loads}.values()]
+    nodes = [(load, len(at)) for load, at in graph.equal_nodes]
+    loads = nodes + [(load, at.shape[1]) for load, at in graph.equal_edges]
+    whole_s = sum(float(np.ptp(load.time_s)) * number for load, number in loads)
+    steps = [np.diff(np.unique(load.num_bytes)) for load, _ in loads]
     least = min((float(s[s > 0].min()) for s in steps if (s > 0).any()), default=1.0)
     return 1.0 + 10.0 * whole_s / max(least, 1.0)
 

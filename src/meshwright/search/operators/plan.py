@@ -67,10 +67,7 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None
         return None
     frames = [model.under(structure) for structure in base.structures]
     bounds_s = [lower_bound_s(frame) for frame in frames]
-    best: Planned | None = None
-    for frame, bound_s in zip(frames, bounds_s, strict=True):
-        if best is None or bound_s < best.time_s:
-            best = _faster(best, _planned(frame, physical))
+    best = _over_frames(frames, bounds_s, physical)
     if best is None:
         return None
     enough_s = best.time_s / (1.0 + PROVEN)
@@ -82,11 +79,19 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None
     return replace(best, lower_bound_s=bound_s, search_s=time.perf_counter() - start_s)
 
 
-def _planned(frame: ModelGraph, physical: Network) -> Planned | None:
-    """Return the best options of one frame, not proven yet; None where none fit."""
-    alone = assign(frame)
-    shared = on_demand(SharedTable(alone, physical)) if alone else None
-    return Planned(alone, shared, 0.0, 0.0) if alone and shared else None
+def _over_frames(
+    frames: Sequence[ModelGraph], bounds_s: Sequence[float], physical: Network
+) -> Planned | None:
+    """Return the best options of frames with the same layers, not proven yet; None if none fit."""
+    best: Planned | None = None
+    table: SharedTable | None = None
+    for frame, bound_s in zip(frames, bounds_s, strict=True):
+        enough_s = best.time_s if best else float("inf")
+        alone = assign(frame) if bound_s < enough_s else None
+        if alone and alone.lower_bound_s < enough_s:
+            table = SharedTable(alone, physical, table)
+            best = _faster(best, Planned(alone, on_demand(table, enough_s), 0.0, 0.0))
+    return best
 
 
 def _faster(first: Planned | None, second: Planned | None) -> Planned | None:
