@@ -10,7 +10,6 @@ of them it does not end in minutes.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,12 +17,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 
 from meshwright.planner.question import make_problem, training
-from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.placed.price import physical_network
 from meshwright.pricing.problem import Problem
+from meshwright.search.operators.assignment import graph_of
 from meshwright.search.operators.elimination import cheapest
 from meshwright.search.operators.frames import likely_bases
-from meshwright.search.operators.layers import moves_of
 from meshwright.search.operators.plan import Planned, plan_operators
 from meshwright.search.operators.program import solve_program
 
@@ -47,14 +45,12 @@ def timed(work: Callable[[], Result]) -> tuple[Result, float]:
     return result, time.process_time() - start_s
 
 
-def program_times(problem: Problem, found: Planned) -> tuple[float, float, bool]:
+def program_times(found: Planned) -> tuple[float, float, bool]:
     """Return the seconds of dynamic programming and of the integer program on equal tables."""
     model = found.level_one.model
     total = np.min([node.time_s for node in model.graph_nodes(0.0)], axis=0)
     rows = np.sort(np.argsort(total, kind="stable")[:NUM_PROGRAM_OPTIONS])
-    prices = model.prices.take(rows)
-    moves_s = moves_of(prices, Resharding(problem, prices.options, physical_network(problem)))
-    graph = replace(model, prices=prices, moves_s=moves_s).graph()
+    graph = graph_of(model.every_way, model.rows[rows], model.resharding).graph()
     best, dynamic_s = timed(lambda: cheapest(graph))
     solved, program_s = timed(lambda: solve_program(graph, limit_s=300.0))
     assert not solved.is_proven or abs(solved.time_s - best.value_s) <= 1e-6 * best.value_s
@@ -70,7 +66,7 @@ def main() -> None:
         problem = asked(*case)
         bases, frames_s = timed(lambda p=problem: likely_bases(p, 1))
         found, plan_s = timed(lambda p=problem, b=bases: plan_operators(p, b, physical_network(p)))
-        dynamic_s, program_s, is_proven = program_times(problem, found)
+        dynamic_s, program_s, is_proven = program_times(found)
         print(
             f"{case[0] + ' ' + case[1]:<24}{frames_s:>6.2f} s{plan_s:>6.2f} s"
             f"{found.time_s:>8.3f} s{found.level_one.gap:>8.2%}{found.level_two.gap:>8.2%}"

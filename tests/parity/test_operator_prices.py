@@ -9,10 +9,9 @@ from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
-from meshwright.placement.resharding import Overlaps, all_ways, busiest_s
+from meshwright.placement.resharding import LayoutMoves, all_ways, busiest_s, moved
 from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
 from meshwright.pricing.operators.options import Frame
-from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.placed.price import choice_network, physical_network
 from meshwright.pricing.price import price_columns
 from meshwright.search.operators.assignment import assign, best_uniform, model_graph
@@ -128,17 +127,17 @@ def test_what_passes_between_groups():
 
 
 def shares_moved(before, after):
-    return Overlaps(np.stack([before, after])).moved(0)[1]
+    return moved(before, after[None])[0]
 
 
 def test_moves_by_hand():
     """Four devices in a row: from quarters to halves that two share, and turned around."""
     quarters = np.array([[[i / 4, (i + 1) / 4]] for i in range(4)])
     halves = np.array([[[i // 2 / 2, (i // 2 + 1) / 2]] for i in range(4)])
-    moved = shares_moved(quarters, halves)
+    shares = shares_moved(quarters, halves)
     expected = np.zeros((4, 4))
     expected[0, 1] = expected[1, 0] = expected[2, 3] = expected[3, 2] = 0.25
-    np.testing.assert_allclose(moved, expected)
+    np.testing.assert_allclose(shares, expected)
     turned = shares_moved(quarters, quarters[::-1])
     np.testing.assert_allclose(turned, np.eye(4)[::-1] / 4)
     assert shares_moved(halves, quarters).sum() == 0.0
@@ -155,15 +154,34 @@ def test_busiest_link_by_hand():
     assert latency[0] == pytest.approx(3 * network.latency_s[0])
 
 
+def layouts_of(resharding, tensor, rows):
+    numbers = [resharding._layout(tensor, index)[0] for index in rows]
+    return numbers, np.stack([resharding.layouts._layouts[number] for number in numbers])
+
+
 def test_all_that_is_needed_arrives():
     graph = graph_of(asked())
     tensor = asked().graph.layers[0].ops[0].inputs[0]
-    resharding = Resharding(graph.prices.problem, graph.prices.options, physical_network(asked()))
-    layouts = np.stack([resharding._tiles(tensor, index) for index in range(0, 20, 3)])
-    overlaps = Overlaps(layouts)
+    _, layouts = layouts_of(graph.resharding, tensor, range(0, 20, 3))
     volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=-1)
-    for number in range(len(layouts)):
-        moved = overlaps.moved(number)
-        held = np.einsum("cdd->cd", overlaps.with_all(number))
-        np.testing.assert_allclose(held + moved.sum(axis=1), volume, rtol=1e-5)
-        np.testing.assert_allclose(moved[number], 0.0, atol=1e-7)
+    for number, held in enumerate(layouts):
+        shares = moved(held, layouts)
+        common = np.minimum(held[..., 1], layouts[..., 1]) - np.maximum(
+            held[..., 0], layouts[..., 0]
+        )
+        own = np.maximum(common, 0.0).prod(axis=-1)
+        np.testing.assert_allclose(own + shares.sum(axis=1), volume, rtol=1e-5)
+        np.testing.assert_allclose(shares[number], 0.0, atol=1e-7)
+
+
+def test_moves_do_not_depend_on_the_order_in_which_they_are_asked_for():
+    graph = graph_of(asked())
+    tensor = asked().graph.layers[0].ops[0].inputs[0]
+    _, layouts = layouts_of(graph.resharding, tensor, range(len(graph.rows)))
+    once, little = LayoutMoves(graph.resharding.way), LayoutMoves(graph.resharding.way)
+    numbers = [once.number(layout) for layout in layouts]
+    for end in range(1, len(layouts) + 1, 4):
+        little.between([little.number(layout) for layout in layouts[:end]])
+    again = [little.number(layout) for layout in layouts]
+    for one, other in zip(once.between(numbers), little.between(again), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -44,8 +43,10 @@ def tiles(ranks: Ranks, split: Split) -> FloatArray:
     return bounds
 
 
-WHOLE = np.array([0.0, 1.0])
+WHOLE = np.array([0.0, 1.0], dtype=np.float32)
 """Bounds of a dim that is not split."""
+DECIMALS = 12
+"""To which bounds of equal layouts agree."""
 
 
 @dataclass(frozen=True)
@@ -85,70 +86,104 @@ def all_ways(network: Network, devices: IntArray) -> Way:
     return Way(devices, crossed, routes.latency_s(network))
 
 
-@dataclass(frozen=True)
-class Overlaps:
-    """What the devices of some layouts hold in common, dim by dim."""
+def is_partition(layout: FloatArray) -> bool:
+    """Tell whether a layout holds every part once: (devices, dims, 2)."""
+    return bool(np.isclose((layout[..., 1] - layout[..., 0]).prod(axis=-1).sum(), 1.0))
 
-    layouts: FloatArray
-    """(layouts, devices, dims, 2), in one order of the devices."""
 
-    @cached_property
-    def _split_dims(self) -> list[Any]:
-        """The bounds of each dim that any layout splits: (layouts, devices, 2)."""
-        single = self.layouts.astype(np.float32)
-        dims = (single[:, :, dim] for dim in range(single.shape[2]))
-        return [bounds for bounds in dims if not (bounds == WHOLE).all()]
+def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
+    """Return what each device sends to each other one on the way to each of some layouts.
 
-    @cached_property
-    def is_partition(self) -> bool:
-        """Whether every layout holds every part once: gradients return as activations came."""
-        volumes = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1).sum(axis=-1)
-        return bool(np.allclose(volumes, 1.0))
+    Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent to
+    it; the rest comes in equal parts from its holders. In single precision: bounds are ratios of
+    small whole numbers.
 
-    def with_all(self, first: int) -> FloatArray:
-        """Return what holders under one layout have of what users need: (layouts, from, to).
+    Parameters
+    ----------
+    held
+        The layout from which it goes: (devices, dims, 2).
+    layouts
+        Those to which it goes: (layouts, devices, dims, 2), in the same order of the devices.
+    """
+    number, devices = layouts.shape[:2]
+    single, given = layouts.astype(np.float32), held.astype(np.float32)
+    common: Any = np.ones((number, devices, devices), dtype=np.float32)
+    for dim in range(layouts.shape[2]):
+        mine, theirs = given[None, :, None, dim], single[:, None, :, dim]
+        if (mine == WHOLE).all() and (theirs == WHOLE).all():
+            continue
+        length = np.minimum(mine[..., 1], theirs[..., 1])
+        length -= np.maximum(mine[..., 0], theirs[..., 0])
+        common *= np.maximum(length, 0.0, out=length)
+    device = np.arange(devices)
+    own = common[:, device, device]
+    common[:, device, device] = 0.0
+    needed = (single[..., 1] - single[..., 0]).prod(axis=-1)
+    offered = common.sum(axis=-2)
+    lacking = np.maximum(needed - own, 0.0)
+    share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
+    shares: FloatArray = common * np.minimum(share, 1.0)[:, None, :]
+    return shares
 
-        In single precision: bounds are ratios of small whole numbers.
+
+class LayoutMoves:
+    """What passing a tensor between layouts asks of the links, worked out once for each pair."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self._number: dict[bytes, int] = {}
+        self._layouts: list[FloatArray] = []
+        self._holds_once: list[bool] = []
+        self._busy = self._latency = np.zeros((0, 0))
+
+    def number(self, layout: FloatArray) -> int:
+        """Return the number of a layout, (devices, dims, 2): equal ones have one."""
+        key = np.round(layout, DECIMALS).tobytes()
+        if key not in self._number:
+            self._number[key] = len(self._layouts)
+            self._layouts.append(layout)
+            self._holds_once.append(is_partition(layout))
+        return self._number[key]
+
+    def between(self, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Return seconds for each byte of the tensor, and the longest latency [s], for all pairs.
+
+        Rows are layouts before, columns layouts after. Where each part of a tensor has one holder,
+        either way may take the links of the other one backwards: dimension order, or its reverse.
         """
-        number, devices = self.layouts.shape[:2]
-        common: FloatArray | None = None
-        for bounds in self._split_dims:
-            mine, theirs = bounds[first, None, :, None], bounds[:, None, :]
-            length = np.minimum(mine[..., 1], theirs[..., 1])
-            length -= np.maximum(mine[..., 0], theirs[..., 0])
-            np.maximum(length, 0.0, out=length)
-            common = length if common is None else np.multiply(common, length, out=common)
-        return np.ones((number, devices, devices)) if common is None else common
+        self._grow()
+        for one in set(numbers):
+            new = sorted(other for other in set(numbers) if np.isnan(self._busy[one, other]))
+            if new:
+                shares = moved(self._layouts[one], np.stack([self._layouts[n] for n in new]))
+                self._busy[one, new], self._latency[one, new] = busiest_s(shares, self.way)
+        pairs = np.ix_(numbers, numbers)
+        busy, latency = self._busy[pairs], self._latency[pairs]
+        once = np.array(self._holds_once)[list(numbers)]
+        both = once[:, None] & once[None, :]
+        return (
+            np.where(both, np.minimum(busy, busy.T), busy),
+            np.where(both, np.maximum(latency, latency.T), latency),
+        )
 
-    def moved(self, first: int) -> FloatArray:
-        """Return what each device sends to each other one on the way to each layout.
-
-        Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent
-        to it; the rest comes in equal parts from its holders.
-        """
-        common = self.with_all(first)
-        device = np.arange(common.shape[-1])
-        own = common[:, device, device]
-        common[:, device, device] = 0.0
-        if self.is_partition:
-            return common
-        needed = (self.layouts[..., 1] - self.layouts[..., 0]).prod(axis=-1)
-        offered = common.sum(axis=-2)
-        lacking = np.maximum(needed - own, 0.0)
-        share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
-        common *= np.minimum(share, 1.0)[:, None, :]
-        return common
+    def _grow(self) -> None:
+        """Make room for the layouts that have come."""
+        known, size = len(self._busy), len(self._layouts)
+        if known < size:
+            grown = np.full((2, size, size), np.nan)
+            grown[0, :known, :known], grown[1, :known, :known] = self._busy, self._latency
+            self._busy, self._latency = grown
 
 
-def busiest_s(moved: FloatArray, way: Way) -> tuple[FloatArray, FloatArray]:
+def busiest_s(shares: FloatArray, way: Way) -> tuple[FloatArray, FloatArray]:
     """Return seconds of the busiest link for each byte of the tensor, and the longest latency [s].
 
     Parameters
     ----------
-    moved
-        Shares that are moved in each of some cases: (cases, senders, receivers).
+    shares
+        Of the tensor that are moved in each of some cases: (cases, senders, receivers).
     """
-    flat = moved.reshape(len(moved), prod(moved.shape[1:]))
+    flat = shares.reshape(len(shares), prod(shares.shape[1:]))
     busy: FloatArray = (flat @ way.crossed).max(axis=1, initial=0.0)
     latency: FloatArray = ((flat > 0) * way.latency_s).max(axis=1, initial=0.0)
     return busy, latency

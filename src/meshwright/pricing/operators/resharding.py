@@ -16,16 +16,17 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.placement.ranks import Ranks, block_ranks
-from meshwright.placement.resharding import Overlaps, Way, all_ways, busiest_s, tiles
+from meshwright.placement.resharding import LayoutMoves, Way, all_ways, tiles
 from meshwright.pricing.operators.options import Options
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.layout import home
 from meshwright.strategy.strategy import Recompute, Structure
 from meshwright.topology.network import Network
 
-DECIMALS = 12
 AXES_OF = {"dp": ("dp_replicate", "dp_shard")}
 """Axes of a placement that an axis of a layout stands for; the others stand for themselves."""
+Split = tuple[tuple[str, ...], ...]
+"""The axes that split a tensor: between sequences, within them, and its inner dims."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,8 @@ class Resharding:
     options: Options
     physical: Network
 
-    @cached_property
-    def ranks(self) -> tuple[Ranks, ...]:
-        """Where the ranks of each option lie."""
-        return tuple(self._ranks(index) for index in range(len(self.options)))
-
     def _ranks(self, index: int) -> Ranks:
+        """Return where the ranks of an option lie."""
         choice = self.options.choices[index]
         found = block_ranks(self.physical, self.problem.grid_sides, choice.axes, choice.shapes)
         assert found is not None
@@ -62,7 +59,7 @@ class Resharding:
     @cached_property
     def devices(self) -> IntArray:
         """All devices in use, ascending: the same ones under each option."""
-        return np.sort(self.ranks[0].device.reshape(-1))
+        return np.sort(self._ranks(0).device.reshape(-1))
 
     @cached_property
     def way(self) -> Way:
@@ -70,7 +67,12 @@ class Resharding:
         return all_ways(self.physical, self.devices)
 
     @cached_property
-    def _known(self) -> dict[bytes, tuple[FloatArray, FloatArray]]:
+    def layouts(self) -> LayoutMoves:
+        """What is known of the moves between layouts."""
+        return LayoutMoves(self.way)
+
+    @cached_property
+    def _known(self) -> dict[tuple[Split, int], tuple[int, float]]:
         return {}
 
     def moves(
@@ -84,47 +86,34 @@ class Resharding:
             The options that are looked at, where not all are.
         """
         numbers = range(len(self.options)) if rows is None else rows
-        layouts = np.stack([self._tiles(tensor, index) for index in numbers])
-        elements = self._elements(tensor, layer)
-        flat = np.round(layouts.reshape(len(layouts), -1), DECIMALS)
-        _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)
-        kind = kind.reshape(-1)
-        key = flat[first].tobytes()
-        if key not in self._known:
-            self._known[key] = self._between(layouts[first])
-        per_byte, fixed_s = self._known[key]
+        laid = [self._layout(tensor, index) for index in numbers]
+        kind = np.array([number for number, _ in laid])
+        busy, latency = self.layouts.between(list(dict.fromkeys(kind.tolist())))
+        place = {number: at for at, number in enumerate(dict.fromkeys(kind.tolist()))}
+        at = np.array([place[number] for number in kind.tolist()])
         engine = self.problem.engine
         word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
-        once_s = per_byte * elements * word + fixed_s
+        num_bytes = self._elements(tensor, layer) * word
+        launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
+        once_s = busy * num_bytes + np.where(busy > 0, latency + launch_s, 0.0)
         again = 2.0 if self.options.frame.structure.recompute is Recompute.FULL else 1.0
         both_s = again * once_s + once_s.T
-        volume = (layouts[..., 1] - layouts[..., 0]).prod(axis=2).max(axis=1)
         return TensorMoves(
-            time_s=both_s[np.ix_(kind, kind)],
-            held_bytes=volume * elements * word,
+            time_s=both_s[np.ix_(at, at)],
+            held_bytes=np.array([volume for _, volume in laid]) * num_bytes,
             differs=(kind[:, None] != kind[None, :]).astype(float),
         )
 
-    def _between(self, layouts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return seconds for each byte, and fixed seconds, between all pairs of layouts.
-
-        Where each part of a tensor has one holder, either way may take the links of the other one
-        backwards: dimension order, or its reverse.
-        """
-        overlaps = Overlaps(layouts)
-        found = [busiest_s(overlaps.moved(one), self.way) for one in range(len(layouts))]
-        per_byte = np.stack([busy_s for busy_s, _ in found]).astype(float)
-        latency = np.stack([latency_s for _, latency_s in found]).astype(float)
-        if overlaps.is_partition:
-            per_byte, latency = np.minimum(per_byte, per_byte.T), np.maximum(latency, latency.T)
-        launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
-        return per_byte, np.where(per_byte > 0, latency + launch_s, 0.0)
-
-    def _tiles(self, tensor: Tensor, index: int) -> FloatArray:
-        """Return the part of a tensor on each device, devices ascending."""
-        structure, ranks = self.options.structures[index], self.ranks[index]
-        order = np.argsort(ranks.device.reshape(-1, order="F"))
-        return tiles(ranks, _split(tensor, structure))[order]
+    def _layout(self, tensor: Tensor, index: int) -> tuple[int, float]:
+        """Return the number of the layout of a tensor, and the share that the fullest holds."""
+        key = (_split(tensor, self.options.structures[index]), index)
+        if key not in self._known:
+            ranks = self._ranks(index)
+            order = np.argsort(ranks.device.reshape(-1, order="F"))
+            layout = tiles(ranks, key[0])[order]
+            volume = float((layout[..., 1] - layout[..., 0]).prod(axis=1).max())
+            self._known[key] = self.layouts.number(layout), volume
+        return self._known[key]
 
     def _elements(self, tensor: Tensor, layer: LayerGraph) -> float:
         """Return the elements of a tensor in one micro-batch of all ranks."""
@@ -133,19 +122,18 @@ class Resharding:
         return float(np.prod([float(sizes[dim]) for dim in tensor.dims]))
 
 
-def _split(tensor: Tensor, structure: Structure) -> Sequence[Sequence[str]]:
+def _split(tensor: Tensor, structure: Structure) -> Split:
     """Return the axes that split a tensor: between sequences, within them, and its inner dims."""
     between: list[str] = []
     within: list[str] = []
-    inner: list[Sequence[str]] = []
+    inner: list[str] = []
     for dim, names in home(tensor, structure).split.items():
         for name in names:
             physical = AXES_OF.get(name, (name,))
             if dim not in ("tokens", "routed_tokens"):
-                inner.append(physical)
+                inner.extend(physical)
             elif name in AXES_OF:
                 between.extend(physical)
             else:
                 within.extend(physical)
-    heads = [axis for physical in inner for axis in physical]
-    return [between, within, heads]
+    return tuple(between), tuple(within), tuple(inner)

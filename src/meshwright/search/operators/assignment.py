@@ -19,10 +19,8 @@ from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 
 MOST_TRIES = 6
-MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 40, 8, 3
+MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 24, 8, 3
 """Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
-MOST_LAID, MOST_WAYS = 8, 3
-"""So many of the fastest, and the two fastest of each group, are laid in so many ways."""
 MOST_UNIFORM = 3
 WINDOW_SHARES = (0.0, 1.0, 0.5)
 CLOSE = 2e-3
@@ -47,17 +45,20 @@ class Assignment:
 def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
     """Return the choices of all operators under a frame; None where no option is legal.
 
-    Those that are likely to matter stay, each in its fastest way to lay it; a few in more ways,
-    which only sharing links tells apart.
+    Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
     """
     options = all_options(problem, frame)
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    rows = _likely(prices)
-    kept = prices.take(rows)
-    moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
-    return ModelGraph(kept, prices, rows, moves_s)
+    return graph_of(prices, _likely(prices), Resharding(problem, options, physical))
+
+
+def graph_of(every_way: OperatorPrices, rows: IntArray, resharding: Resharding) -> ModelGraph:
+    """Return the choices of all operators among some of the options."""
+    kept = every_way.take(rows)
+    moves_s = moves_of(kept, resharding, rows.tolist())
+    return ModelGraph(kept, every_way, rows, resharding, moves_s)
 
 
 def _whole_s(prices: OperatorPrices) -> FloatArray:
@@ -88,7 +89,7 @@ def _likely(prices: OperatorPrices) -> IntArray:
 
     What is left out is still in the bound of the whole plan.
     """
-    rows, codes = fastest_ways(prices, 1), prices.options.codes
+    rows = fastest_ways(prices, 1)
     costs = [cost.layer for piece in prices.costs for cost in piece]
     held = np.sum([cost.kept_bytes + cost.dense_params for cost in costs], axis=0)
     fast = rows[np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST]]
@@ -96,10 +97,7 @@ def _likely(prices: OperatorPrices) -> IntArray:
     of_group = [
         rows[np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP]] for cost in costs
     ]
-    laid = np.concatenate([fast[:MOST_LAID], *[best[:2] for best in of_group]])
-    ways = fastest_ways(prices, MOST_WAYS)
-    others = ways[np.isin(codes[ways], codes[laid])]
-    found: IntArray = np.unique(np.concatenate([fast, lean, *of_group, others]))
+    found: IntArray = np.unique(np.concatenate([fast, lean, *of_group]))
     return found
 
 

@@ -38,6 +38,8 @@ class ModelGraph:
     """Of all ways to lay them: what bounds a plan wherever it lies."""
     rows: IntArray
     """Numbers of the options among all ways."""
+    resharding: Resharding
+    """Between all ways to lay them, as far as it is known."""
     moves_s: Mapping[Pair, Load]
     """Passing tensors between two nodes, for one micro-batch; equal pairs share one load."""
 
@@ -168,13 +170,21 @@ def places_of(prices: OperatorPrices) -> tuple[Place, ...]:
     return ((kinds, 0), *inner, (kinds + 1, 0))
 
 
-def moves_of(prices: OperatorPrices, resharding: Resharding) -> dict[Pair, Load]:
-    """Return what passing tensors takes between the nodes of a model, for one micro-batch."""
+def moves_of(
+    prices: OperatorPrices, resharding: Resharding, rows: Sequence[int] | None = None
+) -> dict[Pair, Load]:
+    """Return what passing tensors takes between the nodes of a model, for one micro-batch.
+
+    Parameters
+    ----------
+    rows
+        Numbers of the options among those of ``resharding``, where they are not all of them.
+    """
     known: dict[Entry, Load] = {}
     found: dict[Pair, Load] = {}
     for pair, entry, handover in passed_tensors(prices):
         if entry not in known:
-            known[entry] = handed_over(resharding, prices.problem.pieces[entry[0]], handover)
+            known[entry] = handed_over(resharding, prices.problem.pieces[entry[0]], handover, rows)
         found[pair] = known[entry]
     return found
 

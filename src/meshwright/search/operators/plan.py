@@ -21,6 +21,8 @@ from meshwright.topology.network import Network
 
 PROVEN = 0.05
 """Gap above which the bound is worked out again with what resharding costs at least."""
+LITTLE = 0.005
+"""Gain for which no further frame is looked at on shared links."""
 
 
 @dataclass(frozen=True)
@@ -66,31 +68,31 @@ def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None
     if model is None:
         return None
     frames = [model.under(structure) for structure in base.structures]
-    bounds_s = [lower_bound_s(frame) for frame in frames]
-    best = _over_frames(frames, bounds_s, physical)
+    best = _over_frames(frames)
     if best is None:
         return None
-    enough_s = best.time_s / (1.0 + PROVEN)
+    bounds_s, enough_s = list(map(lower_bound_s, frames)), best.time_s / (1.0 + PROVEN)
     bounds_s = [
-        bound_with_moves_s(frame, physical, enough_s) if bound_s < enough_s else bound_s
+        bound_with_moves_s(frame, enough_s) if bound_s < enough_s else bound_s
         for frame, bound_s in zip(frames, bounds_s, strict=True)
     ]
     bound_s = min(*bounds_s, best.time_s)
     return replace(best, lower_bound_s=bound_s, search_s=time.perf_counter() - start_s)
 
 
-def _over_frames(
-    frames: Sequence[ModelGraph], bounds_s: Sequence[float], physical: Network
-) -> Planned | None:
-    """Return the best options of frames with the same layers, not proven yet; None if none fit."""
+def _over_frames(frames: Sequence[ModelGraph]) -> Planned | None:
+    """Return the best options of frames with the same layers, not proven yet; None if none fit.
+
+    Those that are fastest alone come first; what can gain little more is left to the bound.
+    """
+    alone = [found for found in map(assign, frames) if found is not None]
     best: Planned | None = None
     table: SharedTable | None = None
-    for frame, bound_s in zip(frames, bounds_s, strict=True):
-        enough_s = best.time_s if best else float("inf")
-        alone = assign(frame) if bound_s < enough_s else None
-        if alone and alone.lower_bound_s < enough_s:
-            table = SharedTable(alone, physical, table)
-            best = _faster(best, Planned(alone, on_demand(table, enough_s), 0.0, 0.0))
+    for found in sorted(alone, key=lambda found: found.assigned.total_s):
+        enough_s = best.time_s / (1.0 + LITTLE) if best else float("inf")
+        if found.assigned.total_s < enough_s:
+            table = SharedTable(found, table)
+            best = _faster(best, Planned(found, on_demand(table, enough_s), 0.0, 0.0))
     return best
 
 

@@ -13,19 +13,17 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.pricing.operators.groups import Handover
-from meshwright.pricing.operators.resharding import Resharding
 from meshwright.search.operators.assignment import room_bytes
 from meshwright.search.operators.budget import cheapest_within
 from meshwright.search.operators.graph import ChoiceGraph, Load, make_load
 from meshwright.search.operators.layers import Entry, ModelGraph, handed_over, passed_tensors
-from meshwright.topology.network import Network
 
 MOST_ROUNDS = 60
 MOST_WAYS = 160
 """Ways to lay two sets of degrees; where there are more, moves between them count as nothing."""
 
 
-def bound_with_moves_s(model: ModelGraph, physical: Network, enough_s: float) -> float:
+def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
     """Return a bound of every plan of the frame, wherever its operators lie [s].
 
     Infinite where nothing fits.
@@ -37,7 +35,7 @@ def bound_with_moves_s(model: ModelGraph, physical: Network, enough_s: float) ->
     """
     anywhere = replace(model, prices=model.every_way)
     room, nodes = room_bytes(anywhere), _least_nodes(anywhere)
-    moves = LeastMoves(anywhere, physical)
+    moves = LeastMoves(anywhere)
     bound_s = 0.0
     for _ in range(MOST_ROUNDS):
         chosen = cheapest_within(ChoiceGraph(nodes, moves.edges()), room, uses_program=False)
@@ -52,11 +50,10 @@ def bound_with_moves_s(model: ModelGraph, physical: Network, enough_s: float) ->
 class LeastMoves:
     """What passing tensors between sets of degrees costs at least, as far as it is known."""
 
-    def __init__(self, anywhere: ModelGraph, physical: Network) -> None:
+    def __init__(self, anywhere: ModelGraph) -> None:
         prices = anywhere.prices
         self.model = anywhere
         self.codes = prices.options.codes
-        self.resharding = Resharding(prices.problem, prices.options, physical)
         self.passed = list(passed_tensors(prices))
         self.handovers: dict[Entry, Handover] = {entry: what for _, entry, what in self.passed}
         size = int(self.codes.max()) + 1
@@ -85,7 +82,7 @@ class LeastMoves:
         rows = np.concatenate([first, second]).tolist()
         if len(rows) > MOST_WAYS:
             return 0.0
-        moved = handed_over(self.resharding, layer, self.handovers[entry], rows)
+        moved = handed_over(self.model.resharding, layer, self.handovers[entry], rows)
         return float(moved.time_s[: len(first), len(first) :].min())
 
 

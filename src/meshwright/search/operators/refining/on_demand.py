@@ -29,16 +29,19 @@ def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
     enough_s
         The search ends where a bound shows that it takes no less [s].
     """
-    best, bound_s = table.price(table.alone.assigned.options), 0.0
+    best, bound_s, is_narrow = table.price(table.start), 0.0, True
     for _ in range(MOST_ROUNDS):
         found, bound_s = cheapest_fitting(table.model, WINDOW_SHARES[0])
-        plans = [plan.options for plan in (found, best_uniform(table.model)) if plan]
-        options = {option for chosen in plans for option in chosen}
-        is_known = table.knows(options)
-        table.learn(options)
-        best = min(best, *map(table.model.price, plans), key=_total_s)
-        if is_known or bound_s >= min(best.total_s / (1.0 + CLOSE), enough_s):
+        plans = [found] if found else []
+        if all(table.knows(plan.options) for plan in plans):
+            plans += filter(None, [best_uniform(table.model)])
+        is_known = all(table.knows(plan.options) for plan in plans)
+        best = min(best, *[table.price(plan.options) for plan in plans], key=_total_s)
+        if bound_s >= min(best.total_s / (1.0 + CLOSE), enough_s):
             break
+        if is_known and not (is_narrow and table.widen()):
+            break
+        is_narrow = is_narrow and not is_known
     for share in WINDOW_SHARES[1:]:
         if bound_s < min(best.total_s / (1.0 + CLOSE), enough_s):
             bound_s = max(bound_s, cheapest_fitting(table.model, share)[1])

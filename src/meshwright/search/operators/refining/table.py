@@ -10,17 +10,27 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.operators.contended import Slowdown, slowdown_of, slowed_prices
 from meshwright.pricing.operators.price import Assigned, whole_params
-from meshwright.search.operators.assignment import Assignment
+from meshwright.pricing.operators.tables import OperatorPrices
+from meshwright.search.operators.assignment import Assignment, fastest_ways, graph_of
 from meshwright.search.operators.layers import ModelGraph
 from meshwright.strategy.strategy import Structure
-from meshwright.topology.network import Network
+
+MOST_WAYS = 3
+"""Further ways to lay a set of degrees whose messages are slowed down."""
+SLOWER = 1.002
+"""Times as long as alone from which on other ways are tried."""
 
 
 class SharedTable:
     """The options of a frame, and what those that were asked for suffer from each other.
+
+    Options are numbered as in ``model``; what is known of them is kept by their numbers among all
+    ways to lay them.
 
     Parameters
     ----------
@@ -29,21 +39,18 @@ class SharedTable:
         messages are sent.
     """
 
-    def __init__(
-        self, alone: Assignment, physical: Network, before: SharedTable | None = None
-    ) -> None:
-        self.alone, self.physical = alone, physical
+    def __init__(self, alone: Assignment, before: SharedTable | None = None) -> None:
+        self.alone = alone
         structure = alone.model.prices.options.frame.structure
         self.sends = _sent(structure)
         self._slowdown: dict[int, Slowdown] = {}
-        self._model = alone.model
-        if before is not None and before.sends == self.sends:
-            self._slowdown, self._model = before._slowdown, before.model.under(structure)
-
-    @property
-    def model(self) -> ModelGraph:
+        self.model = alone.model
         """What each option costs as far as it is known: on shared links, or alone."""
-        return self._model
+        if before is not None and before.sends == self.sends:
+            self._slowdown, self.model = before._slowdown, before.model.under(structure)
+        number = {row: option for option, row in enumerate(self.model.rows.tolist())}
+        self.start = tuple(number[int(alone.model.rows[o])] for o in alone.assigned.options)
+        """What level 1 chose, one option for each node."""
 
     @property
     def num_priced(self) -> int:
@@ -52,31 +59,45 @@ class SharedTable:
 
     def knows(self, options: Iterable[int]) -> bool:
         """Tell whether all of some options have been priced on shared links."""
-        return all(option in self._slowdown for option in options)
+        return all(int(self.model.rows[option]) in self._slowdown for option in options)
 
     def learn(self, options: Iterable[int]) -> None:
         """Price options on shared links that have not been priced there."""
-        alone, new = self.alone.model.prices, sorted(set(options) - set(self._slowdown))
-        if not new:
-            return
-        for option in new:
-            params = float(self._params[option])
-            self._slowdown[option] = slowdown_of(
-                alone.problem, alone.options, option, params, self.physical
+        rows = {int(self.model.rows[option]) for option in options} - self._slowdown.keys()
+        every, physical = self.model.every_way, self.model.resharding.physical
+        for row in sorted(rows):
+            self._slowdown[row] = slowdown_of(
+                every.problem, every.options, row, float(self._params[row]), physical
             )
-        free: Slowdown = {}
-        slowdowns = [self._slowdown.get(option, free) for option in range(len(alone.options))]
-        self._model = replace(self._model, prices=slowed_prices(alone, slowdowns))
+        if rows:
+            self.model = replace(self.model, prices=self._slowed(self.model))
 
     def price(self, choices: tuple[int, ...]) -> Assigned:
         """Return the price on shared links of one option for each node."""
         self.learn(choices)
-        return self._model.price(choices)
+        return self.model.price(choices)
+
+    def widen(self) -> bool:
+        """Take in other ways to lay what turned out to be slow; tell whether there were any."""
+        every, rows = self.model.every_way, self.model.rows
+        slow = [row for row, slower in self._slowdown.items() if max(slower.values()) > SLOWER]
+        codes, ways = every.options.codes, fastest_ways(every, 1 + MOST_WAYS)
+        new = np.setdiff1d(ways[np.isin(codes[ways], codes[slow])], rows)
+        if not len(new):
+            return False
+        wider = graph_of(every, np.concatenate([rows, new]), self.model.resharding)
+        self.model = replace(wider, prices=self._slowed(wider))
+        return True
+
+    def _slowed(self, model: ModelGraph) -> OperatorPrices:
+        free: Slowdown = {}
+        alone = model.every_way.take(model.rows)
+        return slowed_prices(alone, [self._slowdown.get(r, free) for r in model.rows.tolist()])
 
     @cached_property
     def _params(self) -> FloatArray:
-        """Dense parameters on one device where all operators have one option, by option [1]."""
-        return whole_params(self.alone.model.prices, self.alone.model.places)
+        """Dense parameters on one device where all operators have one option, by way [1]."""
+        return whole_params(self.model.every_way, self.model.places)
 
 
 def _sent(structure: Structure) -> tuple[bool, bool]:
