@@ -1,6 +1,6 @@
 """Which plan to take among the fastest: by closed form, with contention, or by the surrogate.
 
-Run: python benchmarks/surrogate_ranking.py [--configurations 12] [--plans 12]
+Run: python benchmarks/surrogate_ranking.py [--configurations 8] [--plans 10]
 
 On configurations that no row was drawn from, the fastest plans of the whole space in closed form
 are placed, and each is simulated. An order is judged by the simulated time of its first plan over
@@ -33,8 +33,8 @@ NAMES = ("closed form", "with contention", "surrogate")
 def main() -> None:
     """Print the mean of both figures for each order."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--configurations", type=int, default=12)
-    parser.add_argument("--plans", type=int, default=12)
+    parser.add_argument("--configurations", type=int, default=8)
+    parser.add_argument("--plans", type=int, default=10)
     asked = parser.parse_args()
     tables = []
     number = 0

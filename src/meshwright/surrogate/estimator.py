@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import UnsupportedError
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.placed.choices import Choice
 from meshwright.pricing.placed.price import choice_network
@@ -54,8 +55,12 @@ class Surrogate:
         return values
 
     def ratio(self, network: AxisNetwork, alone: Priced) -> FloatArray:
-        """Return simulated over closed form of each learned quantity, a row for each placement."""
-        found: FloatArray = np.exp(self.learned.log_ratio(features(self.problem, network, alone)))
+        """Return simulated over closed form of each learned quantity, a row for each placement.
+
+        It is 1 where the closed form is kept.
+        """
+        told = features(self.problem, network, alone)
+        found: FloatArray = np.exp(self.learned.kept_log_ratio(told))
         return found
 
     def step_s(
@@ -72,5 +77,18 @@ class Surrogate:
 
 
 def shipped(problem: Problem) -> Surrogate:
-    """Return the surrogate with the shipped weights."""
+    """Return the surrogate with the shipped weights.
+
+    Raises
+    ------
+    UnsupportedError
+        On networks that no row was drawn from: it was taught whole grids of two sides.
+    """
+    system = problem.system
+    is_whole = not (system.dead_devices or system.dead_links or system.speed_factors)
+    if len(problem.grid_sides) != 2 or not is_whole or problem.num_experts:
+        raise UnsupportedError(
+            f"{problem.model.name} on {system.name}: the learned cost model knows dense models on "
+            "one whole mesh or torus of two sides, such as wafer-6x8"
+        )
     return Surrogate(problem, shipped_network())

@@ -29,11 +29,18 @@ class Score:
     """Largest mean error of a group."""
 
 
-def predicted(rows: Rows, network: Network | None) -> FloatArray:
-    """Return each quantity of each row: closed form times what a network says; None: unchanged."""
+def predicted(rows: Rows, network: Network | None, *, where_kept: bool = False) -> FloatArray:
+    """Return each quantity of each row: closed form times what a network says; None: unchanged.
+
+    Parameters
+    ----------
+    where_kept
+        Leave the closed form where the network is not kept.
+    """
     values = rows.closed_form.copy()
     if network is not None:
-        values[:, FIRST_LEARNED:] *= np.exp(network.log_ratio(rows.features))
+        says = network.kept_log_ratio if where_kept else network.log_ratio
+        values[:, FIRST_LEARNED:] *= np.exp(says(rows.features))
     return values
 
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from placed_problems import grid_problem
 
+from meshwright.base.errors import UnsupportedError
 from meshwright.pricing.placed.price import choice_network
 from meshwright.surrogate.candidates import choices_of
 from meshwright.surrogate.dataset import draw_group, shipped_rows
@@ -24,7 +26,7 @@ def test_a_look_up_is_the_prediction_of_its_row(rows):
     own = rows.take(np.flatnonzero(rows.group == number)[:3])
     group = draw_group(rows.provenance["seed"], number)
     surrogate = shipped(group.asked.problem)
-    expected = predicted(own, shipped_network())
+    expected = predicted(own, shipped_network(), where_kept=True)
     for line, index in enumerate(own.index.tolist()):
         drawn = group.drawn[index]
         network = choice_network(group.asked.problem, drawn.strategy, [drawn.choice])
@@ -71,3 +73,13 @@ def test_tuned_scores_are_of_other_rows_than_those_tuned_on(rows):
     groups, counts = np.unique(test.group, return_counts=True)
     assert num == sum(count - 6 for count in counts.tolist() if count >= 9)
     assert len(groups) > 10
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [grid_problem(2, 2, 2), grid_problem(2, 4, dead_links=((0, 1),)), grid_problem(8)],
+    ids=["three sides", "a dead link", "a line"],
+)
+def test_machines_that_no_row_was_drawn_from_are_refused(asked):
+    with pytest.raises(UnsupportedError, match="whole mesh or torus"):
+        shipped(asked)

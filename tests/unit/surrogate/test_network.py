@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.surrogate.dataset import shipped_rows
+from meshwright.surrogate.features import FEATURES
 from meshwright.surrogate.network import (
     read_network,
     shipped_network,
@@ -82,3 +83,13 @@ def test_tuning_without_bounds_fits_its_rows(rows):
     fitted = tuned(network, own.features, targets(own), 1e-9)
     assert fitted.log_ratio(own.features) == pytest.approx(targets(own), abs=1e-3)
     assert targets(own).shape[1] == own.simulated.shape[1] - FIRST_LEARNED
+
+
+def test_one_stage_keeps_the_closed_form_of_messages_and_step(rows):
+    network, features = shipped_network(), rows.features[:300]
+    plain, kept = network.log_ratio(features), network.kept_log_ratio(features)
+    staged = features[:, FEATURES.index("log2 pp")] > 0
+    assert 0 < staged.sum() < len(staged)
+    assert np.array_equal(kept[staged], plain[staged])
+    assert not kept[~staged, :2].any()
+    assert np.array_equal(kept[~staged, 2], plain[~staged, 2])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.studies.claims import Claim, Table, Verdict, claim_lines
+from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, judged
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import SOURCE
 from meshwright.surrogate.dataset import Rows, joined_rows, rows_of, shipped_rows
@@ -25,16 +25,17 @@ PUBLISHED_REGRESSION = (0.98, 10.0)
 """Correlation below it, errors up to it [1, %]."""
 FRESH_SEED, FRESH_GROUPS, FRESH_ROWS = 2, 4, (0, 1, 2, 3)
 """Simulated anew by the study: of another seed than the shipped rows."""
-WHY_EXACT = (
-    "computation is priced by the same formulas in closed form and in the simulator, so it is "
-    "exact and nothing is learned; the paper's simulator has operator times of its own"
-)
-WHY_LEARNED = (
-    "about a thousand simulated rows of random legal plans teach this network; the paper does not "
-    "say how many rows taught its own, nor how its cases were drawn"
-)
+WHY = {
+    "compute_s": "computation is priced by the same formulas in closed form and in the simulator, "
+    "so nothing is learned; the paper's simulator has operator times of its own",
+    "messages_s": "about a thousand simulated rows of random legal plans teach this network, and "
+    "what is under way depends on streams and waits that no feature names; the paper does not say "
+    "how many rows taught its own, nor how its cases were drawn",
+    "step_s": "the closed form alone comes closer to our simulator than the published network to "
+    "its own, because little of a step of random legal plans is communication that shows",
+}
 NAMES = ("class", "model", "rows", "correlation", "mean_error_pct", "p95_error_pct",
-         "worst_group_pct")  # fmt: skip
+         "worst_configuration_pct")  # fmt: skip
 GROUP_NAMES = ("configuration", "rows", "closed_form_step_pct", "network_step_pct",
                "closed_form_messages_pct", "network_messages_pct")  # fmt: skip
 
@@ -50,12 +51,14 @@ class Scored:
 def scored(rows: Rows) -> Scored:
     """Return the scores of the closed form, of the regression and of the network on some rows."""
     known = shipped_rows()
-    models = {
-        "closed form": None,
-        "regression": regression(known.take(known.is_training)),
-        "network": shipped_network(),
+    linear, network = regression(known.take(known.is_training)), shipped_network()
+    values = {
+        "closed form": predicted(rows, None),
+        "regression": predicted(rows, linear),
+        "network": predicted(rows, network),
+        "where kept": predicted(rows, network, where_kept=True),
     }
-    return Scored(rows, {name: score(predicted(rows, m), rows) for name, m in models.items()})
+    return Scored(rows, {name: score(found, rows) for name, found in values.items()})
 
 
 def fresh_rows() -> Rows:
@@ -151,8 +154,8 @@ def _claims(test: Scored) -> list[Claim]:
             "Fig. 21", f"mean error of {CLASSES[name]}", f"{published} %", "seed",
             f"{100.0 * network[name].mean_error:.2f} % (closed form "
             f"{100.0 * test.by_model['closed form'][name].mean_error:.2f} %)",
-            _at_most(100.0 * network[name].mean_error, published),
-            WHY_EXACT if name == "compute_s" else WHY_LEARNED,
+            judged(100.0 * network[name].mean_error, published),
+            WHY[name],
         )
         for name, published in PUBLISHED_ERROR.items()
     ]  # fmt: skip
@@ -160,7 +163,8 @@ def _claims(test: Scored) -> list[Claim]:
     claims.append(
         Claim("Fig. 21", "least correlation of the three classes", f"> {PUBLISHED_CORRELATION}",
               "seed", f"{lowest:.4f}",
-              Verdict.AGREES if lowest > PUBLISHED_CORRELATION else Verdict.DIFFERS, WHY_LEARNED)
+              Verdict.AGREES if lowest > PUBLISHED_CORRELATION else Verdict.DIFFERS,
+              "that of communication; " + WHY["messages_s"])
     )  # fmt: skip
     least = min(linear[name].correlation for name in PUBLISHED_ERROR)
     most = 100.0 * max(linear[name].mean_error for name in PUBLISHED_ERROR)
@@ -168,14 +172,11 @@ def _claims(test: Scored) -> list[Claim]:
         Claim(
             "Fig. 21", "regression: correlation below, error up to", "{}, {} %".format(
                 *PUBLISHED_REGRESSION), "seed", f"{least:.4f}, {most:.1f} %",
-            Verdict.AGREES if least < PUBLISHED_REGRESSION[0] else Verdict.DIFFERS,
-            "a regression of ratios starts from the closed form, which correlates with the "
-            "simulator by itself",
+            judged(most, PUBLISHED_REGRESSION[1])
+            if least < PUBLISHED_REGRESSION[0]
+            else Verdict.DIFFERS,
+            "both figures are those of communication; of the step the regression of ratios is as "
+            "good as the network, because it starts from the closed form",
         )
     )  # fmt: skip
     return claims
-
-
-def _at_most(ours: float, published: float) -> Verdict:
-    """Return whether an error is no larger than the published one, and learned at all."""
-    return Verdict.AGREES if 0.0 < ours <= 1.15 * published else Verdict.DIFFERS
