@@ -87,11 +87,10 @@ def standard(table: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def write_network(network: Network, path: Path) -> None:
     """Write a network as one file."""
-    layers = {f"weight{n}": w for n, w in enumerate(network.weights)}
+    layers: dict[str, Any] = {f"weight{n}": w for n, w in enumerate(network.weights)}
     layers |= {f"bias{n}": b for n, b in enumerate(network.biases)}
     np.savez_compressed(
         path,
-        allow_pickle=False,
         centre=network.centre, spread=network.spread,
         lowest=network.lowest, highest=network.highest,
         feature_names=np.array(FEATURES),
