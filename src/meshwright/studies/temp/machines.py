@@ -60,3 +60,6 @@ def with_memory_rate(chip: ChipSpec, bytes_per_s: float | None) -> ChipSpec:
         for memory in chip.memories
     )
     return chip.model_copy(update={"memories": memories})
+
+
+AS_ELSEWHERE = Machine()
