@@ -8,7 +8,7 @@ from meshwright import planner
 from meshwright.catalog.systems import load_system
 from meshwright.plans.comparison import Entry
 from meshwright.spec.system import SystemSpec
-from meshwright.studies.claims import Claim, Table, claim_lines, judged_gain, shown
+from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, judged_gain, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import CASES, OURS, SOURCE, entries_of, model_of, wafer
 from meshwright.studies.temp.machines import with_memory_rate
@@ -105,6 +105,8 @@ class Gpus:
             Claim("Fig. 15", "wafer with Megatron-3 slower than GPUs with it, some models",
                   f"{PUBLISHED_SLOWER}x", "second-hand", f"{shown(slower)}x on average",
                   judged_gain(slower, PUBLISHED_SLOWER), why),
+            Claim("Fig. 15", "wafer with TEMP over wafer with Megatron-3", "", "missing",
+                  f"{shown(mean_ratio(rows, 1, 2))}x", Verdict.NOT_PUBLISHED, ""),
         )  # fmt: skip
         names = ("model", *(name.lower().replace(" ", "_") + "_s" for name in SYSTEMS))
         table_rows = tuple((case, *found) for case, found in times.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from meshwright import planner
 from meshwright.base.errors import InfeasibleError
@@ -45,6 +46,7 @@ WHY = (
 )
 
 
+@cache
 def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     """Return the best plan without a pipeline, of one mix or of all; None where none fits."""
     allowed: dict[str, list[object]] = {"pp": [1]}
