@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.studies.claims import Claim, Table, Verdict, judged_gain, shown
+from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, judged_gain, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import (
     ASSUMPTIONS,
@@ -68,7 +68,7 @@ class Ablation:
             lines.append(f"{row[0]:<14}" + "".join(f"{cell:>16}" for cell in cells))
         lines += [
             "",
-            *(f"{c.verdict:<10} {c.what}: {c.ours} (published {c.published})" for c in claims),
+            *claim_lines(claims),
         ]
         return StudyResult(
             lines=tuple(lines),
