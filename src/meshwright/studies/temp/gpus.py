@@ -96,7 +96,8 @@ class Gpus:
         over_gpu, slower = mean_ratio(rows, 0, 2), mean_ratio(rows, 1, 0)
         why = (
             "an A100 of 80 GB reads its memory twice as fast as a die of Table I, and the GPU "
-            "plans keep tp inside a host; what the wafer wins by its links it loses by its memory"
+            "plans keep tp inside a host; what the wafer wins by its links it loses by its memory: "
+            "see temp-settings-gpus"
         )
         claims = (
             Claim("Fig. 15", "wafer with TEMP over GPUs with Megatron-3",

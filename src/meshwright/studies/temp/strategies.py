@@ -42,7 +42,7 @@ PUBLISHED = tuple(
 WHY = (
     "micro-batches are searched: with enough of them smaller stream groups hide their links, and "
     "tp inside a block of four moves less than a longer stream; the paper's mixes come from one "
-    "micro-batch size that it does not state"
+    "micro-batch size that it does not state: see temp-settings-mixes"
 )
 
 
