@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 from temp_results import RESULTS, unjudged
 
-from meshwright.studies import studies
+from meshwright.studies import crossover, studies
 from meshwright.studies.claims import Verdict
 from meshwright.studies.temp import cases, strategies, wafers
+from meshwright.studies.temp.settings import mixes
 from meshwright.studies.writing import document, study_markdown, table_csv, table_svg
 
 SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
@@ -34,6 +35,8 @@ def result_of(name):
         patch.setattr(cases.CASES, "_entries", known)
         patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
         patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
+        patch.setattr(mixes, "ASKED", mixes.ASKED[:1])
+        patch.setattr(crossover, "DEVICES", crossover.DEVICES[:2])
         return studies[name].run()
 
 
