@@ -6,31 +6,44 @@ The evaluation of TEMP runs on a sample of its models here; ``meshwright study a
 import csv
 import io
 import json
+from functools import cache
 from xml.etree import ElementTree
 
 import pytest
+from temp_results import RESULTS, unjudged
 
-from meshwright.studies import studies
+from meshwright.studies import crossover, studies
 from meshwright.studies.claims import Verdict
-from meshwright.studies.temp import cases, strategies
+from meshwright.studies.temp import cases, strategies, wafers
+from meshwright.studies.temp.settings import mixes
 from meshwright.studies.writing import document, study_markdown, table_csv, table_svg
 
 SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
-LONG = tuple(name for name in studies if name.startswith("temp-"))
+TEMP = tuple(name for name in studies if name.startswith("temp-"))
+LONG = (*TEMP, "crossover")
 
 
 def marked(name):
     return pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
 
 
-@pytest.fixture(scope="module", params=[marked(name) for name in sorted(studies)])
-def study(request):
-    name = request.param
+@cache
+def result_of(name):
+    """Return what a study finds on the sample."""
     with pytest.MonkeyPatch.context() as patch:
         known = {case: cases.CASES[case] for case in SAMPLE}
         patch.setattr(cases.CASES, "_entries", known)
         patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
-        yield name, studies[name], studies[name].run()
+        patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
+        patch.setattr(mixes, "ASKED", mixes.ASKED[:1])
+        patch.setattr(crossover, "DEVICES", crossover.DEVICES[:2])
+        return studies[name].run()
+
+
+@pytest.fixture(scope="module", params=[marked(name) for name in sorted(studies)])
+def study(request):
+    name = request.param
+    return name, studies[name], result_of(name)
 
 
 def test_study_says_what_it_is(study):
@@ -68,3 +81,15 @@ def test_documents_hold_every_claim(study):
     ):
         assert all(claim.what in text for claim in result.claims)
         assert f"## {name}" in text
+
+
+@pytest.mark.slow
+def test_every_published_result_has_a_verdict():
+    claims = [claim for name in TEMP for claim in result_of(name).claims]
+    assert not unjudged([claim.what for claim in claims])
+
+
+def test_a_result_without_a_verdict_is_noticed():
+    starts = [start for result in RESULTS for start in result.claims]
+    assert not unjudged(starts)
+    assert len(unjudged(starts[1:])) == 1

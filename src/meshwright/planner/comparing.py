@@ -32,11 +32,12 @@ def compare(
     workload: Training,
     *,
     against: Sequence[str] | None = None,
+    ours: str = "meshwright",
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = "uncalibrated",
     progress: Progress | None = None,
 ) -> Comparison:
-    """Return the best plan of each recipe; ours, which has no choice fixed, comes first.
+    """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
 
     After an interrupt, those that were searched until then.
 
@@ -44,6 +45,8 @@ def compare(
     ----------
     against
         Names of recipes; all of them if not given.
+    ours
+        The recipe that comes first, and with which the others are compared.
     allowed
         What is fixed for all of them, as in :func:`plan`.
 
@@ -54,7 +57,7 @@ def compare(
     """
     problem = make_problem(model, system, workload, calibration)
     check_fixed(problem, allowed or {})
-    names = ("meshwright", *(_applicable(problem) if against is None else against))
+    names = (ours, *(_applicable(problem) if against is None else against))
     asked = [
         (name, mapper)
         for name in dict.fromkeys(names)

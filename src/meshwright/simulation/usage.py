@@ -45,16 +45,21 @@ def _integral(
     link: IntArray, at_s: FloatArray, level: FloatArray, edges_s: FloatArray
 ) -> FloatArray:
     """Return the integral over each part of the sum over links of levels that change in steps."""
-    order = np.argsort(link, kind="stable")
-    before = np.zeros(len(level))
-    follows = np.flatnonzero(np.diff(link[order]) == 0) + 1
-    before[order[follows]] = level[order[follows - 1]]
     times = np.concatenate(([0.0], at_s))
-    slope = np.concatenate(([0.0], np.cumsum(level - before)))
+    slope = np.concatenate(([0.0], np.cumsum(level - _before(link, level))))
     area = np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(times))))
     beyond = np.clip(edges_s - times[-1], 0.0, None) * slope[-1]
     parts: FloatArray = np.diff(np.interp(edges_s, times, area) + beyond)
     return parts
+
+
+def _before(link: IntArray, level: FloatArray) -> FloatArray:
+    """Return the level of each row's link before the row, in order of time."""
+    order = np.argsort(link, kind="stable")
+    before = np.zeros(len(level))
+    follows = np.flatnonzero(np.diff(link[order]) == 0) + 1
+    before[order[follows]] = level[order[follows - 1]]
+    return before
 
 
 def busy_fractions(timeline: Timeline, num_devices: int) -> FloatArray:
@@ -88,3 +93,12 @@ def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
     carried = timeline.carried_bytes(network.num_links)
     used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
     return used
+
+
+def sending_fraction(timeline: Timeline) -> float:
+    """Return the share of a run in which at least one link carries something."""
+    level = (timeline.rate_bytes_per_s > 0).astype(np.float64)
+    num_busy = np.cumsum(level - _before(timeline.link, level))
+    until_s = np.append(timeline.change_s, timeline.makespan_s)
+    sending_s = np.diff(until_s)[num_busy > 0].sum()
+    return float(sending_s / (timeline.makespan_s or 1.0))

@@ -108,3 +108,12 @@ def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
     for entry, whole in zip(few.entries, compared.entries, strict=True):
         assert entry.recipe == whole.recipe
         assert entry.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-12)
+
+
+def test_another_recipe_may_come_first():
+    asked = {"tp": [1], "pp": [1]}
+    found = planner.compare(
+        model(num_layers=4), GRID, workload(), ours="temp", against=("fsdp",), allowed=asked
+    )
+    assert [entry.recipe for entry in found.entries] == ["temp", "temp", "fsdp", "fsdp"]
+    assert found.ours.mapper == "tmap"

@@ -6,7 +6,7 @@ from grid_networks import grid
 from meshwright.placement.routes import make_routes
 from meshwright.simulation.builder import TaskGraphBuilder
 from meshwright.simulation.run import simulate
-from meshwright.simulation.usage import busy_fractions, link_use
+from meshwright.simulation.usage import busy_fractions, link_use, sending_fraction
 
 ROW = grid(1, 3, bandwidth=4.0)
 RIGHT = [ROW.link_between[0, 1], ROW.link_between[1, 2]]
@@ -50,3 +50,8 @@ def test_an_empty_run_is_idle():
     timeline = simulate(TaskGraphBuilder(ROW).build(), ROW)
     assert link_use(timeline, ROW, 2).load_fraction.tolist() == [0.0, 0.0]
     assert busy_fractions(timeline, 3).shape == (3, 0)
+
+
+def test_share_of_a_run_in_which_anything_is_sent():
+    assert sending_fraction(played()) == (5 - 1) / 8
+    assert sending_fraction(simulate(TaskGraphBuilder(ROW).build(), ROW)) == 0.0

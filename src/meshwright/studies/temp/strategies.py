@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from meshwright import planner
 from meshwright.base.errors import InfeasibleError
@@ -41,10 +42,11 @@ PUBLISHED = tuple(
 WHY = (
     "micro-batches are searched: with enough of them smaller stream groups hide their links, and "
     "tp inside a block of four moves less than a longer stream; the paper's mixes come from one "
-    "micro-batch size that it does not state"
+    "micro-batch size that it does not state: see temp-settings-mixes"
 )
 
 
+@cache
 def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     """Return the best plan without a pipeline, of one mix or of all; None where none fits."""
     allowed: dict[str, list[object]] = {"pp": [1]}
