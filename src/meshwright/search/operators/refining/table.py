@@ -57,6 +57,11 @@ class SharedTable:
         """Options whose messages have been laid on the links."""
         return len(self._slowdown)
 
+    @property
+    def capacity_bytes(self) -> float:
+        """Of the memory of one device [bytes]."""
+        return self.model.prices.problem.system.chip.main_memory.capacity_bytes
+
     def knows(self, options: Iterable[int]) -> bool:
         """Tell whether all of some options have been priced on shared links."""
         return all(int(self.model.rows[option]) in self._slowdown for option in options)
