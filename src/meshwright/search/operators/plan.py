@@ -1,7 +1,7 @@
 """Two levels: options for each operator alone on its links, then what they cost with all others.
 
-Both are exact within their bounds. The bound of the whole plan leaves out resharding and contention
-and takes the best way to lay each option.
+Both are exact within their bounds. The bound of the whole plan leaves out contention, and
+resharding where it is close enough without, and takes the best way to lay each option.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from meshwright.topology.network import Network
 
 PROVEN = 0.05
 """Gap above which the bound is worked out again with what resharding costs at least."""
-LITTLE = 0.005
+LITTLE = 0.01
 """Gain for which no further frame is looked at on shared links."""
 
 
@@ -51,42 +51,26 @@ class Planned:
 
 def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
-    best: Planned | None = None
-    for base in bases:
-        best = _faster(best, plan_base(problem, base, physical))
-    return best
-
-
-def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None:
-    """Return the best options under the frames that share their layers; None where none fit.
-
-    A frame whose options, free to lie where they like, are slower than a plan that was found is
-    not looked at any further.
-    """
     start_s = time.perf_counter()
-    model = model_graph(problem, base.frame, physical)
-    if model is None:
-        return None
-    frames = [model.under(structure) for structure in base.structures]
-    best = _over_frames(frames)
+    best: Planned | None = None
+    frames: list[ModelGraph] = []
+    for base in bases:
+        model = model_graph(problem, base.frame, physical)
+        mine = [model.under(structure) for structure in base.structures] if model else []
+        best, frames = _over_frames(mine, best), frames + mine
     if best is None:
         return None
-    bounds_s, enough_s = list(map(lower_bound_s, frames)), best.time_s / (1.0 + PROVEN)
-    bounds_s = [
-        bound_with_moves_s(frame, enough_s) if bound_s < enough_s else bound_s
-        for frame, bound_s in zip(frames, bounds_s, strict=True)
-    ]
-    bound_s = min(*bounds_s, best.time_s)
-    return replace(best, lower_bound_s=bound_s, search_s=time.perf_counter() - start_s)
+    bound_s = min(_bound_s(frame, best.time_s) for frame in frames)
+    spent_s = time.perf_counter() - start_s
+    return replace(best, lower_bound_s=min(bound_s, best.time_s), search_s=spent_s)
 
 
-def _over_frames(frames: Sequence[ModelGraph]) -> Planned | None:
-    """Return the best options of frames with the same layers, not proven yet; None if none fit.
+def _over_frames(frames: Sequence[ModelGraph], best: Planned | None) -> Planned | None:
+    """Return the best options of frames with the same layers, or what is known if it is faster.
 
     Those that are fastest alone come first; what can gain little more is left to the bound.
     """
     alone = [found for found in map(assign, frames) if found is not None]
-    best: Planned | None = None
     table: SharedTable | None = None
     for found in sorted(alone, key=lambda found: found.assigned.total_s):
         enough_s = best.time_s / (1.0 + LITTLE) if best else float("inf")
@@ -96,7 +80,12 @@ def _over_frames(frames: Sequence[ModelGraph]) -> Planned | None:
     return best
 
 
-def _faster(first: Planned | None, second: Planned | None) -> Planned | None:
-    """Return the faster one of two plans; one where there is only one."""
-    both = [entry for entry in (first, second) if entry is not None]
-    return min(both, key=lambda entry: entry.time_s, default=None)
+def _bound_s(frame: ModelGraph, found_s: float) -> float:
+    """Return a bound of every plan of a frame, better worked out where it lies far below [s]."""
+    bound_s, enough_s = lower_bound_s(frame), found_s / (1.0 + PROVEN)
+    return bound_s if bound_s >= enough_s else bound_with_moves_s(frame, enough_s)
+
+
+def _faster(first: Planned | None, second: Planned) -> Planned:
+    """Return the faster one of two plans; the second where there is no first."""
+    return first if first and first.time_s <= second.time_s else second
