@@ -214,6 +214,19 @@ def test_every_member_ends_with_the_right_data(algorithm, group):
 
 
 @pytest.mark.parametrize(("algorithm", "group"), CASES)
+def test_traffic_is_what_the_messages_carry(algorithm, group):
+    def added(rows):
+        total = defaultdict(float)
+        for source, destination, share, level in rows:
+            total[int(source), int(destination), int(level)] += share
+        return dict(total)
+
+    listed = algorithm.transfers(1.0, group)
+    expected = added((t.source, t.destination, t.num_bytes, t.level) for t in listed)
+    assert added(algorithm.traffic(group).reshape(-1, 4)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("algorithm", "group"), CASES)
 def test_messages_carry_the_bytes_of_their_chunks(algorithm, group):
     chunk_bytes = 1e6 / algorithm.num_chunks(group)
     for transfer in algorithm.transfers(1e6, group):

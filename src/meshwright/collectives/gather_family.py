@@ -6,9 +6,12 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from meshwright.base.arrays import Num, where
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, Num, where
 from meshwright.collectives.gathers import (
     Stream,
+    all_gather_traffic,
     all_gather_transfers,
     num_gather_chunks,
     reduce_then_gather,
@@ -59,6 +62,19 @@ class GatherFamily(Algorithm):
             return reversed_transfers(gather)
         return reduce_then_gather(gather)
 
+    def gather_traffic(self, group: Group[float]) -> FloatArray:
+        """Return what the messages of the all-gather carry, as in :meth:`traffic`."""
+        listed = self.gather_transfers(1.0, group)
+        return np.array([(t.source, t.destination, t.num_bytes, t.level) for t in listed])
+
+    def traffic(self, group: Group[float]) -> FloatArray:
+        """Return the traffic of the gather, of its reverse, or of both."""
+        gather = self.gather_traffic(group).reshape(-1, 4)
+        if self.kind is CollectiveKind.ALL_GATHER:
+            return gather
+        back = gather[:, [1, 0, 2, 3]]
+        return back if self.kind is CollectiveKind.REDUCE_SCATTER else np.vstack([back, gather])
+
 
 class StreamGather(GatherFamily):
     """A gather whose parts visit the spans one after the other."""
@@ -74,6 +90,10 @@ class StreamGather(GatherFamily):
     def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the stages of every stream."""
         return all_gather_transfers(num_bytes, group, self.streams(group))
+
+    def gather_traffic(self, group: Group[float]) -> FloatArray:
+        """Return the traffic of all stages, without listing chunks."""
+        return all_gather_traffic(group, self.streams(group))
 
 
 def outermost_first(group: Group[float]) -> tuple[int, ...]:

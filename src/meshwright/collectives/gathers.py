@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Transfer
 from meshwright.collectives.stages import Move, gather_moves, shape_of
@@ -52,6 +55,35 @@ def all_gather_transfers(
                         move.lane,
                         channel=stream.channel,
                     )
+
+
+def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatArray:
+    """Return what the messages of :func:`all_gather_transfers` carry in all: (messages, 4).
+
+    Source, destination, share of the bytes, and level; in any order.
+    """
+    shape = shape_of(group)
+    member, inside = np.arange(prod(shape)), np.cumprod((1, *shape))
+    chunk_share = 1.0 / num_gather_chunks(group, len(streams))
+    moves = [
+        np.array([(m.source, m.destination, 2 - (m.half is not None)) for m in gather_moves(span)])
+        for span in group.spans
+    ]
+    found = [np.zeros((0, 4))]
+    for stream in streams:
+        for phase, level in enumerate(stream.order):
+            if not len(moves[level]):
+                continue
+            first = member[member // inside[level] % shape[level] == 0]
+            source, destination, halves = moves[level].T
+            num_owners = prod(shape[k] for k in stream.order[:phase])
+            table = np.empty((len(halves), len(first), 4))
+            table[..., 0] = first + source[:, None] * inside[level]
+            table[..., 1] = first + destination[:, None] * inside[level]
+            table[..., 2] = (halves * num_owners * chunk_share)[:, None]
+            table[..., 3] = level
+            found.append(table.reshape(-1, 4))
+    return np.concatenate(found)
 
 
 def reversed_transfers(transfers: Iterator[Transfer]) -> Iterator[Transfer]:

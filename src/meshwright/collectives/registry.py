@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import Num, where
+from meshwright.base.arrays import FloatArray, Num, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group
 from meshwright.collectives.spans import group_size
@@ -87,6 +87,14 @@ class Algorithm(ABC):
     @abstractmethod
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield every message; only for a group where the algorithm applies."""
+
+    def traffic(self, group: Group[float]) -> FloatArray:
+        """Return what the messages carry in all, in any order: (messages, 4).
+
+        Source, destination, share of the bytes of the full tensor on one rank, and level.
+        """
+        listed = self.transfers(1.0, group)
+        return np.array([(t.source, t.destination, t.num_bytes, t.level) for t in listed])
 
     def time_s(self, num_bytes: Num, group: Group[Num]) -> Num:
         """Return the time of the collective [s]; infinity where it does not apply."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,12 @@ def best_time_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
 
 def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:
     """Return the name of the fastest algorithm for one size and one group."""
-    candidates = affine_candidates(kind, group)
-    times = [float(fixed_s + num_bytes * slope) for _, fixed_s, slope in candidates]
-    return min(zip(times, candidates, strict=True), key=lambda timed: timed[0])[1][0]
+    forms = _forms_of_one(kind, group)
+    return min(forms, key=lambda form: form[1] + num_bytes * form[2])[0]
+
+
+@lru_cache(maxsize=4096)
+def _forms_of_one(kind: CollectiveKind, group: Group[float]) -> list[tuple[str, float, float]]:
+    """Return the algorithms that apply to one group, with numbers."""
+    forms = affine_candidates(kind, group)
+    return [(name, float(fixed_s), float(slope)) for name, fixed_s, slope in forms]

@@ -49,15 +49,12 @@ def collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
 def _collective_pattern(algorithm: str, group: Group[float]) -> Pattern:
     """Return the pattern of an algorithm on a group, whatever the speed of its links."""
     size = round(group_size(group))
-    return _summed(
-        [
-            (min(t.source, size), min(t.destination, size), t.num_bytes, t.level)
-            for t in collective_algorithms[algorithm].transfers(1.0, group)
-        ]
-    )
+    table = collective_algorithms[algorithm].traffic(group).reshape(-1, 4)
+    table[:, :2] = np.minimum(table[:, :2], size)
+    return _summed(table)
 
 
-def _summed(listed: Sequence[tuple[int, int, float, int]]) -> Pattern:
+def _summed(listed: Sequence[tuple[int, int, float, int]] | FloatArray) -> Pattern:
     """Return the messages of equal ends added up."""
     table = np.array(listed, dtype=float).reshape(-1, 4)
     ends = table[:, [0, 1, 3]].astype(np.int64)

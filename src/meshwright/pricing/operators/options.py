@@ -131,14 +131,19 @@ def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, Structure
 
 
 def _refused(problem: Problem, structure: Structure, columns: StrategyColumns) -> BoolArray:
-    """Return the rows that a rule refuses under a structure."""
+    """Return the rows that a rule refuses under a structure.
+
+    ZeRO may have nothing to shard under some options of a plan that has it for others.
+    """
     chip = problem.system.chip
+    is_alone = columns.dp_shard * columns.cp == 1
     found = np.zeros(len(columns.tp), dtype=bool)
-    for refusal in all_refusals(
-        problem.model, problem.workload, columns, structure,
-        tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
-    ):  # fmt: skip
-        found |= refusal.mask
+    for stage, rows in ((structure.zero_stage, ~is_alone), (0, is_alone)):
+        for refusal in all_refusals(
+            problem.model, problem.workload, columns, replace(structure, zero_stage=stage),
+            tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
+        ):  # fmt: skip
+            found |= refusal.mask & rows
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.base.arrays import FloatArray
 from meshwright.cost.data_parallel import plain
 from meshwright.cost.layer import weighted_sum
 from meshwright.cost.memory import MemoryUse, ShardDegrees
@@ -134,6 +135,15 @@ def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[in
         each = float(prices.costs[place[0]][place[1]].layer.dense_params[option])
         found[option] = found.get(option, 0.0) + count * each
     return found
+
+
+def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
+    """Return the dense parameters on one device where all groups have one option, by option [1]."""
+    total = sum(prices.costs[place[0]][place[1]].layer.dense_params for place in places)
+    if prices.problem.graph.tied:
+        total = total - table_params(prices.problem, prices.options.columns)
+    whole: FloatArray = np.asarray(total, dtype=float)
+    return whole
 
 
 def _shard_degree(prices: OperatorPrices, params: dict[int, float]) -> float:

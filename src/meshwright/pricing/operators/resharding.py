@@ -73,9 +73,18 @@ class Resharding:
     def _known(self) -> dict[bytes, tuple[FloatArray, FloatArray]]:
         return {}
 
-    def moves(self, tensor: Tensor, layer: LayerGraph) -> TensorMoves:
-        """Return what it costs to pass a tensor of a layer."""
-        layouts = np.stack([self._tiles(tensor, index) for index in range(len(self.options))])
+    def moves(
+        self, tensor: Tensor, layer: LayerGraph, rows: Sequence[int] | None = None
+    ) -> TensorMoves:
+        """Return what it costs to pass a tensor of a layer.
+
+        Parameters
+        ----------
+        rows
+            The options that are looked at, where not all are.
+        """
+        numbers = range(len(self.options)) if rows is None else rows
+        layouts = np.stack([self._tiles(tensor, index) for index in numbers])
         elements = self._elements(tensor, layer)
         flat = np.round(layouts.reshape(len(layouts), -1), DECIMALS)
         _, first, kind = np.unique(flat, axis=0, return_index=True, return_inverse=True)

@@ -121,17 +121,21 @@ def contention(
         alone = busy[load.axis]
         shared = beside[alone > 0] if load.is_beside and load.yields else alone
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
-    straight = [xy_routes(network, load.demands)[0] for load in loads] if network.grid_shape else []
     return Contention(
         slowdown,
         busy,
         detour,
         num_routes=sum(len(load.demands) for load in loads),
-        num_rerouted=sum(
-            _num_different(routes[load.axis], xy) for load, xy in zip(loads, straight, strict=False)
-        ),
+        num_rerouted=_num_rerouted(loads, network, routes) if network.grid_shape else 0,
         certificate=certificate,
     )
+
+
+def _num_rerouted(loads: Sequence[AxisLoad], network: Network, routes: Mapping[str, Routes]) -> int:
+    """Return how many messages leave the dimension order."""
+    straight = (xy_routes(network, load.demands)[0] for load in loads)
+    pairs = zip((routes[load.axis] for load in loads), straight, strict=True)
+    return sum(_num_different(found, xy) for found, xy in pairs)
 
 
 def _has_few_trees(loads: Sequence[AxisLoad], network: Network) -> bool:

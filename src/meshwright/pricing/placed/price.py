@@ -56,20 +56,20 @@ def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choic
 
 
 def contention_of(
-    problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, alone: Priced,
+    problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, params: float,
     physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return what the links carry when a strategy runs on its devices.
 
     Parameters
     ----------
-    alone
-        The same strategy on links of its own.
+    params
+        Dense parameters on one device of the fullest stage.
     physical
         From :func:`physical_network`.
     """
     network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
-    messages = list(window_messages(problem, structure, strategy, network, alone))
+    messages = list(window_messages(problem, structure, strategy, network, params))
     loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING)
     return contention(list(loads), physical, is_routed=is_routed)
 
@@ -101,17 +101,10 @@ def price_placed(
         alone = price_columns(problem, structure, columns, network)
     else:
         alone = take_rows(alone, rows)
+    params = np.ravel(alone.pipeline.heaviest.dense_params).tolist()
     shared = [
-        contention_of(
-            problem,
-            structure,
-            strategy,
-            ranks,
-            take_rows(alone, [row]),
-            physical,
-            is_routed=is_routed,
-        )
-        for row, (_, ranks) in enumerate(fitting)
+        contention_of(problem, structure, strategy, ranks, num, physical, is_routed=is_routed)
+        for (_, ranks), num in zip(fitting, params, strict=True)
     ]
     slowdown = {
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
@@ -125,7 +118,7 @@ def price_placed(
 
 
 def window_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, alone: Priced
+    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, params: float
 ) -> Iterator[tuple[Message, float]]:
     """Yield what one stage sends in the backward pass of a micro-batch, and how often.
 
@@ -133,7 +126,7 @@ def window_messages(
     """
     passes = piece_passes(problem, structure, strategy, network)
     yield from layer_messages(problem, strategy, passes, 1.0, is_forward=False)
-    gather, scatter, sums = data_messages(problem, structure, strategy, alone)
+    gather, scatter, sums = data_messages(problem, structure, strategy, params)
     drops = structure.zero_stage == 3 and structure.reshard_after_forward
     for message in (*scatter, *sums, *(gather if drops else ())):
         yield message, 1.0
@@ -166,13 +159,15 @@ def pipeline_messages(
 
 
 def data_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, alone: Priced
+    problem: Problem, structure: Structure, strategy: Strategy, params: float
 ) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
     """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 
     Of one stage, each once; without ZeRO there are sums alone.
     """
-    gradient_bytes, weight_bytes = data_bytes(problem, alone)
+    optimizer = problem.workload.optimizer
+    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
+    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
     beside, shards = structure.overlap_data_parallel, strategy.dp_shard * strategy.cp
     shard, replicate, everyone = DATA_AXES
     if structure.zero_stage == 0:
@@ -188,13 +183,9 @@ def data_messages(
     )
 
 
-def data_bytes(problem: Problem, price: Priced) -> tuple[float, float]:
-    """Return the gradients and the weights of the fullest stage on one device, whole [bytes]."""
-    optimizer, params = problem.workload.optimizer, only(price.pipeline.heaviest.dense_params)
-    return (
-        params * optimizer.reduced_gradient_bytes_per_param,
-        params * optimizer.gathered_weight_bytes_per_param,
-    )
+def dense_params(price: PlacedPrice) -> float:
+    """Return the dense parameters on one device of the fullest stage [1]."""
+    return only(price.closed_form.pipeline.heaviest.dense_params)
 
 
 def only(column: object) -> float:

@@ -22,6 +22,7 @@ from meshwright.pricing.placed.price import (
     PlacedPrice,
     choice_network,
     data_messages,
+    dense_params,
     only,
 )
 from meshwright.pricing.placed.step_tasks import COMPUTE, Run, StepWork, step_tasks
@@ -156,7 +157,7 @@ def _step_work(
     """Return what the stages do in a step of so many micro-batches."""
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[structure.schedule]
-    gather, reduce_, sums = data_messages(problem, structure, strategy, price.closed_form)
+    gather, reduce_, sums = data_messages(problem, structure, strategy, dense_params(price))
     is_whole = structure.zero_stage == 3
     return StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs),

@@ -18,6 +18,7 @@ from meshwright.pricing.placed.price import (
     PlacedPrice,
     choice_network,
     data_messages,
+    dense_params,
     layer_messages,
     only,
     pipeline_messages,
@@ -73,7 +74,7 @@ def step_links(
     anew, an axis goes as much farther in the whole step as in the window.
     """
     network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
-    messages = list(_step_messages(problem, structure, strategy, network, price.closed_form))
+    messages = list(_step_messages(problem, structure, strategy, network, price))
     loads = list(axis_loads(messages, structure, network, price.ranks))
     if not loads:
         return StepLinks(0.0, 0.0)
@@ -83,7 +84,7 @@ def step_links(
         return StepLinks(float(carried.hottest.max(initial=0.0)), None)
     pipeline = price.closed_form.pipeline
     mean = 0.0 if pipeline.mean is None else only(pipeline.mean.dense_params)
-    share = dict.fromkeys(DATA_AXES, mean / only(pipeline.heaviest.dense_params))
+    share = dict.fromkeys(DATA_AXES, mean / dense_params(price))
     energy_j = sum(
         float((busy_s * physical.bandwidth_bytes_per_s * per_link).sum())
         * price.contention.detour.get(axis, 1.0)
@@ -96,18 +97,19 @@ def step_links(
 
 
 def _step_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, alone: Priced
-) -> Iterator[tuple[Message, float]]:
+    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork,
+    price: PlacedPrice,
+) -> Iterator[tuple[Message, float]]:  # fmt: skip
     """Yield what all stages send in a step, and how often; edges are on one stage of ``pp``."""
     passes = piece_passes(problem, structure, strategy, network)
-    num_passes = only(alone.pipeline.pipeline.num_micro_batches)
+    num_passes = only(price.closed_form.pipeline.pipeline.num_micro_batches)
     for is_forward in (True, False):
         yield from layer_messages(problem, strategy, passes, num_passes, is_forward=is_forward)
     for edge in passes[len(problem.graph.layers) :]:
         for work in (*edge.forward, *edge.backward):
             yield from ((message, num_passes / strategy.pp) for message in work.messages)
     yield from pipeline_messages(problem, structure, strategy, num_passes)
-    gather, scatter, sums = data_messages(problem, structure, strategy, alone)
+    gather, scatter, sums = data_messages(problem, structure, strategy, dense_params(price))
     drops = structure.zero_stage == 3 and structure.reshard_after_forward
     num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
     num_scatters = num_passes if structure.zero_stage >= 2 else 1.0

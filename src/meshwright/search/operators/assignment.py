@@ -21,7 +21,9 @@ from meshwright.topology.network import Network
 MOST_TRIES = 6
 MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 40, 8, 3
 """Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
-MOST_UNIFORM = 6
+MOST_LAID, MOST_WAYS = 8, 3
+"""So many of the fastest, and the two fastest of each group, are laid in so many ways."""
+MOST_UNIFORM = 3
 WINDOW_SHARES = (0.0, 1.0, 0.5)
 CLOSE = 2e-3
 """Gap at which no further bound is tried."""
@@ -45,13 +47,14 @@ class Assignment:
 def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
     """Return the choices of all operators under a frame; None where no option is legal.
 
-    Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
+    Those that are likely to matter stay, each in its fastest way to lay it; a few in more ways,
+    which only sharing links tells apart.
     """
     options = all_options(problem, frame)
     if options is None:
         return None
     prices = operator_prices(problem, options)
-    rows = _likely(prices, fastest_ways(prices, 1))
+    rows = _likely(prices)
     kept = prices.take(rows)
     moves_s = moves_of(kept, Resharding(problem, kept.options, physical))
     return ModelGraph(kept, prices, rows, moves_s)
@@ -80,19 +83,23 @@ def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
     return np.sort(order[place < most])
 
 
-def _likely(prices: OperatorPrices, rows: IntArray) -> IntArray:
+def _likely(prices: OperatorPrices) -> IntArray:
     """Return the options that are fast or lean as a whole, or fast for some group.
 
     What is left out is still in the bound of the whole plan.
     """
+    rows, codes = fastest_ways(prices, 1), prices.options.codes
     costs = [cost.layer for piece in prices.costs for cost in piece]
     held = np.sum([cost.kept_bytes + cost.dense_params for cost in costs], axis=0)
-    ranked = [
-        np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST],
-        np.argsort(held[rows], kind="stable")[:MOST_LEAN],
-        *(np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP] for cost in costs),
+    fast = rows[np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST]]
+    lean = rows[np.argsort(held[rows], kind="stable")[:MOST_LEAN]]
+    of_group = [
+        rows[np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP]] for cost in costs
     ]
-    found: IntArray = rows[np.unique(np.concatenate(ranked))]
+    laid = np.concatenate([fast[:MOST_LAID], *[best[:2] for best in of_group]])
+    ways = fastest_ways(prices, MOST_WAYS)
+    others = ways[np.isin(codes[ways], codes[laid])]
+    found: IntArray = np.unique(np.concatenate([fast, lean, *of_group, others]))
     return found
 
 
@@ -112,7 +119,7 @@ def assign(model: ModelGraph, known: Sequence[int] = ()) -> Assignment | None:
     plans += [model.price(tuple(known))] if known else []
     bound_s = 0.0
     for share in WINDOW_SHARES:
-        assigned, lower_s = _with_bound(model, share)
+        assigned, lower_s = cheapest_fitting(model, share)
         plans += [assigned] if assigned else []
         bound_s = max(bound_s, lower_s)
         if min((plan.total_s for plan in plans), default=0.0) <= bound_s * (1.0 + CLOSE):
@@ -123,14 +130,14 @@ def assign(model: ModelGraph, known: Sequence[int] = ()) -> Assignment | None:
     return Assignment(model, best, min(bound_s, best.total_s))
 
 
-def _with_bound(model: ModelGraph, window_share: float) -> tuple[Assigned | None, float]:
+def cheapest_fitting(model: ModelGraph, window_share: float) -> tuple[Assigned | None, float]:
     """Return the cheapest options under one way to count messages, and a bound for all [s].
 
     Memory for the work at hand is one figure for the whole model: it is left at its least for the
     bound, then raised to what the chosen options need until they fit.
     """
     capacity = _capacity_bytes(model)
-    room, bound_s = _room_bytes(model), float("inf")
+    room, bound_s = room_bytes(model), float("inf")
     graph = model.graph(window_share)
     for _ in range(MOST_TRIES):
         chosen = cheapest_within(graph, room)
@@ -146,11 +153,11 @@ def _with_bound(model: ModelGraph, window_share: float) -> tuple[Assigned | None
 
 def best_uniform(model: ModelGraph) -> Assigned | None:
     """Return the best single option for all operators; None where none fits."""
-    graph = model.graph()
-    capacity = _capacity_bytes(model)
-    time_s = sum(load.time_s for load in graph.nodes)
-    fits = np.flatnonzero(sum(load.num_bytes for load in graph.nodes) <= capacity)
-    likely = fits[np.argsort(np.asarray(time_s)[fits], kind="stable")][:MOST_UNIFORM]
+    capacity, equal = _capacity_bytes(model), model.graph().equal_nodes
+    time_s = np.sum([len(at) * load.time_s for load, at in equal], axis=0)
+    held = np.sum([len(at) * load.num_bytes for load, at in equal], axis=0)
+    fits = np.flatnonzero(held <= capacity)
+    likely = fits[np.argsort(time_s[fits], kind="stable")][:MOST_UNIFORM]
     priced = [model.price((option,) * len(model.places)) for option in likely.tolist()]
     fitting = [plan for plan in priced if plan.memory_bytes <= capacity]
     return min(fitting, key=lambda plan: plan.total_s, default=None)
@@ -166,7 +173,7 @@ def lower_bound_s(model: ModelGraph) -> float:
     bound_s = 0.0
     for share in WINDOW_SHARES:
         alone = ChoiceGraph(anywhere.graph_nodes(share), {})
-        chosen = cheapest_within(alone, _room_bytes(anywhere))
+        chosen = cheapest_within(alone, room_bytes(anywhere))
         bound_s = max(bound_s, float("inf") if chosen is None else chosen.lower_bound_s)
     return bound_s
 
@@ -175,7 +182,7 @@ def _capacity_bytes(model: ModelGraph) -> float:
     return model.prices.problem.system.chip.main_memory.capacity_bytes
 
 
-def _room_bytes(model: ModelGraph) -> float:
+def room_bytes(model: ModelGraph) -> float:
     """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
     constants, capacity = model.prices.problem.calibration, _capacity_bytes(model)
     fixed = float(np.asarray(constants.communication_buffer_bytes))

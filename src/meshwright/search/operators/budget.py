@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.arrays import FloatArray
 from meshwright.search.operators.elimination import cheapest
 from meshwright.search.operators.graph import ChoiceGraph
 from meshwright.search.operators.program import solve_program
@@ -41,7 +42,7 @@ class Chosen:
 
 
 def cheapest_within(
-    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6
+    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6, uses_program: bool = True
 ) -> Chosen | None:
     """Return the cheapest choices within a budget; None where nothing fits.
 
@@ -49,6 +50,8 @@ def cheapest_within(
     ----------
     tolerance
         Gap above which the integer program is asked, where it is small enough.
+    uses_program
+        Whether it may be asked at all.
     """
     over, steep = _at(graph, 0.0), _steep_price(graph)
     if over.num_bytes <= budget_bytes:
@@ -73,8 +76,9 @@ def cheapest_within(
         if is_kink:
             break
     found = Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
-    is_small = num_variables(graph) <= MOST_VARIABLES
-    return _proven(graph, budget_bytes, found) if found.gap > tolerance and is_small else found
+    if not uses_program or found.gap <= tolerance or num_variables(graph) > MOST_VARIABLES:
+        return found
+    return _proven(graph, budget_bytes, found)
 
 
 def num_variables(graph: ChoiceGraph) -> int:
@@ -106,9 +110,10 @@ def _at(graph: ChoiceGraph, s_per_byte: float) -> Chosen:
 
 def _steep_price(graph: ChoiceGraph) -> float:
     """Return a price at which memory alone decides [s/byte]."""
-    loads = [*graph.nodes, *graph.edges.values()]
-    whole_s = sum(float(np.ptp(load.time_s)) for load in loads)
-    steps = [np.diff(np.unique(load.num_bytes)) for load in {id(x): x for x in loads}.values()]
+    nodes = [(load, len(at)) for load, at in graph.equal_nodes]
+    loads = nodes + [(load, at.shape[1]) for load, at in graph.equal_edges]
+    whole_s = sum(float(np.ptp(load.time_s)) * number for load, number in loads)
+    steps = [np.diff(np.unique(load.num_bytes)) for load, _ in loads]
     least = min((float(s[s > 0].min()) for s in steps if (s > 0).any()), default=1.0)
     return 1.0 + 10.0 * whole_s / max(least, 1.0)
 
@@ -128,20 +133,20 @@ def _splices(graph: ChoiceGraph, over: Chosen, lean: Chosen, budget_bytes: float
 
 def _along_cuts(
     graph: ChoiceGraph, first: Sequence[int], rest: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[FloatArray, FloatArray]:
     """Return time and bytes when the operators before each cut follow ``first``, (cuts,)."""
     size = len(graph.nodes) + 1
-    change = np.zeros((2, size))
-    start = np.zeros(2)
-    for node, load in enumerate(graph.nodes):
+    one, two = np.asarray(first), np.asarray(rest)
+    change, start = np.zeros((2, size)), np.zeros(2)
+    for load, at in graph.equal_nodes:
         for row, table in enumerate((load.time_s, load.num_bytes)):
-            change[row, node + 1] += table[first[node]] - table[rest[node]]
-            start[row] += table[rest[node]]
-    for (u, v), load in graph.edges.items():
+            change[row, at + 1] += table[one[at]] - table[two[at]]
+            start[row] += table[two[at]].sum()
+    for load, (u, v) in graph.equal_edges:
         for row, table in enumerate((load.time_s, load.num_bytes)):
-            before, across = table[rest[u], rest[v]], table[first[u], rest[v]]
-            change[row, u + 1] += across - before
-            change[row, v + 1] += table[first[u], first[v]] - across
-            start[row] += before
+            before, across = table[two[u], two[v]], table[one[u], two[v]]
+            np.add.at(change[row], u + 1, across - before)
+            np.add.at(change[row], v + 1, table[one[u], one[v]] - across)
+            start[row] += before.sum()
     along = start[:, None] + np.cumsum(change, axis=1)
     return along[0], along[1]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, IntArray
 
 Pair = tuple[int, int]
 
@@ -43,18 +44,36 @@ class ChoiceGraph:
     edges: Mapping[Pair, Load]
     """By the numbers of two nodes, the earlier one first."""
 
+    @cached_property
+    def equal_nodes(self) -> list[tuple[Load, IntArray]]:
+        """Each load of a node, with the nodes that share it."""
+        found: dict[int, list[int]] = {}
+        for node, load in enumerate(self.nodes):
+            found.setdefault(id(load), []).append(node)
+        return [(self.nodes[nodes[0]], np.array(nodes)) for nodes in found.values()]
+
+    @cached_property
+    def equal_edges(self) -> list[tuple[Load, IntArray]]:
+        """Each load of an edge, with the pairs of nodes that share it, (2, pairs)."""
+        found: dict[int, list[Pair]] = {}
+        for pair, load in self.edges.items():
+            found.setdefault(id(load), []).append(pair)
+        return [(self.edges[pairs[0]], np.array(pairs).T) for pairs in found.values()]
+
     def time_s(self, choices: Sequence[int]) -> float:
         """Return the time of one choice for each node [s]."""
-        alone = sum(float(load.time_s[c]) for load, c in zip(self.nodes, choices, strict=True))
+        chosen = np.asarray(choices)
+        alone = sum(float(load.time_s[chosen[at]].sum()) for load, at in self.equal_nodes)
         return alone + sum(
-            float(load.time_s[choices[u], choices[v]]) for (u, v), load in self.edges.items()
+            float(load.time_s[chosen[u], chosen[v]].sum()) for load, (u, v) in self.equal_edges
         )
 
     def num_bytes(self, choices: Sequence[int]) -> float:
         """Return the memory of one choice for each node [bytes]."""
-        alone = sum(float(load.num_bytes[c]) for load, c in zip(self.nodes, choices, strict=True))
+        chosen = np.asarray(choices)
+        alone = sum(float(load.num_bytes[chosen[at]].sum()) for load, at in self.equal_nodes)
         return alone + sum(
-            float(load.num_bytes[choices[u], choices[v]]) for (u, v), load in self.edges.items()
+            float(load.num_bytes[chosen[u], chosen[v]].sum()) for load, (u, v) in self.equal_edges
         )
 
 

@@ -6,7 +6,7 @@ the cheapest choices bound the price of every plan of the frame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -170,21 +170,26 @@ def places_of(prices: OperatorPrices) -> tuple[Place, ...]:
 
 def moves_of(prices: OperatorPrices, resharding: Resharding) -> dict[Pair, Load]:
     """Return what passing tensors takes between the nodes of a model, for one micro-batch."""
-    passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
     known: dict[Entry, Load] = {}
     found: dict[Pair, Load] = {}
-    for pair, (piece, handover) in _pairs(prices, passed):
-        entry = (piece, handover.first, handover.second)
+    for pair, entry, handover in passed_tensors(prices):
         if entry not in known:
-            known[entry] = _between(resharding, prices.problem.pieces[piece], handover)
+            known[entry] = handed_over(resharding, prices.problem.pieces[entry[0]], handover)
         found[pair] = known[entry]
     return found
+
+
+def passed_tensors(prices: OperatorPrices) -> Iterator[tuple[Pair, Entry, Handover]]:
+    """Yield the nodes that pass tensors, and what passes between them."""
+    passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
+    for pair, (piece, handover) in _pairs(prices, passed):
+        yield pair, (piece, handover.first, handover.second), handover
 
 
 def _pairs(
     prices: OperatorPrices, passed: Mapping[int, list[Handover]]
 ) -> Iterator[tuple[Pair, tuple[int, Handover]]]:
-    """Yield the nodes that pass tensors, and what passes between them."""
+    """Yield the nodes that pass tensors, with the piece of the second one."""
     pattern, kinds = prices.problem.model.layer_pattern, len(prices.groups) - 2
     start = 1
     for kind in pattern:
@@ -195,9 +200,11 @@ def _pairs(
     yield (start - 1, start), (kinds + 1, passed[kinds + 1][0])
 
 
-def _between(resharding: Resharding, layer: LayerGraph, handover: Handover) -> Load:
-    """Return what it costs to pass tensors between all pairs of options."""
-    moves = {tensor: resharding.moves(tensor, layer) for tensor in handover.tensors}
+def handed_over(
+    resharding: Resharding, layer: LayerGraph, handover: Handover, rows: Sequence[int] | None = None
+) -> Load:
+    """Return what it costs to pass tensors between all pairs of options, or of some of them."""
+    moves = {tensor: resharding.moves(tensor, layer, rows) for tensor in handover.tensors}
     once_s = np.sum([move.time_s for move in moves.values()], axis=0)
     twice = [moves[tensor] for tensor in handover.kept]
     held = sum((m.differs * m.held_bytes[None, :] for m in twice), np.zeros(once_s.shape))

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.assignment import Assignment, assign, lower_bound_s, model_graph
-from meshwright.search.operators.elimination import cheapest
 from meshwright.search.operators.frames import Base
-from meshwright.search.operators.sharing import with_contention
+from meshwright.search.operators.layers import ModelGraph
+from meshwright.search.operators.refining.bound import bound_with_moves_s
+from meshwright.search.operators.refining.on_demand import on_demand
+from meshwright.search.operators.refining.table import SharedTable
 from meshwright.topology.network import Network
+
+PROVEN = 0.05
+"""Gap above which the bound is worked out again with what resharding costs at least."""
 
 
 @dataclass(frozen=True)
@@ -46,33 +51,50 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
     best: Planned | None = None
     for base in bases:
-        found = plan_base(problem, base, physical)
-        if found and (best is None or found.time_s < best.time_s):
-            best = found
+        best = _faster(best, plan_base(problem, base, physical))
     return best
 
 
 def plan_base(problem: Problem, base: Base, physical: Network) -> Planned | None:
-    """Return the best options under the frames that share their layers; None where none fit."""
+    """Return the best options under the frames that share their layers; None where none fit.
+
+    A frame whose options, free to lie where they like, are slower than a plan that was found is
+    not looked at any further.
+    """
     start_s = time.perf_counter()
     model = model_graph(problem, base.frame, physical)
     if model is None:
         return None
-    models = [model.under(structure) for structure in base.structures]
-    best: Assignment | None = None
-    for one in models:
-        if best is None or cheapest(one.graph()).value_s < best.assigned.total_s:
-            best = _faster(best, assign(one))
+    frames = [model.under(structure) for structure in base.structures]
+    bounds_s = [lower_bound_s(frame) for frame in frames]
+    best = _over_frames(frames, bounds_s, physical)
     if best is None:
         return None
-    shared = with_contention(best, physical)
-    if shared is None:
-        return None
-    bound_s = min(min(lower_bound_s(one) for one in models), shared.assigned.total_s)
-    return Planned(best, shared, bound_s, time.perf_counter() - start_s)
+    enough_s = best.time_s / (1.0 + PROVEN)
+    bounds_s = [
+        bound_with_moves_s(frame, physical, enough_s) if bound_s < enough_s else bound_s
+        for frame, bound_s in zip(frames, bounds_s, strict=True)
+    ]
+    bound_s = min(*bounds_s, best.time_s)
+    return replace(best, lower_bound_s=bound_s, search_s=time.perf_counter() - start_s)
 
 
-def _faster(first: Assignment | None, second: Assignment | None) -> Assignment | None:
-    """Return the faster one of two assignments; one where there is only one."""
+def _over_frames(
+    frames: Sequence[ModelGraph], bounds_s: Sequence[float], physical: Network
+) -> Planned | None:
+    """Return the best options of frames with the same layers, not proven yet; None if none fit."""
+    best: Planned | None = None
+    table: SharedTable | None = None
+    for frame, bound_s in zip(frames, bounds_s, strict=True):
+        enough_s = best.time_s if best else float("inf")
+        alone = assign(frame) if bound_s < enough_s else None
+        if alone and alone.lower_bound_s < enough_s:
+            table = SharedTable(alone, physical, table)
+            best = _faster(best, Planned(alone, on_demand(table, enough_s), 0.0, 0.0))
+    return best
+
+
+def _faster(first: Planned | None, second: Planned | None) -> Planned | None:
+    """Return the faster one of two plans; one where there is only one."""
     both = [entry for entry in (first, second) if entry is not None]
-    return min(both, key=lambda entry: entry.assigned.total_s, default=None)
+    return min(both, key=lambda entry: entry.time_s, default=None)
