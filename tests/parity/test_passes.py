@@ -7,9 +7,11 @@ from functools import cache
 import pytest
 from small_problems import dense, experts, gqa, level, mla, model, problem, system
 
+from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.pricing.layers import price_layers, streamed_blocks
 from meshwright.pricing.placed.passes import piece_passes
 from meshwright.spec.workload import SoftwareStack
+from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import (
     ContextKind,
     Recompute,
@@ -20,7 +22,7 @@ from meshwright.strategy.strategy import (
     stack,
 )
 from meshwright.streams import streams
-from meshwright.streams.rounds import counted_transfers, enumerate_rounds
+from meshwright.streams.rounds import enumerate_rounds
 
 GRID = system(level(4, "mesh"), level(4, "mesh", message_half_bytes=1e4))
 MODELS = {
@@ -87,12 +89,13 @@ def test_computation_adds_up_to_the_price(name, spec, streamed, recompute):
         assert launches_s == pytest.approx(cost.launch_s.item(), rel=1e-9)
 
 
-def links_crossed(structure, network, members):
-    """Return how many links one sub-tensor crosses in a pass, as the rounds enumerate it."""
+def sends_of(structure, network, members):
+    """Return how many sub-tensors a member sends in a pass, as the rounds enumerate it."""
     has_cycle = sum(float(span.size[0]) > 1 for span in network.group("tatp").spans) > 1
     open_form = "cycle" if has_cycle else "stream"
     form = open_form if structure.stream_form is StreamForm.AUTO else str(structure.stream_form)
-    return counted_transfers(enumerate_rounds(streams[form], members)) / members
+    rounds = enumerate_rounds(streams[form], members)
+    return len(rounds.sends) / rounds.num_parts / members
 
 
 @pytest.mark.parametrize(
@@ -100,17 +103,24 @@ def links_crossed(structure, network, members):
     [combination for combination in COMBINATIONS if combination[1] != "latent"],
 )
 def test_bytes_add_up_to_those_of_the_price(name, spec, streamed, recompute):
-    """Whole tensors on one rank, and parts that travel in rounds once for each link they cross.
+    """What no collective does without, and parts that travel in rounds as often as they are sent.
 
     The tokens of the logits are gathered whole, as by any collective.
     """
     what, structure, strategy, network = case_of(name, spec, streamed, recompute)
     members = int(strategy.tatp)
-    in_rounds = links_crossed(structure, network, members) / members
+    in_rounds = sends_of(structure, network, members) / members
+
+    def sent(message, is_layer):
+        if is_layer and message.axis == "tatp":
+            return message.num_bytes * in_rounds
+        size = degree_of(message.axis, strategy)
+        return least_sent_bytes(message.kind, message.num_bytes, size)
+
     for index, (cost, passes) in enumerate(both_ways(name, spec, streamed, recompute)):
         is_layer = index < len(what.graph.layers)
         moved = sum(
-            message.num_bytes * (in_rounds if is_layer and message.axis == "tatp" else 1.0)
+            sent(message, is_layer)
             for work in (*passes.forward, *passes.backward)
             for message in work.messages
         )

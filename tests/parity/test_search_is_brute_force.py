@@ -14,6 +14,7 @@ import pytest
 from sampled import sampled
 from small_problems import random_problem
 
+from meshwright.pricing.power import idles_above_cap
 from meshwright.pricing.price import price_columns, price_one
 from meshwright.pricing.steps import fits_memory, shard_degrees
 from meshwright.search.exhaustive import search
@@ -36,6 +37,9 @@ SEEDS = range(200)
 LARGE_SEEDS = range(1000, 1010)
 MOST_PLANS, MOST_STRUCTURES = 1_000, 6
 MOST_PLANS_OF_LARGE, MOST_STRUCTURES_OF_LARGE = 12_000, 600
+IDLE_W, PEAK_W = 2.0, 20.0
+OVERHEAD = 0.5
+CAPPED_SEEDS = range(2000, 2060)
 CHOICES = {
     "sequence_parallel": (True, False),
     "context_kind": tuple(ContextKind),
@@ -280,6 +284,51 @@ def agree(problem, allowed, plans):
 @pytest.mark.parametrize("seed", sampled(SEEDS, 12))
 def test_search_returns_the_optimum_of_a_plain_loop(seed):
     agree(*space_of(seed))
+
+
+def powered(problem, chance, **caps):
+    """Return a problem with powers, half of them with energies of operations."""
+    system = problem.system
+    chip = system.chip.model_copy(update={"idle_power_w": IDLE_W, "peak_power_w": PEAK_W})
+    levels = system.levels
+    if chance.random() < 0.5:
+        memory = chip.main_memory.model_copy(update={"energy_j_per_byte": 1e-11})
+        chip = chip.model_copy(update={"memories": (memory,), "energy_j_per_flop": 5e-13})
+        levels = tuple(e.model_copy(update={"energy_j_per_byte": 1e-10}) for e in levels)
+    changed = {"chip": chip, "levels": levels, "overhead_power_fraction": OVERHEAD, **caps}
+    return replace(problem, system=system.model_copy(update=changed))
+
+
+def caps_of(chance, problem):
+    """Return a cap that slows most plans down, and leaves no room for some numbers of devices."""
+    watts = chance.uniform(1.2, 1.0 + 2.0 * problem.system.num_devices)
+    caps = {"max_power_w": watts * IDLE_W * (1.0 + OVERHEAD)}
+    if chance.random() < 0.3:
+        caps["max_device_power_w"] = IDLE_W + chance.uniform(0.5, 3.0)
+    return caps
+
+
+@pytest.mark.parametrize("seed", sampled(CAPPED_SEEDS, 10))
+def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
+    problem, allowed, plans = space_of(seed)
+    chance = random.Random(seed)
+    problem = powered(problem, chance, **caps_of(chance, problem))
+    system = problem.system
+    left = [plan for plan in plans if not idles_above_cap(system, plan[0].num_devices)]
+    truth = brute_force(problem, left, 5)
+    for prune in (True, False):
+        found = searched(problem, allowed, prune=prune)
+        counts = found.counts
+        assert counts.total == len(plans)
+        assert counts.refused.total() == truth.refused + len(plans) - len(left)
+        assert counts.does_not_fit + counts.pruned_by_memory == truth.over_memory
+        times_s = [time_s for time_s, _, _ in truth.fastest]
+        np.testing.assert_allclose([f.time_s for f in found.found[:5]], times_s, rtol=1e-12)
+        assert found.gap == 0.0 or not found.found
+        for best in found.found[:1]:
+            step = price_one(problem, best.structure, best.strategy).step
+            power_w = float(step.energy_j[0] / step.time.total_s[0])
+            assert power_w <= system.max_power_w * (1 + 1e-12)
 
 
 @pytest.mark.slow

@@ -1,88 +1,17 @@
 """Laws of prices with contention: never faster than closed form, parts that add up, same memory."""
 
-import random
-
 import pytest
-from placed_problems import ROOM, every_placement, step_s
-from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, problem, system
-from small_problems import random_strategy as any_strategy
+from placed_problems import ROOM, drawn, every_placement, step_s
+from small_problems import level, problem, system
 
 from meshwright.cost.step import TIME_PARTS
 from meshwright.pricing.placed.choices import all_choices
 from meshwright.pricing.placed.price import only, physical_network, price_placed
 from meshwright.search.placing import place, routed
-from meshwright.spec.workload import SoftwareStack
-from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import (
-    ContextKind,
-    Recompute,
-    ScheduleKind,
-    StreamForm,
     Structure,
     make_strategy,
-    stack,
 )
-
-GRIDS = (
-    lambda: system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=ROOM),
-    lambda: system(level(3, "mesh", 4e9), level(4, "mesh", 2e10), capacity_bytes=ROOM),
-    lambda: system(
-        level(2, "mesh", 1e9), level(2, "mesh", 1e9), level(2, "mesh", 3e9), capacity_bytes=ROOM
-    ),
-    lambda: system(level(4, "torus", 1e9), level(2, "torus", 1e9), capacity_bytes=ROOM),
-)
-MODELS = (
-    lambda: model(num_layers=4),
-    lambda: model(num_layers=6, tied_embeddings=True, learned_positions=128, norm="layer"),
-    lambda: model(dense(gqa(8, 8), 96), dense(gqa(8, 4, window=16)), num_layers=4),
-    lambda: model(dense(mla()), num_layers=4),
-)
-
-
-def random_grid_problem(chance):
-    """Return a small dense problem on a grid."""
-    return problem(
-        chance.choice(MODELS)(),
-        chance.choice(GRIDS)(),
-        global_batch_size=chance.choice([8, 12, 16]),
-        sequence_length=chance.choice([64, 128]),
-        optimizer=chance.choice([ADAM, SMALL_STATE]),
-        software=SoftwareStack(cuda_graphs=chance.random() < 0.5),
-    )
-
-
-def random_structure(chance):
-    """Return random structural choices."""
-    return Structure(
-        sequence_parallel=chance.random() < 0.7,
-        context_kind=chance.choice(list(ContextKind)),
-        zero_stage=chance.choice([0, 1, 2, 3]),
-        reshard_after_forward=chance.random() < 0.7,
-        recompute=chance.choice(list(Recompute)),
-        schedule=chance.choice(list(ScheduleKind)),
-        overlap_data_parallel=chance.random() < 0.8,
-        overlap_tensor_parallel=chance.random() < 0.3,
-        stream_form=chance.choice(list(StreamForm)),
-    )
-
-
-def drawn(seed):
-    """Return a random problem on a grid with a legal strategy of more than one device."""
-    chance = random.Random(seed)
-    while True:
-        asked, structure = random_grid_problem(chance), random_structure(chance)
-        for _ in range(20):
-            strategy = any_strategy(chance, asked)
-            if strategy.num_devices == 1:
-                continue
-            refusals = all_refusals(
-                asked.model, asked.workload, stack([strategy]), structure,
-                tile_rows=asked.system.chip.tile_rows, tile_columns=asked.system.chip.tile_columns,
-            )  # fmt: skip
-            if any(bool(refusal.mask[0]) for refusal in refusals):
-                continue
-            if any(True for _ in all_choices(structure, strategy, asked.grid_sides)):
-                return asked, structure, strategy
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ CHOICES = {
 STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
                   "cuda_graphs", "async_tp", "dropout")  # fmt: skip
 """Options that a workload file replaces."""
-ASKED = ("model", "on", "workload", *STATED_IN_FILE)
+CAPS = ("max_power", "max_device_power")
+ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power")
 FIXED = (*DEGREES, *OTHER_DEGREES, *CHOICES)
 _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp",
               "overlap_data_parallel": "dp-overlap", "stream_form": "stream-form"}  # fmt: skip
@@ -65,6 +66,9 @@ def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
     parser.add_argument("--cuda-graphs", action="store_true", help="kernel launches are recorded")
     parser.add_argument("--async-tp", action="store_true", help="tp communication is decomposed")
     parser.add_argument("--dropout", action="store_true", help="dropout keeps its masks")
+    parser.add_argument("--max-power", metavar="W", help="of the system on average, such as 15kW")
+    parser.add_argument("--max-device-power", metavar="W", help="of each device on average")
+    parser.add_argument("--idle-power", metavar="W|off", help="of an idle device; off counts none")
     parser.add_argument(
         "--calibration", default="uncalibrated", metavar="NAME", help=argparse.SUPPRESS
     )
@@ -126,11 +130,31 @@ def read_model_and_system(
     """Return the model and the system, to be used after ``reading.done``."""
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
+    from meshwright.planner.question import with_powers
 
-    return (
-        reading.value(needed, "MODEL", args.model, load_model),
-        reading.value(needed, "--on", args.on, load_system),
-    )
+    model = reading.value(needed, "MODEL", args.model, load_model)
+    system = reading.value(needed, "--on", args.on, load_system)
+    powers = reading.value(_powers, args)
+    return model, with_powers(system, **powers) if system and powers else system
+
+
+def _powers(args: argparse.Namespace) -> dict[str, float]:
+    """Return the powers that the options state [W], by the names that a system takes.
+
+    Raises
+    ------
+    SpecError
+        Every one that is wrong.
+    """
+    reading, found = Reading(), {}
+    for name in (*CAPS, "idle_power"):
+        text = getattr(args, name)
+        if name == "idle_power" and text == "off":
+            found["idle_power_w"] = 0.0
+        elif text is not None:
+            found[f"{name}_w"] = reading.value(quantity, option_of(name), text, "w")
+    reading.done()
+    return found
 
 
 def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Structure]:

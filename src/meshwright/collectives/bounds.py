@@ -161,3 +161,22 @@ def _farthest(span: Span[Any]) -> Any:
     if not span.is_grid:
         return (span.size > 1.0) * 1.0
     return where(span.closes == 1.0, np.floor(span.size / 2.0), span.size - 1.0)
+
+
+def least_sent_bytes(kind: CollectiveKind, num_bytes: Any, group_size: Any) -> Any:
+    """Return what no algorithm does without: bytes that each rank sends, on average [bytes].
+
+    Every rank needs the n - 1 parts of the others, or hands on its own n - 1; a sum of whole
+    tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
+
+    Parameters
+    ----------
+    num_bytes
+        Of the full tensor on one rank [bytes].
+
+    Source: Chan et al. 2007, section 2.
+    """
+    others = (group_size - 1.0) / group_size
+    if kind is CollectiveKind.SEND:
+        return num_bytes * (group_size > 1)
+    return num_bytes * others * (2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0)

@@ -11,6 +11,10 @@ from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import larger, positive_part, smaller
+from meshwright.collectives.bounds import least_sent_bytes
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.workload import OptimizerPreset
+from meshwright.strategy.strategy import Structure
 
 
 @dataclass(frozen=True)
@@ -67,3 +71,31 @@ def slowdown_s(hidden_s: Any, window_s: Any, sigma: Any) -> Any:
     sigma * min(hidden, window). Source: arXiv 2507.03114, mean slowdown 18.9 %.
     """
     return sigma * smaller(hidden_s, positive_part(window_s))
+
+
+def synced_bytes(
+    params: Any, shards: Any, replicas: Any, num_micro_batches: Any, structure: Structure,
+    optimizer: OptimizerPreset,
+) -> Any:  # fmt: skip
+    """Return what a rank sends at the least to synchronise parameters in a step [bytes].
+
+    As often as the stage of ZeRO asks for it: once, or for each micro-batch.
+
+    Parameters
+    ----------
+    params
+        On one rank, before they are sharded [1].
+    shards, replicas
+        Ranks that share one copy of the state, and copies [1].
+    """
+    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
+    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
+    stage = structure.zero_stage
+    if stage == 0:
+        return least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes, shards * replicas)
+    scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
+    gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
+    summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
+    num_scatters = num_micro_batches if stage >= 2 else 1.0
+    num_gathers = num_micro_batches * (1.0 + structure.reshard_after_forward) if stage == 3 else 1.0
+    return num_scatters * scattered + num_gathers * gathered + summed

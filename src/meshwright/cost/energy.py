@@ -3,53 +3,121 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from meshwright.base.arrays import larger, where
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.system import SystemSpec
 
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan
+ENERGY_PARTS = ("compute_j", "memory_j", "links_j", "busy_j", "idle_j", "overhead_j")
+"""Parts of an energy, as far as they can be told apart: operations of known energy are compute,
+memory and links; of other chips what they draw while busy is one part."""
 
 
-def device_energy_j(
-    chip: ChipSpec,
-    step_s: Any,
-    busy_s: Any,
-    flops: Any,
-    memory_bytes: Any,
-    link_bytes: Any,
-    link_j_per_byte: float | None,
-) -> Any:
-    """Return the energy of one device in one step [J].
+def link_energy_j(system: SystemSpec, link_bytes: Any) -> Any:
+    """Return the energy of bytes that each cross one link [J]; None where it is not known."""
+    if not system.levels:
+        return 0.0 * link_bytes
+    least = system.link_energy_j_per_byte
+    return None if least is None else link_bytes * least
 
-    Where the energy of single operations is stated: FLOPs, memory bytes and link bytes times
-    their energies, plus idle power over the whole step. Otherwise idle power over the step, and
-    the rest of the peak power while the device computes.
+
+def dynamic_parts_j(
+    chip: ChipSpec, busy_s: Any, flops: Any, memory_bytes: Any, link_j: Any
+) -> dict[str, Any]:
+    """Return what the work of one device takes beside its idle power [J]; empty: not known.
+
+    Where the energy of single operations is stated, FLOPs and memory bytes times theirs, and that
+    of the links. Otherwise the rest of the peak power while the device computes.
 
     Parameters
     ----------
-    step_s, busy_s
-        The whole step, and its part in which the device computes [s].
-    flops, memory_bytes, link_bytes
-        What one device does in a step, on average.
+    busy_s
+        In which the device computes [s].
+    flops, memory_bytes
+        What it does.
+    link_j
+        Of the bytes that it sends, link by link [J]; None where that is not known.
+
+    Source: energies of operations as in TEMP (arXiv 2512.14256), Table I.
     """
-    idle_w, peak_w = chip.idle_power_w, chip.peak_power_w
-    if idle_w is None:
-        return step_s * UNKNOWN
-    if chip.energy_j_per_flop is not None and chip.main_memory.energy_j_per_byte is not None:
-        dynamic = flops * chip.energy_j_per_flop + memory_bytes * chip.main_memory.energy_j_per_byte
-        if link_j_per_byte is not None:
-            dynamic = dynamic + link_bytes * link_j_per_byte
-        return dynamic + idle_w * step_s
-    if peak_w is None:
-        return step_s * UNKNOWN
-    return idle_w * step_s + (peak_w - idle_w) * busy_s
+    memory = chip.main_memory
+    are_known = chip.energy_j_per_flop is not None and memory.energy_j_per_byte is not None
+    if are_known and link_j is not None:
+        return {
+            "compute_j": flops * chip.energy_j_per_flop,
+            "memory_j": memory_bytes * memory.energy_j_per_byte,
+            "links_j": link_j,
+        }
+    if chip.peak_power_w is None or chip.idle_power_w is None:
+        return {}
+    return {"busy_j": (chip.peak_power_w - chip.idle_power_w) * busy_s}
 
 
-def system_energy_j(system: SystemSpec, device_j: Any, num_devices: Any) -> Any:
-    """Return the energy of all devices used, with the overhead of hosts, fans and switches [J]."""
-    return device_j * num_devices * (1.0 + system.overhead_power_fraction)
+def system_parts_j(
+    system: SystemSpec, dynamic_j: Mapping[str, Any], step_s: Any, num_devices: Any
+) -> dict[str, Any]:
+    """Return the energy of a step of all devices used, by part [J]; empty: not known.
+
+    The work of each device, idle power over the whole step, and hosts, fans and switches.
+
+    Parameters
+    ----------
+    dynamic_j
+        Of one device: :func:`dynamic_parts_j`.
+    """
+    idle_w = system.chip.idle_power_w
+    if idle_w is None or not dynamic_j:
+        return {}
+    parts = {name: energy_j * num_devices for name, energy_j in dynamic_j.items()}
+    parts["idle_j"] = idle_w * step_s * num_devices
+    return {**parts, "overhead_j": system.overhead_power_fraction * sum(parts.values())}
+
+
+def total_energy_j(parts_j: Mapping[str, Any], step_s: Any) -> Any:
+    """Return the sum of the parts [J]; NaN where there are none."""
+    return sum(parts_j.values()) if parts_j else step_s * UNKNOWN
+
+
+def idle_power_w(system: SystemSpec, num_devices: Any) -> Any:
+    """Return what devices draw that do nothing, with the overhead [W]; NaN: not known."""
+    idle_w = UNKNOWN if system.chip.idle_power_w is None else system.chip.idle_power_w
+    return num_devices * idle_w * (1.0 + system.overhead_power_fraction)
+
+
+def least_step_s(
+    system: SystemSpec, dynamic_j: Any, busiest_j: Any, num_devices: Any
+) -> Any:  # fmt: skip
+    """Return the step whose mean power is that of the caps of a system [s]; without caps 0.
+
+    (n E (1 + o)) / (W - n I (1 + o)) for the whole system, E / (W - I) for each device: work takes
+    the same energy however slowly it is done, idle power takes more. Infinite where idle power
+    alone is more than a cap.
+
+    Parameters
+    ----------
+    dynamic_j
+        What the work of one device takes beside idle power, on average [J].
+    busiest_j
+        The same of the device that has most of it [J].
+    """
+    overhead, least_s = 1.0 + system.overhead_power_fraction, 0.0 * dynamic_j
+    if system.max_power_w is not None:
+        room_w = system.max_power_w - idle_power_w(system, num_devices)
+        least_s = larger(least_s, _drawn_s(num_devices * dynamic_j * overhead, room_w))
+    if system.max_device_power_w is not None:
+        room_w = system.max_device_power_w - (system.chip.idle_power_w or 0.0)
+        least_s = larger(least_s, _drawn_s(busiest_j, room_w + 0.0 * dynamic_j))
+    return least_s
+
+
+def _drawn_s(energy_j: Any, power_w: Any) -> Any:
+    """Return how long it takes to draw an energy [s]; without power for ever."""
+    has_room = power_w > 0
+    return where(has_room, energy_j / where(has_room, power_w, 1.0), math.inf)
 
 
 def step_cost_usd(chip: ChipSpec, step_s: Any, num_devices: Any) -> Any:

@@ -57,7 +57,7 @@ class LayerCost:
     hidden_s: Any
     """Communication that runs beside computation [s]."""
     link_traffic_bytes: Any
-    """Bytes that this device sends [bytes]."""
+    """Bytes that this device sends at the least, each over one link [bytes]."""
 
     @property
     def busy_s(self) -> Any:

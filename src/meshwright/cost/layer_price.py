@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any, TypeVar, cast
 
 from meshwright.base.arrays import larger, where
+from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.cost.compute import Engine, launch_bound_s
 from meshwright.cost.data_parallel import Exposure, overlapped, plain
 from meshwright.cost.layer import LayerCost
@@ -90,6 +91,7 @@ class CommCost:
     """What of it belongs to the forward pass."""
     per_step_s: Any = 0.0
     link_bytes: Any = 0.0
+    """That each rank sends at the least [bytes]."""
     hidden_s: Any = 0.0
     """What runs beside computation, of all axes."""
 
@@ -142,7 +144,8 @@ def comm_cost(
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
         if call.phase is Phase.FORWARD:
             parts["forward_s"] = parts["forward_s"] + exposed_s
-        parts["link_bytes"] = parts["link_bytes"] + num_bytes * (degree_of(axis, strategy) > 1)
+        members = degree_of(call.axis, strategy, sizes)
+        parts["link_bytes"] = parts["link_bytes"] + least_sent_bytes(call.kind, num_bytes, members)
     return CommCost(**parts)
 
 

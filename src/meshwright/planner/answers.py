@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshwright.base.units import format_bytes
+from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
-from meshwright.cost.energy import goodput_fraction
+from meshwright.cost.energy import goodput_fraction, idle_power_w
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
 from meshwright.pricing.estimates import Figures, figures
+from meshwright.pricing.power import IDLE_ABOVE_CAP
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
+from meshwright.spec.system import SystemSpec
 from meshwright.strategy.strategy import Strategy, Structure, plan_string, stack
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ def entry_of(
         mfu_full=known.mfu_full,
         hfu=known.hfu,
         energy_j=known.energy_j,
+        energy_parts_j=known.energy_parts_j,
+        power_w=known.power_w,
+        tokens_per_j=known.tokens_per_j,
         cost_usd=known.cost_usd,
         goodput_fraction=goodput_fraction(
             known.num_devices,
@@ -148,6 +153,9 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
 def nothing_fits(problem: Problem, result: SearchResult) -> str:
     """Return why no candidate is left, and the least change that could help."""
     system = problem.system
+    if result.counts.refused[IDLE_ABOVE_CAP] and not math.isfinite(result.least_memory_bytes):
+        least_devices = float(min(problem.device_numbers))
+        return f"{above_caps(system, least_devices)}. {result.counts.summary}"
     capacity, least = system.chip.main_memory.capacity_bytes, result.least_memory_bytes
     times = least / capacity
     return (
@@ -155,6 +163,24 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
         f"{format_bytes(least)} on a device of {format_bytes(capacity)}. It takes at least "
         f"{math.ceil(times * system.num_alive)} such devices, a shorter sequence, or an optimizer "
         f"with less state. {result.counts.summary}"
+    )
+
+
+def above_caps(system: SystemSpec, num_devices: float) -> str:
+    """Return why devices cannot run below the caps on their power, and the least that they draw."""
+    idle_w, own_w = idle_power_w(system, num_devices), system.chip.idle_power_w or 0.0
+    caps = [
+        f"{what} of {format_si(cap, 'W')}"
+        for what, cap, least_w in (
+            ("the power cap", system.max_power_w, idle_w),
+            ("the power cap of a device", system.max_device_power_w, own_w),
+        )
+        if cap is not None and least_w >= cap
+    ]
+    return (
+        f"no plan on {system.name} draws less than {' and '.join(caps)}: {num_devices:.0f} devices "
+        f"of {format_si(own_w, 'W')} draw {format_si(idle_w, 'W')} before they do anything, "
+        "overhead included"
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from meshwright.base.errors import SpecError
-from meshwright.planner.answers import candidate, version, warnings
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.planner.answers import above_caps, candidate, version, warnings
 from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
 from meshwright.planner.question import make_problem
 from meshwright.plans import Plan
+from meshwright.pricing.power import idles_above_cap
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -36,11 +37,15 @@ def estimate(
     ------
     SpecError
         The strategy is illegal: names each rule it breaks and the nearest legal change.
+    InfeasibleError
+        Its devices draw more than a power cap before they do anything.
     """
     problem = make_problem(model, system, workload, calibration)
     faults = check_problem(problem, strategy, structure)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, structure))
+    if is_placed and idles_above_cap(problem.system, strategy.num_devices):
+        raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
     price = best_placed if is_placed else candidate
     only = price(problem, strategy, structure)
     return Plan(

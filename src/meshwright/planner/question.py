@@ -9,6 +9,7 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
 from meshwright.plans import Plan
 from meshwright.pricing.problem import Problem
 from meshwright.spec.model import ModelSpec
@@ -40,6 +41,7 @@ def make_problem(
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
+    _check_caps(system_spec)
     longest = model_spec.max_sequence_length
     if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
         fault = Fault(
@@ -51,6 +53,38 @@ def make_problem(
         raise SpecError(fault)
     constants = load_calibration(system_spec.chip.family, calibration)
     return Problem(model_spec, system_spec, workload, constants)
+
+
+def with_powers(
+    system: SystemSpec, *, max_power_w: float | None = None,
+    max_device_power_w: float | None = None, idle_power_w: float | None = None,
+) -> SystemSpec:  # fmt: skip
+    """Return a system below caps on its mean power, or with another idle power of its devices.
+
+    Idle power is on by default; with 0 only what devices do is counted, as some papers do.
+    """
+    caps = {"max_power_w": max_power_w, "max_device_power_w": max_device_power_w}
+    changed: dict[str, Any] = {name: cap for name, cap in caps.items() if cap is not None}
+    if idle_power_w is not None:
+        changed["chip"] = system.chip.model_copy(update={"idle_power_w": idle_power_w})
+    return system.model_copy(update=changed)
+
+
+def _check_caps(system: SystemSpec) -> None:
+    """Refuse a cap on a power that is not known.
+
+    Raises
+    ------
+    SpecError
+        Naming what is not known.
+    """
+    if not system.is_power_capped:
+        return
+    name = "max_power" if system.max_power_w is not None else "max_device_power"
+    dynamic_j = dynamic_parts_j(system.chip, 1.0, 1.0, 1.0, link_energy_j(system, 1.0))
+    if not system_parts_j(system, dynamic_j, 1.0, 1.0):
+        message = f"the power of {system.chip.name} is not known, so no plan can be held below it"
+        raise SpecError(Fault(name, message, "a chip with idle_power and peak_power"))
 
 
 def refuse_mixed_chips(system: SystemSpec) -> None:

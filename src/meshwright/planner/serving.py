@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -47,6 +48,8 @@ def serve(
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
+    if system_spec.is_power_capped:
+        raise UnsupportedError("a power cap is for training: serving is priced without one")
     constants = load_calibration(system_spec.chip.family, calibration)
     problem = ServingProblem(model_spec, system_spec, workload, constants)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})

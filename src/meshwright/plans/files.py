@@ -187,7 +187,7 @@ def _not_finite(value: Any, path: str) -> Iterator[Fault]:
 
 
 def _drop_derived(data: dict[str, Any]) -> None:
-    """Remove the plan strings, which are derived from the candidates."""
+    """Remove the plan strings, which are derived; earlier plans were never slowed down by a cap."""
     runners_up = data.get("runners_up")
     why_not = data.get("why_not")
     listed = why_not if isinstance(why_not, list) else []
@@ -196,6 +196,10 @@ def _drop_derived(data: dict[str, Any]) -> None:
     for entry in entries:
         if isinstance(entry, dict):
             entry.pop("plan", None)
+            price = entry.get("estimate")
+            parts = price.get("time_parts_s") if isinstance(price, dict) else None
+            if isinstance(parts, dict):
+                parts.setdefault("throttle_s", 0.0)
 
 
 @cache

@@ -46,6 +46,12 @@ class Estimate:
     cost_usd: float | None
     goodput_fraction: float = 1.0
     """Share of wall time that makes progress between checkpoints, failures and restarts."""
+    energy_parts_j: Mapping[str, float] = field(default_factory=dict)
+    """As far as they can be told apart; empty where the energy is not known."""
+    power_w: float | None = None
+    """Mean over a step, of all devices in use with the overhead."""
+    tokens_per_j: float | None = None
+    """Throughput for each watt."""
     interval_s: tuple[float, float] | None = None
     """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
 

@@ -33,7 +33,18 @@ class Figures:
     mfu_full: float
     hfu: float
     energy_j: float | None
+    energy_parts_j: dict[str, float]
     cost_usd: float | None
+
+    @property
+    def power_w(self) -> float | None:
+        """Mean power of a step, of all devices in use with the overhead [W]."""
+        return None if self.energy_j is None else self.energy_j / self.step_time_s
+
+    @property
+    def tokens_per_j(self) -> float | None:
+        """Throughput for each watt."""
+        return self.tokens_per_s / self.power_w if self.power_w else None
 
 
 def figures(problem: Problem, priced: Priced, index: int = 0) -> Figures:
@@ -58,6 +69,7 @@ def figures(problem: Problem, priced: Priced, index: int = 0) -> Figures:
         mfu_full=definitions[1],
         hfu=definitions[2],
         energy_j=_known(_at(step.energy_j, index)),
+        energy_parts_j={name: _at(part, index) for name, part in step.energy_parts_j.items()},
         cost_usd=_known(_at(step.cost_usd, index)),
     )
 

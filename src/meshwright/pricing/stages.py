@@ -17,6 +17,23 @@ from meshwright.strategy.calls import call_elements
 from meshwright.strategy.derivation import stage_boundary_calls
 from meshwright.strategy.strategy import ScheduleKind, StrategyOf, Structure
 
+_COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
+
+
+@dataclass(frozen=True)
+class MeanWork:
+    """What one device does in a step, on average over all stages."""
+
+    busy_s: Any
+    """In which it computes, the update left out [s]."""
+    flops: Any
+    memory_traffic_bytes: Any
+    """Of all passes, the update left out [bytes]."""
+    link_traffic_bytes: Any
+    """That it sends at the least: data-parallel axes, and sums once a step, left out [bytes]."""
+    dense_params: Any
+    expert_params: Any
+
 
 @dataclass(frozen=True)
 class PipelinePrice:
@@ -33,7 +50,9 @@ class PipelinePrice:
     flops: Any
     """Executed on the slowest stage in a step [FLOP]."""
     memory_traffic_bytes: Any
-    link_traffic_bytes: Any
+    """Of that stage, in a step [bytes]."""
+    mean: MeanWork | None
+    """Left out where nobody asks for energy."""
 
 
 def price_pipeline(
@@ -83,7 +102,33 @@ def price_pipeline(
         tp_per_step_s=slowest.per_step_s,
         flops=slowest.flops * num_micro_batches,
         memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
-        link_traffic_bytes=slowest.link_traffic_bytes * num_micro_batches,
+        mean=_mean_work(problem, structure, strategy, prices, layout, num_micro_batches),
+    )
+
+
+def _mean_work(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    layout: StageLayout, num_micro_batches: Any,
+) -> MeanWork:  # fmt: skip
+    """Return what a device does in a step on average: all layers and edges, over the stages.
+
+    Neighbouring stages hand each other each micro-batch once a chunk, both ways.
+    """
+    costs, counts = (*prices.kinds, prices.embedding, prices.head), (*layout.total, 1.0, 1.0)
+
+    def mean(name: str) -> Any:
+        return weighted_part(costs, counts, name) / strategy.pp
+
+    sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
+    sent = mean("link_traffic_bytes") + sends * send_bytes(problem, structure, strategy)
+    table = table_params(problem, strategy) * (strategy.pp == 1) if problem.graph.tied else 0.0
+    return MeanWork(
+        busy_s=num_micro_batches * sum(mean(name) for name in _COMPUTATION),
+        flops=num_micro_batches * mean("flops"),
+        memory_traffic_bytes=num_micro_batches * mean("memory_traffic_bytes"),
+        link_traffic_bytes=num_micro_batches * sent,
+        dense_params=mean("dense_params") - table,
+        expert_params=mean("expert_params"),
     )
 
 

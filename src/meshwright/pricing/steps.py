@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.base.arrays import larger
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.data_parallel import plain
-from meshwright.cost.energy import device_energy_j, step_cost_usd, system_energy_j
+from meshwright.cost.energy import step_cost_usd, total_energy_j
 from meshwright.cost.memory import MemoryUse, ShardDegrees, StageState, host_bytes, memory_use
 from meshwright.cost.step import (
     DataParallelLinks,
@@ -23,6 +23,7 @@ from meshwright.cost.step import (
     step_time,
 )
 from meshwright.pricing.layers import Collectives
+from meshwright.pricing.power import step_energy_parts_j, throttled
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice
 from meshwright.spec.collective import CollectiveKind
@@ -51,6 +52,8 @@ class StepPrice:
     host_bytes: Any
     """On the host, for one device [bytes]."""
     energy_j: Any
+    energy_parts_j: dict[str, Any]
+    """By part, as far as they can be told apart; empty: not known [J]."""
     cost_usd: Any
     num_devices: Any
     flops: Any
@@ -133,16 +136,18 @@ def price_step(
     """Return the whole step for columns of strategies, whose pipelines have these prices."""
     shards = shard_degrees(problem, strategy)
     time = step_times(problem, structure, shards, price, links)
+    time = throttled(problem, structure, strategy, price, time)
     on_host = [
         host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
     ]
-    energy_j, cost_usd = energy_and_cost(problem, strategy, price, time)
+    parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
     return StepPrice(
         time=time,
         memory=step_memory(problem, structure, shards, price.states),
         host_bytes=reduce(larger, on_host),
-        energy_j=energy_j,
-        cost_usd=cost_usd,
+        energy_j=total_energy_j(parts_j, time.total_s),
+        energy_parts_j=parts_j,
+        cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),
         num_devices=strategy.num_devices,
         flops=price.flops,
     )
@@ -218,25 +223,6 @@ def fits_memory(
             on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
             fits = fits & (on_host <= host_of(problem).capacity_bytes)
     return needed, fits
-
-
-def energy_and_cost(
-    problem: Problem, strategy: StrategyOf[Any], price: PipelinePrice, time: StepTime
-) -> tuple[Any, Any]:
-    """Return the energy [J] and the rent [USD] of a step; NaN where they are not known."""
-    system = problem.system
-    busy_s = time.compute_s + time.recompute_s + time.optimizer_s
-    optimizer_bytes = time.optimizer_s * problem.engine.memory_bytes_per_s
-    energy = device_energy_j(
-        system.chip, time.total_s, busy_s, price.flops,
-        price.memory_traffic_bytes + optimizer_bytes,
-        price.link_traffic_bytes, system.link_energy_j_per_byte,
-    )  # fmt: skip
-    num_devices = strategy.num_devices
-    return (
-        system_energy_j(system, energy, num_devices),
-        step_cost_usd(system.chip, time.total_s, num_devices),
-    )
 
 
 def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:

@@ -55,10 +55,18 @@ def stream_links(network: AxisNetwork, structure: Structure) -> StreamLinks:
         num_parts=of_form(lambda form: form.num_parts(members)),
         num_hops=of_form(lambda form: form.num_hops(members)),
         num_buffers=of_form(lambda form: form.buffers(members).with_incoming),
-        num_transfers=of_form(lambda form: form.transfers(members)) / members,
+        num_sends=of_form(lambda form: _num_sends(form, members)) / members,
         num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
         num_exchange_rounds=of_form(lambda form: form.num_exchange_rounds(members)),
     )
+
+
+def _num_sends(form: TensorStream, members: Any) -> Any:
+    """Return the sub-tensors that are sent in a pass, whatever the links that they cross.
+
+    Where sends cross several links, none is repeated: each goes once to all other members.
+    """
+    return where(form.num_hops(members) > 1, members * (members - 1.0), form.transfers(members))
 
 
 def _has_cycle(group: Group[Any]) -> Any:

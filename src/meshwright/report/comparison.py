@@ -39,12 +39,11 @@ def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
         return
     price = entry.best.estimate
     speedup = entry.speedup_of(ours)
+    saved = price.tokens_per_j
     times = "" if speedup is None or entry is ours else f"{speedup:.2f}x faster"
-    tokens = price.tokens_per_s * price.step_time_s
-    energy = None if price.energy_j is None else tokens / price.energy_j
     yield (
         f"{head}{format_seconds(price.step_time_s):>9} {times:>12} "
         f"{format_bytes(price.memory_bytes):>10} {price.mfu_causal:>6.1%} "
-        f"{'unknown' if energy is None else f'{energy:.1f}':>9} {entry.search_s:>6.1f} s"
+        f"{'unknown' if saved is None else f'{saved:.1f}':>9} {entry.search_s:>6.1f} s"
     )
     yield from wrapped(INDENT, entry.best.text)

@@ -38,7 +38,7 @@ def _line(name: str, amount: str, share: float) -> str:
 
 def words(name: str) -> str:
     """Return the name of a part without its unit: ``tp_comm_s`` is ``tp comm``."""
-    for suffix in ("_bytes", "_s"):
+    for suffix in ("_bytes", "_s", "_j"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
 

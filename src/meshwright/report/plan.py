@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_seconds
-from meshwright.plans import Candidate, Coverage, Plan, Replan, WhyNot
+from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, WhyNot
 from meshwright.report.grids.operators import operator_lines
 from meshwright.report.grids.placement import placement_lines
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
@@ -68,6 +68,7 @@ def verdict_lines(plan: Plan) -> Iterator[str]:
         f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
     )
     yield _cost_line(plan)
+    yield from energy_lines(price)
     yield from wrapped("plan  ", plan.best.text)
     yield (
         f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
@@ -113,6 +114,21 @@ def _cost_line(plan: Plan) -> str:
             f"(goodput {price.goodput_fraction:.1%})"
         )
     return "cost  " + ", ".join(parts)
+
+
+def energy_lines(price: Estimate) -> Iterator[str]:
+    """Yield the energy of a step, its mean power and its parts; nothing where it is not known."""
+    if not (price.energy_j and price.power_w and price.tokens_per_j):
+        return
+    ranked = sorted(price.energy_parts_j.items(), key=lambda item: -item[1])
+    shares = ", ".join(
+        f"{words(name)} {part / price.energy_j:.0%}" for name, part in ranked if part
+    )
+    text = (
+        f"{format_si(price.energy_j, 'J')}, {format_si(price.power_w, 'W')}, "
+        f"{price.tokens_per_j:.3g} tokens/J: {shares}"
+    )
+    yield from wrapped("energy  ", text)
 
 
 def device_lines(candidate: Candidate) -> Iterator[str]:

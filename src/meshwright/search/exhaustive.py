@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
 from meshwright.graph.flops import step_flops
+from meshwright.pricing.power import IDLE_ABOVE_CAP, least_pipeline_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import shard_degrees, step_memory
 from meshwright.search.best import Best
@@ -134,14 +135,17 @@ class _Run:
         self.counts = Counts()
         self.table = families(space, degree_tables(space), self.counts)
         self.links = link_table(space, self.table)
+        self.bound_s = _bound_s(space.problem, self.table)
         self.left_s = self.least_memory_bytes = float("inf")
 
     def cover(self, *, prune: bool, progress: Progress | None) -> bool:
         """Go through all families in order of their bounds; False after an interrupt."""
-        bound_s = self.table.bound_s
-        needed = _least_memory_bytes(self.space, self.table)
+        bound_s = self.bound_s
+        can_run = np.isfinite(bound_s)
+        self.counts.refused[IDLE_ABOVE_CAP] += int(self.table.num_members[~can_run].sum())
+        needed = np.where(can_run, _least_memory_bytes(self.space, self.table), np.inf)
         can_fit = needed <= self.space.problem.system.chip.main_memory.capacity_bytes
-        self.counts.pruned_by_memory += int(self.table.num_members[~can_fit].sum())
+        self.counts.pruned_by_memory += int(self.table.num_members[can_run & ~can_fit].sum())
         self.least_memory_bytes = float(needed.min())
         rows = np.flatnonzero(can_fit)
         rows = rows[np.argsort(bound_s[rows], kind="stable")]
@@ -176,12 +180,24 @@ class _Run:
 
     def _near(self, rows: IntArray) -> BoolArray:
         """Return which families may hold a candidate among the best, or the best watched one."""
-        bound_s = self.table.bound_s[rows]
+        bound_s = self.bound_s[rows]
         near: BoolArray = bound_s <= self.best.limit_s
         if self.watch is not None:
             is_watched = self.watch(take(self.table.strategy, rows))
             near = near | ((bound_s <= self.watched.limit_s) & is_watched)
         return near
+
+
+def _bound_s(problem: Problem, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts [s]; infinite where none can run.
+
+    The pipeline alone, and below a cap on power the time in which its passes draw no more.
+    """
+    if not problem.system.is_power_capped:
+        return table.bound_s
+    drawn_s = least_pipeline_s(problem, table.strategy, table.price)
+    bound: FloatArray = np.maximum(table.bound_s, drawn_s * (1.0 - ROUNDING))
+    return bound
 
 
 def arithmetic_s(problem: Problem) -> float:

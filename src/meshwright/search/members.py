@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.memory import ShardDegrees, StageState
 from meshwright.cost.step import StepTime
+from meshwright.pricing.power import throttled
 from meshwright.pricing.stages import PipelinePrice
 from meshwright.pricing.steps import fits_memory, shard_degrees, step_times, take_rows
 from meshwright.search.counts import Counts
@@ -35,9 +36,14 @@ class Block:
     family_rows: IntArray
     dp_shard: FloatArray
     price: PipelinePrice
-    """What all members of a family share; the states of single stages are left out."""
+    """What all members of a family share; states of single stages and mean work are left out."""
     time: StepTime
     memory_bytes: FloatArray
+
+    @cached_property
+    def price_with_mean(self) -> PipelinePrice:
+        """The same with the mean work of a device, collected when it is asked for."""
+        return replace(self.price, mean=take_rows(self.families.price.mean, self.family_rows))
 
     @cached_property
     def strategy(self) -> StrategyColumns:
@@ -118,15 +124,19 @@ def _block(
 ) -> Block:  # fmt: skip
     """Return some rows of an expansion, priced."""
     part_rows = expansion.part_rows[rows]
-    price = take_rows(replace(part.price, states=()), part_rows)
+    price = take_rows(replace(part.price, states=(), mean=None), part_rows)
     time = step_times(
         space.problem, structure, take_rows(expansion.shards, rows), price,
         part.links.take(expansion.link_rows[rows], structure.zero_stage),
     )  # fmt: skip
-    return Block(
+    block = Block(
         part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
         memory_bytes[rows],
     )  # fmt: skip
+    if not space.problem.system.is_power_capped:
+        return block
+    slower = throttled(space.problem, structure, block.strategy, block.price_with_mean, block.time)
+    return replace(block, time=slower)
 
 
 def _whole(space: SearchSpace, part: _Part) -> _Expansion:

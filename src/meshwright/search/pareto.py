@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.cost.energy import step_cost_usd, total_energy_j
+from meshwright.pricing.power import step_energy_parts_j
 from meshwright.pricing.problem import Problem
-from meshwright.pricing.steps import energy_and_cost
 from meshwright.search.exhaustive import Found, Progress, search
 from meshwright.search.families import Families, SearchSpace
 from meshwright.search.members import Block
@@ -30,8 +31,13 @@ class Front:
 
     def visit(self, table: Families, block: Block) -> None:
         """Take a priced block into account."""
-        energy, cost = energy_and_cost(self.problem, block.strategy, block.price, block.time)
-        columns = [block.time.total_s, block.memory_bytes, energy, cost]
+        parts_j = step_energy_parts_j(
+            self.problem, block.structure, block.strategy, block.price_with_mean, block.time
+        )
+        step_s = block.time.total_s
+        energy = total_energy_j(parts_j, step_s)
+        cost = step_cost_usd(self.problem.system.chip, step_s, block.strategy.num_devices)
+        columns = [step_s, block.memory_bytes, energy, cost]
         rows = len(block.memory_bytes)
         known = [np.broadcast_to(column, (rows,)) for column in columns]
         self.unknown = tuple(

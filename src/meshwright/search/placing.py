@@ -14,7 +14,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.placement.blocks import sequential_shapes
 from meshwright.pricing.placed.choices import Choice, all_choices
-from meshwright.pricing.placed.price import PlacedPrice, choice_network, price_placed
+from meshwright.pricing.placed.price import PlacedPrice, choice_network
+from meshwright.pricing.placed.step_links import price_below_caps
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Mapper, Problem
 from meshwright.pricing.steps import take_rows
@@ -68,7 +69,7 @@ def place(
             break
         now = order[num_priced : num_priced + AT_ONCE]
         num_priced += len(now)
-        priced = price_placed(
+        priced = price_below_caps(
             problem, structure, strategy, [choices[i] for i in now], physical,
             alone=take_rows(alone, now),
         )  # fmt: skip
@@ -87,7 +88,7 @@ def routed(
     """Return the same placement with its messages routed around shared links, where that helps."""
     ranks = placing.price.ranks
     choice = Choice(ranks.axes, ranks.shapes)
-    anew = price_placed(
+    anew = price_below_caps(
         problem, structure, strategy, [choice], physical,
         is_routed=True, alone=placing.price.closed_form,
     )  # fmt: skip

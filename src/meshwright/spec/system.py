@@ -19,6 +19,7 @@ from meshwright.spec.declaration import (
     MessageBytes,
     Metres,
     Seconds,
+    Watts,
 )
 from meshwright.spec.provenance import Provenance, Source
 
@@ -87,6 +88,10 @@ class SystemSpec(Declaration):
     """Devices of another type, by device."""
     overhead_power_fraction: float = Field(default=0.0, ge=0)
     """Power of fans, hosts and switches over the power of the devices."""
+    max_power_w: Watts | None = None
+    """The mean power of a step is at most this, overhead included: plans are slowed down to it."""
+    max_device_power_w: Watts | None = None
+    """The same for each device, without overhead."""
     notes: tuple[str, ...] = ()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
@@ -134,8 +139,15 @@ class SystemSpec(Declaration):
 
     @property
     def link_energy_j_per_byte(self) -> float | None:
-        """Energy of the innermost links; None where it is not known, or where there are none."""
-        return self.levels[0].energy_j_per_byte if self.levels else None
+        """Least energy of a byte on a link; None where any is not known, or there are none."""
+        energies = [level.energy_j_per_byte for level in self.levels]
+        known = [energy for energy in energies if energy is not None]
+        return min(known) if known and len(known) == len(energies) else None
+
+    @property
+    def is_power_capped(self) -> bool:
+        """Whether plans are slowed down to a power."""
+        return self.max_power_w is not None or self.max_device_power_w is not None
 
     @property
     def slowest_speed_factor(self) -> float:

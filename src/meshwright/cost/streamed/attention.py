@@ -42,8 +42,8 @@ def streamed_attention(alone: OpCost, name: str, streams: LayerStreams, engine: 
         alone,
         stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * travels,
         stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * travels,
-        forward_link_bytes=links.num_transfers * travel.forward_bytes,
-        backward_link_bytes=links.num_transfers * travel.backward_bytes,
+        forward_link_bytes=links.num_sends * travel.forward_bytes,
+        backward_link_bytes=links.num_sends * travel.backward_bytes,
         forward_kernels=alone.forward_kernels * members,
         backward_kernels=alone.backward_kernels * members,
     )

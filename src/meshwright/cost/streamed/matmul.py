@@ -50,8 +50,8 @@ def streamed_matmul_cost(
         cost = _faster_passes(at_once, cost, links.num_members > 1)
     return replace(
         cost,
-        forward_link_bytes=links.num_transfers * travel.forward_bytes,
-        backward_link_bytes=links.num_transfers * travel.backward_bytes,
+        forward_link_bytes=links.num_sends * travel.forward_bytes,
+        backward_link_bytes=links.num_sends * travel.backward_bytes,
     )
 
 

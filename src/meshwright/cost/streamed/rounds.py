@@ -34,8 +34,8 @@ class StreamLinks:
     """Links between members that are neighbours in the stream."""
     num_buffers: Any
     """Sub-tensors of others that a member holds and receives."""
-    num_transfers: Any
-    """Sub-tensors that each member sends in a pass, each link of a send counted."""
+    num_sends: Any
+    """Sub-tensors that each member sends in a pass, whatever the links that a send crosses."""
     num_shared_rounds: Any
     """Backward rounds in which a link carries a sub-tensor and an accumulator."""
     num_exchange_rounds: Any

@@ -50,8 +50,13 @@ def check_operators(problem: Problem) -> None:
     Raises
     ------
     UnsupportedError
-        Off grids, on very large ones, and for models with experts.
+        Off grids, on very large ones, for models with experts, and below a cap on power.
     """
+    if problem.system.is_power_capped:
+        raise UnsupportedError(
+            "a strategy for each operator is priced without its energy: it takes a system without "
+            "a cap on power"
+        )
     if not has_placement(problem):
         raise UnsupportedError(
             f"a strategy for each operator needs a grid of at most {MOST_DEVICES:,} devices and a "

@@ -18,9 +18,8 @@ from meshwright.pricing.placed.price import (
     PlacedPrice,
     only,
     physical_network,
-    price_placed,
-    step_busy_s,
 )
+from meshwright.pricing.placed.step_links import price_below_caps, step_links, with_link_energy
 from meshwright.pricing.problem import Mapper, Problem
 from meshwright.search.choice import in_order_of_preference
 from meshwright.search.exhaustive import Found
@@ -163,7 +162,7 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     found = [
         price
         for is_routed in (True, False)
-        for price in price_placed(
+        for price in price_below_caps(
             problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
         )
     ]
@@ -174,10 +173,10 @@ def placed_candidate(
     problem: Problem, structure: Structure, strategy: Strategy, placing: Placing, physical: Network
 ) -> Candidate:
     """Return a candidate with its contended price and its placement."""
-    known = figures(problem, placing.price.contended)
-    entry = entry_of(problem, strategy, structure, known, "contended")
-    d2d_s = step_busy_s(problem, structure, strategy, placing.price, physical)
-    return replace(entry, placement=_placement(problem, placing, physical, d2d_s))
+    links = step_links(problem, structure, strategy, placing.price, physical)
+    contended = with_link_energy(problem, structure, placing.price.contended, links)
+    entry = entry_of(problem, strategy, structure, figures(problem, contended), "contended")
+    return replace(entry, placement=_placement(problem, placing, physical, links.busiest_s))
 
 
 def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: float) -> Placement:

@@ -73,6 +73,8 @@ class Contention:
     """By axis: time on the shared links over what the closed form assumes; at least 1."""
     busy_s: Mapping[str, FloatArray]
     """By axis: seconds that it keeps each link busy in the window."""
+    detour: Mapping[str, float]
+    """By axis that is routed anew: bytes times links over those of the default routes."""
     num_routes: int
     num_rerouted: int
     """Those that leave the dimension order."""
@@ -103,9 +105,14 @@ def contention(
     with as_written() if _has_few_trees(loads, network) else nullcontext():
         routes = {load.axis: default_routes(network, load.demands) for load in loads}
     together = [load for load in loads if load.is_beside]
-    certificate = None
+    certificate, detour = None, {}
     if together and is_routed:
         found, certificate = _routed(network, together, routes)
+        detour = {
+            load.axis: hop_bytes(found[load.axis], load) / hop_bytes(routes[load.axis], load)
+            for load in together
+            if load.axis in found and len(routes[load.axis].links)
+        }
         routes |= found
     busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
     beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
@@ -117,6 +124,7 @@ def contention(
     return Contention(
         slowdown,
         busy,
+        detour,
         num_routes=sum(len(load.demands) for load in loads),
         num_rerouted=_num_rerouted(loads, network, routes) if network.grid_shape else 0,
         certificate=certificate,
@@ -175,6 +183,11 @@ def _num_different(routes: Routes, others: Routes) -> int:
     for route in np.flatnonzero(same).tolist():
         count += not np.array_equal(routes.of(route), others.of(route))
     return count
+
+
+def hop_bytes(routes: Routes, load: AxisLoad) -> float:
+    """Return the bytes of an axis, each as often as it crosses a link [bytes]."""
+    return float((routes.num_hops * load.demands.num_bytes).sum())
 
 
 def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:

@@ -117,34 +117,6 @@ def price_placed(
     ]
 
 
-def step_busy_s(
-    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
-    physical: Network,
-) -> float:  # fmt: skip
-    """Return how long the busiest link carries something in a step [s].
-
-    Both passes of all layers of a stage for every micro-batch, the sends of the pipeline, and the
-    data-parallel messages as often as the stage of ZeRO asks for them; on the default routes.
-    """
-    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
-    num_passes = only(price.closed_form.pipeline.pipeline.num_micro_batches)
-    passes = piece_passes(problem, structure, strategy, network)
-    messages = [
-        *layer_messages(problem, strategy, passes, num_passes, is_forward=True),
-        *layer_messages(problem, strategy, passes, num_passes, is_forward=False),
-        *pipeline_messages(problem, structure, strategy, num_passes),
-    ]
-    gather, scatter, sums = data_messages(problem, structure, strategy, dense_params(price))
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
-    num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
-    num_scatters = num_passes if structure.zero_stage >= 2 else 1.0
-    messages += [(message, num_gathers) for message in gather]
-    messages += [(message, num_scatters) for message in scatter]
-    messages += [(message, 1.0) for message in sums]
-    loads = list(axis_loads(messages, structure, network, price.ranks))
-    return float(contention(loads, physical).hottest.max(initial=0.0)) if loads else 0.0
-
-
 def window_messages(
     problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, params: float
 ) -> Iterator[tuple[Message, float]]:

@@ -238,7 +238,8 @@ def _parts(
     waits["tp_comm_s"] += only(pipeline.tp_per_step_s)
     waits["dp_comm_s"] += once_s
     parts = priced | own | waits
-    rest = sum(seconds for name, seconds in parts.items() if name != "jitter_s")
+    after = ("jitter_s", "throttle_s")
+    rest = sum(seconds for name, seconds in parts.items() if name not in after)
     return parts | {"jitter_s": rest * only(pipeline.jitter)}
 
 

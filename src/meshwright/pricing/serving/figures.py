@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.energy import device_energy_j, step_cost_usd, system_energy_j
+from meshwright.cost.energy import (
+    dynamic_parts_j,
+    link_energy_j,
+    step_cost_usd,
+    system_parts_j,
+    total_energy_j,
+)
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.stage import POSITIONS
 from meshwright.pricing.serving.price import (
@@ -74,11 +80,12 @@ def _per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[A
     passes = rounds * groups / strategy.pp
     busy_s = time.matmul_compute_s + time.matmul_memory_s + time.attention_s + time.elementwise_s
     one_second = 1.0 + 0.0 * rounds
-    device_j = device_energy_j(
-        system.chip, one_second, passes * busy_s, passes * price.flops,
-        passes * price.traffic_bytes, passes * price.link_bytes, system.link_energy_j_per_byte,
+    dynamic_j = dynamic_parts_j(
+        system.chip, passes * busy_s, passes * price.flops, passes * price.traffic_bytes,
+        link_energy_j(system, passes * price.link_bytes),
     )  # fmt: skip
-    energy = system_energy_j(system, device_j, strategy.num_devices)
+    parts_j = system_parts_j(system, dynamic_j, one_second, strategy.num_devices)
+    energy = total_energy_j(parts_j, one_second)
     rent = step_cost_usd(system.chip, one_second, strategy.num_devices)
     millions = price.tokens_per_s / MILLION
     return energy / millions, rent / millions
