@@ -36,7 +36,9 @@ def widened(alone: Assignment) -> Assignment:
 
 
 def main() -> None:
-    print(f"{'case':<24}{'options':>8}  {'method':<10}{'CPU':>8}{'priced':>8}{'step':>10}{'gap':>8}")
+    print(
+        f"{'case':<24}{'options':>8}  {'method':<10}{'CPU':>8}{'priced':>8}{'step':>10}{'gap':>8}"
+    )
     for case in CASES:
         problem = asked(*case)
         base = likely_bases(problem, 1)[0]
@@ -54,8 +56,9 @@ def main() -> None:
             bound_s = max(bound_s, found.lower_bound_s)
             step_s = found.assigned.total_s
             print(
-                f"{case[0] + ' ' + case[1]:<24}{len(alone.model.rows):>8}  {name:<10}{cpu_s:>6.2f} s"
-                f"{table.num_priced:>8}{step_s:>8.4f} s{step_s / bound_s - 1.0:>8.2%}"
+                f"{case[0] + ' ' + case[1]:<24}{len(alone.model.rows):>8}  {name:<10}"
+                f"{cpu_s:>6.2f} s{table.num_priced:>8}"
+                f"{step_s:>8.4f} s{step_s / bound_s - 1.0:>8.2%}"
             )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.base.compiled import compiled
@@ -20,6 +23,8 @@ from meshwright.placement.paths import (
 from meshwright.placement.routes import Routes, make_routes
 from meshwright.topology.network import Network
 
+LinkTable = NDArray[np.int32]
+"""Links by two nodes: half of the memory of other numbers."""
 _HOP = 1e-6
 """What a hop counts against latency, so that it only breaks ties."""
 
@@ -123,48 +128,94 @@ def shortest_routes(network: Network, demands: Demands, rows: IntArray | None = 
     """
     chosen = np.arange(len(demands)) if rows is None else rows
     source, destination = demands.source[chosen], demands.destination[chosen]
-    order = np.argsort(source, kind="stable")
-    longest = max(float(network.latency_s.max(initial=0.0)), 1e-12)
-    graph, scratch = make_graph(network), make_scratch(network.num_nodes)
-    prices = lengths(network.latency_s / longest + _HOP)
-    room = np.zeros(max(len(chosen), 1) * network.num_nodes, dtype=np.int64)
-    offsets = _walk(graph, scratch, prices, source[order], destination[order], room)
+    trees = _trees_of(network)
+    trees.grow(np.unique(source))
+    offsets = _hops_before(trees.via, trees.row, trees.graph.source, source, destination)
     if offsets[-1] < 0:
-        row = order[-1 - int(offsets[-1])]
+        row = -1 - int(offsets[-1])
         ends = f"device {destination[row]} cannot be reached from device {source[row]}"
         raise InfeasibleError(f"{ends}: the links between them are dead")
-    paths = Routes(offsets, room)
-    places = np.argsort(order, kind="stable")
-    return make_routes(paths.of(int(place)) for place in places)
+    links = np.empty(int(offsets[-1]), dtype=np.int64)
+    _write_paths(trees.via, trees.row, trees.graph.source, source, destination, offsets, links)
+    return Routes(offsets, links)
+
+
+class _Trees:
+    """Shortest paths from the nodes of a network that anybody asked for."""
+
+    def __init__(self, network: Network) -> None:
+        longest = max(float(network.latency_s.max(initial=0.0)), 1e-12)
+        self.graph, self.scratch = make_graph(network), make_scratch(network.num_nodes)
+        self.prices = lengths(network.latency_s / longest + _HOP)
+        self.row = np.full(network.num_nodes, -1, dtype=np.int64)
+        """Of each node: its row in ``via``; -1 where nobody asked."""
+        self.via = np.zeros((0, network.num_nodes), dtype=np.int32)
+        """(nodes asked for, nodes): the last link on the way to a node; -1 where there is none."""
+
+    def grow(self, sources: IntArray) -> None:
+        """Find the paths from some nodes, where they are not known."""
+        new = sources[self.row[sources] < 0]
+        if len(new):
+            self.row[new] = len(self.via) + np.arange(len(new))
+            found = np.empty((len(new), self.via.shape[1]), dtype=np.int32)
+            _find_trees(self.graph, self.scratch, self.prices, new, found)
+            self.via = np.concatenate([self.via, found])
+
+
+_known: WeakKeyDictionary[Network, _Trees] = WeakKeyDictionary()
+
+
+def _trees_of(network: Network) -> _Trees:
+    """Return what is known of the shortest paths of a network."""
+    if network not in _known:
+        _known[network] = _Trees(network)
+    return _known[network]
 
 
 @compiled
-def _walk(
-    graph: Graph,
-    scratch: Scratch,
-    prices: Prices,
-    source: IntArray,
-    destination: IntArray,
-    room: IntArray,
-) -> IntArray:
-    """Write the shortest path of each row, rows sorted by source; return where each begins.
+def _find_trees(
+    graph: Graph, scratch: Scratch, prices: Prices, sources: IntArray, found: LinkTable
+) -> None:
+    """Write the last link on the way from each source to each node."""
+    for row in range(len(sources)):
+        shortest_tree(graph, scratch, prices, sources[row : row + 1])
+        for node in range(found.shape[1]):
+            is_reached = scratch.distance[node] < np.inf
+            found[row, node] = scratch.via[node] if is_reached else -1
 
-    Where row r has no path the last offset is -1 - r.
+
+@compiled
+def _hops_before(
+    via: LinkTable, row_of: IntArray, begins: IntArray, source: IntArray, destination: IntArray
+) -> IntArray:
+    """Return where the path of each row begins; the last entry is -1 - r if row r has none.
+
+    Parameters
+    ----------
+    begins
+        The node at which each link begins.
     """
     offsets = np.zeros(len(source) + 1, dtype=np.int64)
     for row in range(len(source)):
-        if row == 0 or source[row] != source[row - 1]:
-            shortest_tree(graph, scratch, prices, source[row : row + 1])
-        if scratch.distance[destination[row]] == np.inf:
-            offsets[-1] = -1 - row
-            return offsets
-        hops, node = 0, destination[row]
+        hops, node, tree = 0, destination[row], row_of[source[row]]
         while node != source[row]:
-            node = graph.source[scratch.via[node]]
+            if via[tree, node] < 0:
+                offsets[-1] = -1 - row
+                return offsets
+            node = begins[via[tree, node]]
             hops += 1
         offsets[row + 1] = offsets[row] + hops
-        node = destination[row]
-        for at in range(hops):
-            room[offsets[row + 1] - 1 - at] = scratch.via[node]
-            node = graph.source[scratch.via[node]]
     return offsets
+
+
+@compiled
+def _write_paths(
+    via: LinkTable, row_of: IntArray, begins: IntArray, source: IntArray, destination: IntArray,
+    offsets: IntArray, links: IntArray,
+) -> None:  # fmt: skip
+    """Write the links of the path of each row."""
+    for row in range(len(source)):
+        node, tree = destination[row], row_of[source[row]]
+        for place in range(offsets[row + 1] - 1, offsets[row] - 1, -1):
+            links[place] = via[tree, node]
+            node = begins[via[tree, node]]

@@ -12,6 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.network import AxisNetwork
+from meshwright.pricing.power import least_link_j
 from meshwright.pricing.price import Priced
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.strategy import (
@@ -92,7 +93,9 @@ def _share(part: Any, whole: Any) -> Any:
 
 def _link_energy_j(problem: Problem, alone: Priced) -> Any:
     """Return the energy of the links of one device in closed form [J]."""
-    return alone.pipeline.link_traffic_bytes * (problem.system.link_energy_j_per_byte or 0.0)
+    work = alone.pipeline.mean
+    assert work is not None
+    return least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
 
 
 def _energy_j(alone: Priced) -> Any:
@@ -103,12 +106,13 @@ def _energy_j(alone: Priced) -> Any:
 def _busy(problem: Problem, alone: Priced) -> list[Any]:
     """Return what else runs in a step, over the step: hidden messages, sums, memory, links [1]."""
     time, price, link = alone.step.time, alone.pipeline, problem.system.levels[0]
-    step_s = time.total_s
+    step_s, work = time.total_s, price.mean
+    assert work is not None
     return [
         price.pipeline.hidden_s / step_s,
         price.tp_per_step_s / step_s,
         price.memory_traffic_bytes / problem.engine.memory_bytes_per_s / step_s,
-        price.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,
+        work.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,
         np.minimum(time.tatp_stream_s, time.bubble_s) / step_s,
     ]
 

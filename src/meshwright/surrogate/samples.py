@@ -7,10 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.energy import device_energy_j
+from meshwright.cost.energy import (
+    dynamic_parts_j,
+    link_energy_j,
+    system_parts_j,
+    total_energy_j,
+)
 from meshwright.pricing.placed.price import PlacedPrice, choice_network, only, price_placed
 from meshwright.pricing.placed.simulated import SimulatedStep, simulate_step
 from meshwright.pricing.placed.step_tasks import COMPUTE
+from meshwright.pricing.power import least_link_j
 from meshwright.pricing.price import Priced, price_columns
 from meshwright.pricing.problem import Problem
 from meshwright.simulation.usage import busy_fractions
@@ -69,12 +75,11 @@ def closed_form(problem: Problem, alone: Priced, bare: Priced) -> FloatArray:
     """
     time, messages = alone.step.time, bare.step.time
     step_s = time.total_s
-    link_bytes = alone.pipeline.link_traffic_bytes
     columns = (
         time.compute_s + time.recompute_s + time.launch_s,
         sum(getattr(messages, name) for name in MESSAGE_PARTS),
         step_s,
-        _power_w(problem, alone, step_s, link_bytes),
+        _power_w(problem, alone, step_s),
     )
     return np.stack(np.broadcast_arrays(*columns), axis=-1).astype(np.float64)
 
@@ -90,21 +95,32 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
     computes = timeline.tracks.index(COMPUTE)
     messages_s = busy_s.sum(axis=1) - busy_s[:, computes]
     carried_bytes = float((graph.num_bytes * graph.routes.num_hops).sum())
-    link_bytes = carried_bytes / price.ranks.num_devices
-    power = _power_w(problem, price.closed_form, np.array([step.step_time_s]), link_bytes)
+    link_j = link_energy_j(problem.system, carried_bytes / price.ranks.num_devices)
+    power = _power_w(problem, price.closed_form, np.array([step.step_time_s]), link_j)
     return np.array(
         [busy_s[:, computes].max(), messages_s.max(), step.step_time_s, float(power[0])]
     )
 
 
-def _power_w(problem: Problem, alone: Priced, step_s: FloatArray, link_bytes: object) -> FloatArray:
-    """Return the mean power of one device in a step of this length [W]."""
-    time, chip, price = alone.step.time, problem.system.chip, alone.pipeline
-    busy_s = time.compute_s + time.recompute_s + time.optimizer_s
-    update_bytes = time.optimizer_s * problem.engine.memory_bytes_per_s
-    energy_j = device_energy_j(
-        chip, step_s, busy_s, price.flops, price.memory_traffic_bytes + update_bytes,
-        link_bytes, problem.system.link_energy_j_per_byte,
+def _power_w(
+    problem: Problem, alone: Priced, step_s: FloatArray, link_j: object = None
+) -> FloatArray:
+    """Return the mean power of one device in a step of this length [W].
+
+    Parameters
+    ----------
+    link_j
+        Of all links, for each device [J]; if not given, of the least bytes over one link each.
+    """
+    time, work, engine = alone.step.time, alone.pipeline.mean, problem.engine
+    assert work is not None
+    if link_j is None:
+        link_j = least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
+    update_bytes = time.optimizer_s * engine.memory_bytes_per_s
+    dynamic_j = dynamic_parts_j(
+        problem.system.chip, work.busy_s + time.optimizer_s, work.flops,
+        work.memory_traffic_bytes + update_bytes, link_j,
     )  # fmt: skip
+    energy_j = total_energy_j(system_parts_j(problem.system, dynamic_j, step_s, 1.0), step_s)
     watts: FloatArray = np.asarray(energy_j / step_s, dtype=np.float64)
     return watts

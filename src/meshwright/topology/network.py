@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Network:
     """Nodes and the directed links between them; a full-duplex wire is two links.
 

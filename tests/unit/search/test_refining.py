@@ -92,8 +92,10 @@ def test_nothing_helps_where_a_descent_ends(alone):
     graph = alike_graph(table.model)
     chosen = graph.collapsed(found.assigned.options)
     changed = best_change(graph, chosen)
-    assert changed is None or not table.knows(changed) or found.assigned.total_s < graph.time_s(
-        changed
+    assert (
+        changed is None
+        or not table.knows(changed)
+        or found.assigned.total_s < graph.time_s(changed)
     )
 
 
