@@ -23,6 +23,8 @@ _FAILURES = (3, 10)
 """Fewest and most escapes that may fail before the search ends."""
 _FAILURE_WORK = 100_000
 """Messages times nodes times failures above which the search ends sooner."""
+_LARGE = 2_000_000
+"""Messages times nodes from which one failure is enough."""
 _CLOSE = 1e-3
 """Gap that is not worth an escape."""
 _DUAL_ROUNDS = 100
@@ -83,7 +85,7 @@ class Search:
     def _escape(self, problem: RoutingProblem, random: np.random.Generator) -> RoutingProblem:
         """Try lower targets, from half-way to the bound; ask for a better bound after a failure."""
         work = len(self.messages.num_bytes) * problem.network.num_nodes
-        most_failures = int(np.clip(_FAILURE_WORK // work, *_FAILURES))
+        most_failures = int(np.clip(_FAILURE_WORK // work, *_FAILURES)) if work < _LARGE else 1
         failures, share = 0, 0.5
         while self.z_s > problem.bound_s * (1 + _CLOSE) and failures < most_failures:
             if self._reaches(_target_s(problem, self.z_s, share), random):
