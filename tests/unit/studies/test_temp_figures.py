@@ -6,6 +6,7 @@ from meshwright.strategy.strategy import make_strategy
 from meshwright.studies.temp.ablation import mean_gain
 from meshwright.studies.temp.collectives import Communication, as_tensor_parallel, saved
 from meshwright.studies.temp.motivation.rings import round_s, shared_link_times
+from meshwright.studies.temp.solver.search_time import bracket
 from meshwright.studies.temp.takeaways import GROUPS
 
 
@@ -45,3 +46,9 @@ def test_published_mixes_are_what_the_second_takeaway_says(group, published):
     test = GROUPS[group][-1]
     assert test(published)
     assert not test((32, 1, 1, 1))
+
+
+def test_times_are_told_as_the_next_round_one():
+    assert bracket(0.4) == "under 1 s"
+    assert bracket(3.0) == bracket(9.9) == "under 10 s"
+    assert bracket(1e5) == "over 3600 s"

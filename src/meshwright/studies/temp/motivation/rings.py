@@ -57,7 +57,7 @@ def utilisations(wafer: str, degree: int) -> tuple[float, float] | None:
 class Rings:
     """What a missing ring costs a round, and a step; and the order in which dies consume."""
 
-    title = "TEMP Figs. 5, 7 and 8: missing rings, switching of relays, order of a stream"
+    title = "TEMP Figs. 5, 7 and 8: missing rings, how relays switch, order of a stream"
     source = SOURCE
 
     @staticmethod

@@ -136,7 +136,7 @@ def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
 class SweetSpot:
     """A layer over more and more dies, and a full wafer in groups of more and more dies."""
 
-    title = "TEMP Fig. 9: throughput and tokens for each joule by the degree of tensor streams"
+    title = "TEMP Fig. 9: speed and tokens for each joule by the degree of streams"
     source = SOURCE
 
     @staticmethod
