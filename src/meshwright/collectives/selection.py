@@ -12,6 +12,9 @@ from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, collective_algorithms
 from meshwright.spec.collective import CollectiveKind
 
+_SHORT = 128
+"""Rows of a column whose forms are kept."""
+_NUMBERS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
 Candidate = tuple[str, Any, Any]
 """Name, fixed_s and seconds_per_byte of an algorithm: numbers or columns."""
 
@@ -45,8 +48,38 @@ def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Cand
     """Return the algorithms that are best for some row at some size.
 
     Those that another one beats or equals in every row at every size are left out; the minimum
-    over the rest is the minimum over all.
+    over the rest is the minimum over all. What was found for short columns is kept: the same
+    groups come again and again when a few plans are priced in detail.
     """
+    content = _Content(group)
+    return _known_candidates(kind, content) if content.is_short else _candidates(kind, group)
+
+
+class _Content:
+    """A group that equals others of the same numbers, while the same algorithms are known."""
+
+    def __init__(self, group: Group[Any]) -> None:
+        self.group = group
+        columns = [np.asarray(getattr(s, name)) for s in group.spans for name in _NUMBERS]
+        self.is_short = all(column.size <= _SHORT for column in columns)
+        kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
+        shapes = tuple((column.shape, column.dtype.char) for column in columns)
+        values = b"".join(column.tobytes() for column in columns) if self.is_short else b""
+        self.key = (tuple(collective_algorithms), kinds, shapes, values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self.key == other.key
+
+
+@lru_cache(maxsize=2048)
+def _known_candidates(kind: CollectiveKind, content: _Content) -> list[Candidate]:
+    return _candidates(kind, content.group)
+
+
+def _candidates(kind: CollectiveKind, group: Group[Any]) -> list[Candidate]:
     kept: list[Candidate] = []
     candidates = affine_candidates(kind, group)
     for index, candidate in enumerate(candidates):
@@ -73,12 +106,14 @@ def best_time_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
 
 def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:
     """Return the name of the fastest algorithm for one size and one group."""
-    forms = _forms_of_one(kind, group)
+    forms = _forms_of_one(kind, group, tuple(collective_algorithms))
     return min(forms, key=lambda form: form[1] + num_bytes * form[2])[0]
 
 
 @lru_cache(maxsize=4096)
-def _forms_of_one(kind: CollectiveKind, group: Group[float]) -> list[tuple[str, float, float]]:
-    """Return the algorithms that apply to one group, with numbers."""
+def _forms_of_one(
+    kind: CollectiveKind, group: Group[float], known: tuple[str, ...]
+) -> list[tuple[str, float, float]]:
+    """Return the algorithms that apply to one group, with numbers, among those that are known."""
     forms = affine_candidates(kind, group)
     return [(name, float(fixed_s), float(slope)) for name, fixed_s, slope in forms]

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshwright.base.arrays import IntArray
 from meshwright.placement.ranks import block_ranks
 from meshwright.pricing.operators.options import Options
 from meshwright.pricing.operators.tables import OperatorPrices, operator_prices
 from meshwright.pricing.placed.price import contention_of
 from meshwright.pricing.problem import Problem
+from meshwright.pricing.steps import joined, take_rows
 from meshwright.topology.network import Network
 
 Slowdown = Mapping[str, float]
@@ -39,10 +41,24 @@ def slowdown_of(
     return contention_of(problem, structure, strategy, ranks, params, physical).slowdown
 
 
-def slowed_prices(prices: OperatorPrices, slowdowns: Sequence[Slowdown]) -> OperatorPrices:
-    """Return the prices of the same options with a slowdown for each."""
-    options = prices.options
+def slowed_prices(
+    prices: OperatorPrices, rows: IntArray, slowdowns: Sequence[Slowdown]
+) -> OperatorPrices:
+    """Return prices in which some of the options have a slowdown each, and all others their own."""
+    part = prices.options.take(rows)
     axes = dict.fromkeys(axis for entry in slowdowns for axis in entry)
     columns = {axis: np.array([entry.get(axis, 1.0) for entry in slowdowns]) for axis in axes}
-    network = replace(options.network, slowdown=columns)
-    return operator_prices(prices.problem, replace(options, network=network))
+    slower = replace(part, network=replace(part.network, slowdown=columns))
+    found = operator_prices(prices.problem, slower)
+    index = np.arange(len(prices.options))
+    index[rows] = len(prices.options) + np.arange(len(rows))
+    whole = dict(prices.options.network.slowdown)
+    for axis in axes:
+        whole[axis] = np.array(whole.get(axis, np.ones(len(index))))
+        whole[axis][rows] = columns[axis]
+    network = replace(prices.options.network, slowdown=whole)
+    return OperatorPrices(
+        prices.problem,
+        replace(prices.options, network=network),
+        take_rows(joined([prices.costs, found.costs]), index),
+    )

@@ -15,7 +15,6 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.operators.contended import Slowdown, slowdown_of, slowed_prices
 from meshwright.pricing.operators.price import Assigned, whole_params
-from meshwright.pricing.operators.tables import OperatorPrices
 from meshwright.search.operators.assignment import Assignment, fastest_ways, graph_of
 from meshwright.search.operators.layers import ModelGraph
 from meshwright.strategy.strategy import Structure
@@ -75,7 +74,7 @@ class SharedTable:
                 every.problem, every.options, row, float(self._params[row]), physical
             )
         if rows:
-            self.model = replace(self.model, prices=self._slowed(self.model))
+            self.model = self._slowed(self.model, rows)
 
     def price(self, choices: tuple[int, ...]) -> Assigned:
         """Return the price on shared links of one option for each node."""
@@ -91,13 +90,16 @@ class SharedTable:
         if not len(new):
             return False
         wider = graph_of(every, np.concatenate([rows, new]), self.model.resharding)
-        self.model = replace(wider, prices=self._slowed(wider))
+        self.model = self._slowed(wider, self._slowdown.keys())
         return True
 
-    def _slowed(self, model: ModelGraph) -> OperatorPrices:
-        free: Slowdown = {}
-        alone = model.every_way.take(model.rows)
-        return slowed_prices(alone, [self._slowdown.get(r, free) for r in model.rows.tolist()])
+    def _slowed(self, model: ModelGraph, rows: Iterable[int]) -> ModelGraph:
+        """Return a model in which some of the ways cost what they cost on shared links."""
+        known = {row: option for option, row in enumerate(model.rows.tolist())}
+        slower = [(known[row], self._slowdown[row]) for row in rows if row in known]
+        options = np.array([option for option, _ in slower])
+        prices = slowed_prices(model.prices, options, [entry for _, entry in slower])
+        return replace(model, prices=prices)
 
     @cached_property
     def _params(self) -> FloatArray:
