@@ -19,11 +19,11 @@ from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 
 MOST_TRIES = 6
-MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 24, 8, 3
+MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 16, 4, 3
 """Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
 MOST_UNIFORM = 3
 WINDOW_SHARES = (0.0, 1.0, 0.5)
-CLOSE = 2e-3
+CLOSE = 5e-3
 """Gap at which no further bound is tried."""
 
 
@@ -161,11 +161,16 @@ def best_uniform(model: ModelGraph) -> Assigned | None:
     return min(fitting, key=lambda plan: plan.total_s, default=None)
 
 
-def lower_bound_s(model: ModelGraph) -> float:
+def lower_bound_s(model: ModelGraph, enough_s: float = float("inf")) -> float:
     """Return a bound of every plan of the frame, wherever its operators lie [s].
 
     Each operator takes its best option in the best way to lay it, and nothing is passed between
     them; only the memory of a device ties them together. Infinite where nothing fits.
+
+    Parameters
+    ----------
+    enough_s
+        Bound at which no other way to count messages is tried [s].
     """
     anywhere = replace(model, prices=model.every_way)
     bound_s = 0.0
@@ -173,6 +178,8 @@ def lower_bound_s(model: ModelGraph) -> float:
         alone = ChoiceGraph(anywhere.graph_nodes(share), {})
         chosen = cheapest_within(alone, room_bytes(anywhere))
         bound_s = max(bound_s, float("inf") if chosen is None else chosen.lower_bound_s)
+        if bound_s >= enough_s:
+            break
     return bound_s
 
 

@@ -82,7 +82,8 @@ def _over_frames(frames: Sequence[ModelGraph], best: Planned | None) -> Planned 
 
 def _bound_s(frame: ModelGraph, found_s: float) -> float:
     """Return a bound of every plan of a frame, better worked out where it lies far below [s]."""
-    bound_s, enough_s = lower_bound_s(frame), found_s / (1.0 + PROVEN)
+    enough_s = found_s / (1.0 + PROVEN)
+    bound_s = lower_bound_s(frame, enough_s)
     return bound_s if bound_s >= enough_s else bound_with_moves_s(frame, enough_s)
 
 

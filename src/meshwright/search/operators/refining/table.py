@@ -19,7 +19,7 @@ from meshwright.search.operators.assignment import Assignment, fastest_ways, gra
 from meshwright.search.operators.layers import ModelGraph
 from meshwright.strategy.strategy import Structure
 
-MOST_WAYS = 3
+MOST_WAYS = 2
 """Further ways to lay a set of degrees whose messages are slowed down."""
 SLOWER = 1.002
 """Times as long as alone from which on other ways are tried."""
