@@ -57,6 +57,7 @@ def _shapes(
     return None
 
 
+@cache
 def _factorings(degree: int, room: Shape) -> list[Shape]:
     """Return every way to write a degree as a product of sizes that have room."""
     if len(room) == 1:
