@@ -19,7 +19,7 @@ from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 
 MOST_TRIES = 6
-MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 16, 4, 3
+MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 16, 4, 6
 """Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
 MOST_UNIFORM = 3
 WINDOW_SHARES = (0.0, 1.0, 0.5)
