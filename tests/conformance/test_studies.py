@@ -70,7 +70,8 @@ def test_tables_become_files(study):
         rows = list(csv.reader(io.StringIO(table_csv(table))))
         assert tuple(rows[0]) == table.columns
         assert len(rows) == len(table.rows) + 1
-        assert ElementTree.fromstring(table_svg(table)).tag.endswith("svg")
+        chart = table_svg(table)
+        assert not chart or ElementTree.fromstring(chart).tag.endswith("svg")
 
 
 def test_documents_hold_every_claim(study):

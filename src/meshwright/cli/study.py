@@ -75,7 +75,8 @@ def _write(folder: Path, found: dict[str, tuple[str, str, StudyResult]], *, is_a
     for name, entry in found.items():
         for table in entry[2].tables:
             write_whole(tables / f"{table.name}.csv", table_csv(table))
-            write_whole(tables / f"{table.name}.svg", table_svg(table))
+            if chart := table_svg(table):
+                write_whole(tables / f"{table.name}.svg", chart)
         if not is_all:
             write_whole(folder / f"{name}.md", study_markdown(name, *entry))
     if is_all:

@@ -10,7 +10,9 @@ from html import escape
 from meshwright.studies.claims import Claim, Table, Verdict, shown
 from meshwright.studies.registry import StudyResult
 
-BAR_HEIGHT, BAR_STEP, LABEL_WIDTH, CHART_WIDTH = 14, 18, 260, 420
+BAR_HEIGHT, BAR_STEP, LABEL_WIDTH, CHART_WIDTH = 14, 18, 120, 420
+CHARACTER_WIDTH = 6.4
+"""Of a label, at most on average, in the size of the charts."""
 
 
 def table_csv(table: Table) -> str:
@@ -72,29 +74,34 @@ def document(studies: Mapping[str, tuple[str, str, StudyResult]]) -> str:
 
 
 def table_svg(table: Table) -> str:
-    """Return a bar chart of the column that a table draws; rows without a value are left out."""
+    """Return a bar chart of the column that a table draws; empty where it holds no numbers.
+
+    Rows without a value are left out. Bars of negative values go left of a common zero.
+    """
     place = {column: index for index, column in enumerate(table.columns)}
-    value = table.drawn
     bars = [
-        (" ".join(str(row[place[name]]) for name in table.named_by), float(row[place[value]]))
+        (" ".join(str(row[place[name]]) for name in table.named_by), float(row[place[table.drawn]]))
         for row in table.rows
-        if isinstance(row[place[value]], int | float)
+        if isinstance(row[place[table.drawn]], int | float)
     ]
-    longest = max((number for _, number in bars), default=1.0) or 1.0
-    height = BAR_STEP * len(bars) + 30
-    width = LABEL_WIDTH + CHART_WIDTH + 80
+    if not bars:
+        return ""
+    left = max(LABEL_WIDTH, *(CHARACTER_WIDTH * len(name) + 12 for name, _ in bars))
+    lowest = min(0.0, *(amount for _, amount in bars))
+    scale = CHART_WIDTH / (max(0.0, *(amount for _, amount in bars)) - lowest or 1.0)
+    height, width = BAR_STEP * len(bars) + 30, left + CHART_WIDTH + 80
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         f'font-family="sans-serif" font-size="11">',
-        f'<text x="{LABEL_WIDTH}" y="14">{escape(table.name)}: {escape(value)}</text>',
+        f'<text x="{left:.0f}" y="14">{escape(table.name)}: {escape(table.drawn)}</text>',
     ]
     for number, (name, amount) in enumerate(bars):
         top = 22 + BAR_STEP * number
-        length = CHART_WIDTH * amount / longest
+        start, end = sorted((left - scale * lowest, left + scale * (amount - lowest)))
         parts += [
-            f'<text x="{LABEL_WIDTH - 6}" y="{top + 11}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{LABEL_WIDTH}" y="{top}" width="{length:.1f}" height="{BAR_HEIGHT}" '
+            f'<text x="{left - 6:.0f}" y="{top + 11}" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{start:.1f}" y="{top}" width="{end - start:.1f}" height="{BAR_HEIGHT}" '
             f'fill="#4878a8"/>',
-            f'<text x="{LABEL_WIDTH + length + 4:.1f}" y="{top + 11}">{shown(amount)}</text>',
+            f'<text x="{end + 4:.1f}" y="{top + 11}">{shown(amount)}</text>',
         ]
     return "\n".join([*parts, "</svg>", ""])
