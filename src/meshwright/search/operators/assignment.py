@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,20 +100,14 @@ def _likely(prices: OperatorPrices) -> IntArray:
     return found
 
 
-def assign(model: ModelGraph, known: Sequence[int] = ()) -> Assignment | None:
+def assign(model: ModelGraph) -> Assignment | None:
     """Return the best options within the memory of a device; None where none fit.
 
     Several bounds of what data-parallel messages show are tried, until one proves the best that
     was found. One option for all operators is among what is compared.
-
-    Parameters
-    ----------
-    known
-        Options that are compared as well, one for each node.
     """
     uniform = best_uniform(model)
     plans = [uniform] if uniform else []
-    plans += [model.price(tuple(known))] if known else []
     bound_s = 0.0
     for share in WINDOW_SHARES:
         assigned, lower_s = cheapest_fitting(model, share)
@@ -134,7 +127,7 @@ def cheapest_fitting(model: ModelGraph, window_share: float) -> tuple[Assigned |
     Memory for the work at hand is one figure for the whole model: it is left at its least for the
     bound, then raised to what the chosen options need until they fit.
     """
-    capacity = _capacity_bytes(model)
+    capacity = capacity_bytes(model)
     room, bound_s = room_bytes(model), float("inf")
     graph = model.graph(window_share)
     for _ in range(MOST_TRIES):
@@ -151,7 +144,7 @@ def cheapest_fitting(model: ModelGraph, window_share: float) -> tuple[Assigned |
 
 def best_uniform(model: ModelGraph) -> Assigned | None:
     """Return the best single option for all operators; None where none fits."""
-    capacity, equal = _capacity_bytes(model), model.graph().equal_nodes
+    capacity, equal = capacity_bytes(model), model.graph().equal_nodes
     time_s = np.sum([len(at) * load.time_s for load, at in equal], axis=0)
     held = np.sum([len(at) * load.num_bytes for load, at in equal], axis=0)
     fits = np.flatnonzero(held <= capacity)
@@ -183,13 +176,14 @@ def lower_bound_s(model: ModelGraph, enough_s: float = float("inf")) -> float:
     return bound_s
 
 
-def _capacity_bytes(model: ModelGraph) -> float:
+def capacity_bytes(model: ModelGraph) -> float:
+    """Return the memory of one device [bytes]."""
     return model.prices.problem.system.chip.main_memory.capacity_bytes
 
 
 def room_bytes(model: ModelGraph) -> float:
     """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
-    constants, capacity = model.prices.problem.calibration, _capacity_bytes(model)
+    constants, capacity = model.prices.problem.calibration, capacity_bytes(model)
     fixed = float(np.asarray(constants.communication_buffer_bytes))
     fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
     costs = (cost for piece in model.prices.costs for cost in piece)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshwright.pricing.problem import Problem
 from meshwright.search.operators.assignment import Assignment, assign, lower_bound_s, model_graph
@@ -23,6 +23,8 @@ PROVEN = 0.05
 """Gap above which the bound is worked out again with what resharding costs at least."""
 LITTLE = 0.01
 """Gain for which no further frame is looked at on shared links."""
+Levels = tuple[Assignment, Assignment]
+"""Alone on their links, and on shared ones."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Planned:
 def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
     start_s = time.perf_counter()
-    best: Planned | None = None
+    best: Levels | None = None
     frames: list[ModelGraph] = []
     for base in bases:
         model = model_graph(problem, base.frame, physical)
@@ -60,12 +62,12 @@ def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -
         best, frames = _over_frames(mine, best), frames + mine
     if best is None:
         return None
-    bound_s = min(_bound_s(frame, best.time_s) for frame in frames)
-    spent_s = time.perf_counter() - start_s
-    return replace(best, lower_bound_s=min(bound_s, best.time_s), search_s=spent_s)
+    found_s = best[1].assigned.total_s
+    bound_s = min(_bound_s(frame, found_s) for frame in frames)
+    return Planned(*best, min(bound_s, found_s), time.perf_counter() - start_s)
 
 
-def _over_frames(frames: Sequence[ModelGraph], best: Planned | None) -> Planned | None:
+def _over_frames(frames: Sequence[ModelGraph], best: Levels | None) -> Levels | None:
     """Return the best options of frames with the same layers, or what is known if it is faster.
 
     Those that are fastest alone come first; what can gain little more is left to the bound.
@@ -73,10 +75,12 @@ def _over_frames(frames: Sequence[ModelGraph], best: Planned | None) -> Planned 
     alone = [found for found in map(assign, frames) if found is not None]
     table: SharedTable | None = None
     for found in sorted(alone, key=lambda found: found.assigned.total_s):
-        enough_s = best.time_s / (1.0 + LITTLE) if best else float("inf")
+        known_s = best[1].assigned.total_s if best else float("inf")
+        enough_s = known_s / (1.0 + LITTLE)
         if found.assigned.total_s < enough_s:
             table = SharedTable(found, table)
-            best = _faster(best, Planned(found, on_demand(table, enough_s), 0.0, 0.0))
+            shared = on_demand(table, enough_s)
+            best = (found, shared) if shared.assigned.total_s < known_s else best
     return best
 
 
@@ -85,8 +89,3 @@ def _bound_s(frame: ModelGraph, found_s: float) -> float:
     enough_s = found_s / (1.0 + PROVEN)
     bound_s = lower_bound_s(frame, enough_s)
     return bound_s if bound_s >= enough_s else bound_with_moves_s(frame, enough_s)
-
-
-def _faster(first: Planned | None, second: Planned) -> Planned:
-    """Return the faster one of two plans; the second where there is no first."""
-    return first if first and first.time_s <= second.time_s else second

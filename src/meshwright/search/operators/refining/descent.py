@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from meshwright.search.operators.assignment import Assignment
+from meshwright.pricing.operators.price import Assigned
 from meshwright.search.operators.refining.alike import AlikeGraph, Chosen, alike_graph
 from meshwright.search.operators.refining.table import SharedTable
 
@@ -17,9 +17,15 @@ GAIN = 1e-9
 """Least share of the time that a change must save."""
 
 
-def descent(table: SharedTable) -> Assignment:
-    """Return choices on shared links that no change of neighbouring groups makes faster."""
-    best = table.price(table.start)
+def descent(table: SharedTable) -> Assigned:
+    """Return what a descent from level 1 comes to on shared links; level 1 if that is faster."""
+    start = table.price(table.start)
+    graph, chosen = local_best(table)
+    return table.better(start, graph.spread(chosen))
+
+
+def local_best(table: SharedTable) -> tuple[AlikeGraph, Chosen]:
+    """Return choices that no change of neighbouring groups makes faster, and what all cost then."""
     graph = alike_graph(table.model)
     chosen = graph.collapsed(table.start)
     table.learn(chosen)
@@ -31,10 +37,7 @@ def descent(table: SharedTable) -> Assignment:
         if table.knows(changed):
             chosen = changed
         table.learn(changed)
-    found = table.price(graph.spread(chosen))
-    fits = found.memory_bytes <= table.capacity_bytes
-    best = found if fits and found.total_s < best.total_s else best
-    return Assignment(table.model, best, 0.0)
+    return graph, chosen
 
 
 def best_change(graph: AlikeGraph, chosen: Chosen) -> Chosen | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.search.operators.assignment import Assignment
+from meshwright.pricing.operators.price import Assigned
 from meshwright.search.operators.refining.alike import AlikeGraph, Chosen, alike_graph
 from meshwright.search.operators.refining.table import SharedTable
 
@@ -20,10 +20,10 @@ NUM_RIVALS = 3
 """Individuals of whom the fittest becomes a parent."""
 
 
-def genetic(table: SharedTable, *, seed: int = 0) -> Assignment:
+def genetic(table: SharedTable, *, seed: int = 0) -> Assigned:
     """Return the fittest choices of the last generation, or those of level 1 if they are faster."""
     rng = np.random.default_rng(seed)
-    best = table.price(table.start)
+    start = table.price(table.start)
     graph = alike_graph(table.model)
     people = _first(graph, graph.collapsed(table.start), rng)
     for _ in range(NUM_GENERATIONS):
@@ -31,10 +31,7 @@ def genetic(table: SharedTable, *, seed: int = 0) -> Assignment:
         graph = alike_graph(table.model)
         people = _next(sorted(set(people), key=lambda person: fitness_s(graph, person)), graph, rng)
     fittest = min(people, key=lambda person: fitness_s(graph, person))
-    found = table.price(graph.spread(fittest))
-    fits = found.memory_bytes <= table.capacity_bytes
-    best = found if fits and found.total_s < best.total_s else best
-    return Assignment(table.model, best, 0.0)
+    return table.better(start, graph.spread(fittest))
 
 
 def fitness_s(graph: AlikeGraph, person: Chosen) -> float:

@@ -15,7 +15,12 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.operators.contended import Slowdown, slowdown_of, slowed_prices
 from meshwright.pricing.operators.price import Assigned, whole_params
-from meshwright.search.operators.assignment import Assignment, fastest_ways, graph_of
+from meshwright.search.operators.assignment import (
+    Assignment,
+    capacity_bytes,
+    fastest_ways,
+    graph_of,
+)
 from meshwright.search.operators.layers import ModelGraph
 from meshwright.strategy.strategy import Structure
 
@@ -56,11 +61,6 @@ class SharedTable:
         """Options whose messages have been laid on the links."""
         return len(self._slowdown)
 
-    @property
-    def capacity_bytes(self) -> float:
-        """Of the memory of one device [bytes]."""
-        return self.model.prices.problem.system.chip.main_memory.capacity_bytes
-
     def knows(self, options: Iterable[int]) -> bool:
         """Tell whether all of some options have been priced on shared links."""
         return all(int(self.model.rows[option]) in self._slowdown for option in options)
@@ -80,6 +80,12 @@ class SharedTable:
         """Return the price on shared links of one option for each node."""
         self.learn(choices)
         return self.model.price(choices)
+
+    def better(self, best: Assigned, choices: tuple[int, ...]) -> Assigned:
+        """Return the faster one of a plan and of other choices, if these fit."""
+        found = self.price(choices)
+        fits = found.memory_bytes <= capacity_bytes(self.model)
+        return found if fits and found.total_s < best.total_s else best
 
     def widen(self) -> bool:
         """Take in other ways to lay what turned out to be slow; tell whether there were any."""
