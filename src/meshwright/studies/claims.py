@@ -82,6 +82,11 @@ class Table:
     drawn: str
     """Column that the chart draws."""
 
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Rows with the names of their columns."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 def claim_lines(claims: Iterable[Claim]) -> Iterator[str]:
     """Yield each claim with its verdict, at most 100 columns wide."""

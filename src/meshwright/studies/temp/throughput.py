@@ -104,7 +104,7 @@ def throughput(*, with_hbm: bool) -> StudyResult:
     assumptions = ASSUMPTIONS if with_hbm else ASSUMPTIONS + "; HBM never slow"
     return StudyResult(
         lines=tuple(_lines(found, claims)),
-        data={"rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows]},
+        data={"rows": table.records},
         tables=(table,),
         claims=claims,
         assumptions=assumptions,

@@ -88,10 +88,7 @@ class Rings:
                 "",
                 *claim_lines(claims),
             ),
-            data={
-                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-                for table in tables
-            },
+            data={table.name: table.records for table in tables},
             tables=tables,
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; rounds: eight dies in a line, sub-tensors of 16 MB, no "

@@ -160,10 +160,7 @@ class SweetSpot:
                   for row in map(_best_row, curves)]  # fmt: skip
         return StudyResult(
             lines=(*lines, "", *claim_lines(claims)),
-            data={
-                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-                for table in tables
-            },
+            data={table.name: table.records for table in tables},
             tables=tables,
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; one layer: 12288 x 12288, forward, on one line of N dies, "

@@ -138,10 +138,7 @@ class TensorParallelism:
         ]
         return StudyResult(
             lines=(*lines, "", *claim_lines(claims)),
-            data={
-                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-                for table in tables
-            },
+            data={table.name: table.records for table in tables},
             tables=tables,
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; Megatron-1 with tp 8 and dp 4, one sequence in a "

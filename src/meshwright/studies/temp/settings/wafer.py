@@ -201,10 +201,7 @@ class WaferSettings:
         )
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={
-                table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-                for table in tables
-            },
+            data={table.name: table.records for table in tables},
             tables=tables,
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; models: {', '.join(MODELS)}; each setting holds for all "
