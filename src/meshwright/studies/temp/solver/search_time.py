@@ -79,16 +79,23 @@ def search_wafer(wafer: str) -> Searched:
     work = training(wafer, sequence_length=SEQUENCE_LENGTH, global_batch_size=GLOBAL_BATCH)
     problem = make_problem(MODEL, wafer, work, "uncalibrated")
     network = physical_network(problem)
-    found, search_s = _timed(lambda: plan_operators(problem, likely_bases(problem, 1), network))
+    found, search_s = timed(lambda: plan_operators(problem, likely_bases(problem, 1), network))
     assert found is not None
+    return Searched(wafer, found, search_s, *program_times(found))
+
+
+def program_times(found: Planned) -> tuple[float, float, bool]:
+    """Return the CPU seconds of exact choices and of the integer program on equal tables [s].
+
+    And whether both find the same optimum.
+    """
     model = found.level_one.model
     total = np.min([node.time_s for node in model.graph_nodes(0.0)], axis=0)
     rows = np.sort(np.argsort(total, kind="stable")[:NUM_PROGRAM_OPTIONS])
     graph = graph_of(model.every_way, model.rows[rows], model.resharding).graph()
-    best, choices_s = _timed(lambda: cheapest(graph))
-    solved, program_s = _timed(lambda: solve_program(graph, limit_s=PROGRAM_LIMIT_S))
-    is_same = abs(solved.time_s - best.value_s) <= 1e-6 * best.value_s
-    return Searched(wafer, found, search_s, choices_s, program_s, is_same)
+    best, choices_s = timed(lambda: cheapest(graph))
+    solved, program_s = timed(lambda: solve_program(graph, limit_s=PROGRAM_LIMIT_S))
+    return choices_s, program_s, abs(solved.time_s - best.value_s) <= 1e-6 * best.value_s
 
 
 def _row(one: Searched) -> tuple[object, ...]:
@@ -143,7 +150,8 @@ def bracket(seconds: float) -> str:
     return f"over {BRACKETS_S[-1]:.0f} s" if above is None else f"under {above:.0f} s"
 
 
-def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """Return what a piece of work gives, and its CPU seconds."""
     start_s = time.process_time()
     result = work()
     return result, time.process_time() - start_s
