@@ -100,6 +100,7 @@ def test_an_interrupt_leaves_what_was_compared(monkeypatch):
     assert [entry.recipe for entry in found.entries] == ["meshwright"]
 
 
+@pytest.mark.slow
 def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
     from meshwright.planner import comparing
 

@@ -36,6 +36,7 @@ def test_parts_sum_to_the_energy(free):
     assert free.tokens_per_j == pytest.approx(tokens / free.energy_j, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_plan_below_a_cap_draws_no_more_and_has_a_proof(free):
     cap_w = ALL_W + 0.5 * (free.power_w - ALL_W)
     found = plan(*asked(max_power_w=cap_w))
@@ -101,6 +102,7 @@ def test_options_of_the_command_line(capsys):
     assert "tokens/J: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_cap_stays_in_the_plan():
     question = asked(max_device_power_w=400.0)
     found = plan(*question)

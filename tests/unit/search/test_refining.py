@@ -70,6 +70,7 @@ def test_methods_start_from_level_one_and_stay_above_the_bound(method, alone):
     assert priced is None or priced.total_s == pytest.approx(found.total_s)
 
 
+@pytest.mark.slow
 def test_the_same_seed_finds_the_same(alone):
     one, other = (genetic(SharedTable(alone), seed=3) for _ in range(2))
     assert one.options == other.options

@@ -21,6 +21,7 @@ def rows():
 
 
 @pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.slow
 def test_rows_come_from_their_seed_again(rows, which):
     number = int(np.unique(rows.group)[-1 if which else 0])
     shipped = rows.take(np.flatnonzero(rows.group == number)[:3])
