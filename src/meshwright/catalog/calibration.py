@@ -17,6 +17,8 @@ from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file
 from meshwright.spec.provenance import Provenance, Source
 
 GENERIC = "generic"
+DEFAULT = "uncalibrated"
+"""The calibration that is used where none is named."""
 
 
 def _type_of(constant: str) -> Any:

@@ -79,6 +79,7 @@ COMMANDS: CommandTable = {
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
     "show": SHOW,
     "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
+    "validate": Command("predictions held against measurements, yours or published", "validate"),
     "study": Command("rebuild a published figure or question", "study"),
 }
 

@@ -1,0 +1,34 @@
+"""``meshwright validate``: predictions held against published measurements, or one's own."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the measurements and the constants."""
+    parser.add_argument(
+        "--measurements", metavar="FILE", help="rows of one's own (JSON array; the published ones)"
+    )
+    parser.add_argument(
+        "--calibration", metavar="NAME", help="constants of the cost model: a name or a YAML file"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict each row and print the errors; 3 where no row could be predicted."""
+    from pathlib import Path
+
+    from meshwright.catalog.calibration import DEFAULT
+    from meshwright.cli.output import show
+    from meshwright.validation.outcome import Validation, validation_data, validation_lines
+    from meshwright.validation.predictions import predict
+    from meshwright.validation.rows import read_rows
+    from meshwright.validation.table import published_rows
+
+    path = args.measurements
+    rows = published_rows() if path is None else read_rows(Path(path))
+    calibration = args.calibration or DEFAULT
+    found = Validation(tuple(predict(rows, calibration)), calibration)
+    show(validation_lines(found), validation_data(found) if args.json else None, args.json)
+    return 0 if found.overall.rows_used else 3
