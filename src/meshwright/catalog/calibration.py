@@ -30,6 +30,8 @@ def _type_of(constant: str) -> Any:
     if constant.endswith(("_efficiency", "_hours")):
         highest = 1.0 if constant.endswith("_efficiency") else None
         return Annotated[float, Field(gt=0, le=highest)]
+    if constant.endswith("_factor"):
+        return Annotated[float, Field(ge=1)]
     return Annotated[float, Field(ge=0, lt=1)]
 
 

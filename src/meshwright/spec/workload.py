@@ -44,6 +44,14 @@ class SoftwareStack(Declaration):
 
     framework: Literal["megatron", "torchtitan", "deepspeed", "maxtext", "generic"] = "generic"
     flash_attention: bool = True
+    attention_kernels: Literal["native", "portable"] = "native"
+    """Written for the chip (cuDNN, FlashAttention-2 on Ampere), or not (FlashAttention-2 on Hopper,
+    FlashAttention-1, Triton)."""
+    eager: bool = False
+    """Each elementwise operator is a kernel of its own; otherwise a library or a compiler fuses."""
+    selective_recompute: Literal["attention", "half_of_products"] = "attention"
+    """What selective recomputation repeats: the attention core, or every second product and all
+    elementwise operators, but not the core."""
     dropout: bool = False
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""

@@ -28,6 +28,9 @@ class Framework:
     """Data-parallel collectives run beside computation."""
     async_tensor_parallel: bool = False
     compiled: bool = False
+    eager: bool = False
+    attention_kernels: str = "native"
+    selective_recompute: str = "attention"
     cuda_graphs: bool = False
     dropout: bool = False
     reshards: bool = True
@@ -55,10 +58,12 @@ DEEPSPEED = Framework(
 )  # fmt: skip
 LLM_FOUNDRY = Framework(
     "llm-foundry", "generic", "fsdp-mixed", "fsdp-mixed", 3, False, True, "none", True,
+    eager=True, attention_kernels="portable",
     why="llm-foundry with FSDP FULL_SHARD: bf16 parameters and FP32 reductions (mode DEFAULT)",
 )  # fmt: skip
 TORCHTITAN = Framework(
     "torchtitan", "torchtitan", "fsdp-mixed", "fsdp-mixed", 3, True, True, "selective", True,
+    eager=True, attention_kernels="portable", selective_recompute="half_of_products",
     why="torchtitan: FSDP2, FP32 reductions, selective checkpoints, sequence parallelism with tp",
 )  # fmt: skip
 MAXTEXT = Framework(
@@ -67,17 +72,10 @@ MAXTEXT = Framework(
     why="MaxText: sharded by XLA, compiled steps, bf16 gradients, flash attention kernels",
 )  # fmt: skip
 FSDP = Framework(
-    "fsdp",
-    "generic",
-    "fsdp-mixed",
-    "fsdp-mixed",
-    3,
-    True,
-    True,
-    "none",
-    True,
+    "fsdp", "generic", "fsdp-mixed", "fsdp-mixed", 3, True, True, "none", True,
+    eager=True, attention_kernels="portable",
     why="PyTorch FSDP where nothing else is known",
-)
+)  # fmt: skip
 
 FRAMEWORKS = (MEGATRON_LM, NEMO, DEEPSPEED, LLM_FOUNDRY, TORCHTITAN, MAXTEXT, FSDP)
 

@@ -220,6 +220,9 @@ def _workload(
                 "dropout": framework.dropout,
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
+                "eager": framework.eager and not compiled,
+                "attention_kernels": framework.attention_kernels,
+                "selective_recompute": framework.selective_recompute,
                 "async_tensor_parallel": _async_tp(row, framework),
             }
         ),

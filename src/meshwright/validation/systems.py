@@ -120,10 +120,17 @@ def _with_stated_network(system: SystemSpec, hardware: HardwareFields, chip: str
 
 
 def _domain_size(hardware: HardwareFields, chip: str, standard: int) -> int:
-    """Return the chips of one fast domain."""
+    """Return the chips of one fast domain.
+
+    A job of several racks takes equally many chips of each: 64 of 72 where it has 256.
+    """
     named = _DOMAIN.search(hardware.intra_node or "")
+    standard = int(named[1]) if named else standard
+    chips = hardware.chips or standard
+    if chip in _HOSTS_PER_DOMAIN_CHIPS and chips > standard and chips % standard:
+        return next(size for size in range(standard, 0, -1) if chips % size == 0)
     if named:
-        return int(named[1])
+        return standard
     if hardware.chips_per_node is None or chip in _HOSTS_PER_DOMAIN_CHIPS:
         return standard
     return hardware.chips_per_node
