@@ -83,4 +83,8 @@ def make_engine(
         num_cores=float(chip.num_cores or 1),
         activation_bytes=BYTES_OF[precision.activation],
         matmul_word_bytes=BYTES_OF[precision.matmul],
+        vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
+        grouped_efficiency=calibration.grouped_matmul_efficiency,
+        expert_passes=calibration.expert_traffic_factor,
+        adds_gradients_apart=not software.fused_gradient_accumulation,
     )

@@ -28,6 +28,10 @@ class CalibrationOf(Generic[Num]):
     """The same backward."""
     portable_attention_efficiency: Num
     """Share of both that kernels reach which were not written for the chip."""
+    grouped_matmul_efficiency: Num
+    """Share of the sustained rate that the products of many small experts reach."""
+    expert_traffic_factor: Num
+    """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: Num

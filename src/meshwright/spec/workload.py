@@ -52,6 +52,8 @@ class SoftwareStack(Declaration):
     selective_recompute: Literal["attention", "half_of_products"] = "attention"
     """What selective recomputation repeats: the attention core, or every second product and all
     elementwise operators, but not the core."""
+    fused_gradient_accumulation: bool = True
+    """Products of weight gradients add to what is there; otherwise a pass of its own does."""
     dropout: bool = False
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""

@@ -30,7 +30,9 @@ class Framework:
     compiled: bool = False
     eager: bool = False
     attention_kernels: str = "native"
+    """``flash-2`` is native to Ampere alone."""
     selective_recompute: str = "attention"
+    fused_gradient_accumulation: bool = True
     cuda_graphs: bool = False
     dropout: bool = False
     reshards: bool = True
@@ -52,7 +54,7 @@ NEMO = Framework(
 )  # fmt: skip
 DEEPSPEED = Framework(
     "deepspeed", "deepspeed", "deepspeed-adam", "megatron-adam", 1, False, False, "none", False,
-    dropout=False,
+    fused_gradient_accumulation=False,
     why="Megatron-DeepSpeed: ZeRO 1 under pipelines, reduced after the backward pass; FP32 "
     "accumulation in bf16",
 )  # fmt: skip
@@ -63,7 +65,7 @@ LLM_FOUNDRY = Framework(
 )  # fmt: skip
 TORCHTITAN = Framework(
     "torchtitan", "torchtitan", "fsdp-mixed", "fsdp-mixed", 3, True, True, "selective", True,
-    eager=True, attention_kernels="portable", selective_recompute="half_of_products",
+    eager=True, attention_kernels="flash-2", selective_recompute="half_of_products",
     why="torchtitan: FSDP2, FP32 reductions, selective checkpoints, sequence parallelism with tp",
 )  # fmt: skip
 MAXTEXT = Framework(
@@ -73,7 +75,7 @@ MAXTEXT = Framework(
 )  # fmt: skip
 FSDP = Framework(
     "fsdp", "generic", "fsdp-mixed", "fsdp-mixed", 3, True, True, "none", True,
-    eager=True, attention_kernels="portable",
+    eager=True, attention_kernels="flash-2",
     why="PyTorch FSDP where nothing else is known",
 )  # fmt: skip
 

@@ -165,6 +165,9 @@ def recompute_of(text: str | None, framework: Framework) -> Recompute:
 def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     """Return the types of a row, from the words of its source.
 
+    Products with one scale for each row run on the slow accumulators of the first such kernels,
+    which reach the 16-bit rate.
+
     Raises
     ------
     RefusedError
@@ -178,7 +181,9 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     elif re.fullmatch(r"(fp|tf|float)32", words.strip()):
         activation = "fp32"
     matmul: DType = activation
-    if re.search(r"fp4|float4", words):
+    if "rowwise" in words:
+        matmul = activation
+    elif re.search(r"fp4|float4", words):
         matmul = "fp4"
     elif re.search(r"fp8|float8", words):
         matmul = "fp8"
@@ -220,13 +225,21 @@ def _workload(
                 "dropout": framework.dropout,
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
+                "fused_gradient_accumulation": framework.fused_gradient_accumulation,
                 "eager": framework.eager and not compiled,
-                "attention_kernels": framework.attention_kernels,
+                "attention_kernels": _attention_kernels(framework, chip),
                 "selective_recompute": framework.selective_recompute,
                 "async_tensor_parallel": _async_tp(row, framework),
             }
         ),
     )
+
+
+def _attention_kernels(framework: Framework, chip: ChipSpec) -> str:
+    """Return whether the attention kernels of a framework were written for a chip."""
+    if framework.attention_kernels != "flash-2":
+        return framework.attention_kernels
+    return "native" if chip.family == "ampere" else "portable"
 
 
 def _strategy(row: Row, degrees: Degrees) -> Strategy:
