@@ -11,7 +11,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measurements", metavar="FILE", help="rows of one's own (JSON array; the published ones)"
     )
     parser.add_argument(
-        "--calibration", metavar="NAME", help="constants of the cost model: a name or a YAML file"
+        "--calibration",
+        metavar="NAME",
+        default="calibrated",
+        help="constants of the cost model: a name or a YAML file (calibrated)",
     )
 
 
@@ -19,7 +22,6 @@ def run(args: argparse.Namespace) -> int:
     """Predict each row and print the errors; 3 where no row could be predicted."""
     from pathlib import Path
 
-    from meshwright.catalog.calibration import DEFAULT
     from meshwright.cli.output import show
     from meshwright.validation.outcome import Validation, validation_data, validation_lines
     from meshwright.validation.predictions import predict
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     path = args.measurements
     rows = published_rows() if path is None else read_rows(Path(path))
-    calibration = args.calibration or DEFAULT
+    calibration = args.calibration
     found = Validation(tuple(predict(rows, calibration)), calibration)
     show(validation_lines(found), validation_data(found) if args.json else None, args.json)
     return 0 if found.overall.rows_used else 3

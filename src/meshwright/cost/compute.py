@@ -11,7 +11,6 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 
-
 ALIGNED_WORDS = 8
 """Matrix units take operands whose rows are multiples of so many 16-bit words."""
 UNALIGNED_SHARE = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -37,7 +37,7 @@ class OpSums:
     everything: OpCost
     attention: OpCost
     matmul_forward_s: Any
-    selected: OpCost = OpCost()
+    selected: OpCost = field(default_factory=OpCost)
     """What selective recomputation repeats."""
 
     def again(self, recompute: Recompute) -> OpCost:

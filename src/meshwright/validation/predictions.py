@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import larger
 from meshwright.base.errors import MeshwrightError
+from meshwright.catalog.calibration import fit_record
 from meshwright.cost.step import TIME_PARTS
 from meshwright.pricing.price import Priced, price_one
 from meshwright.validation.measured import has_measurement, measured_tokens_per_s
@@ -49,8 +50,23 @@ class Prediction:
 
 
 def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
-    """Return the prediction of each row, or the reason for which there is none."""
-    return [_predicted(row, calibration) for row in rows]
+    """Return the prediction of each row, or the reason for which there is none.
+
+    Where the calibration was fitted, each has the interval in which four of five rows lay whose
+    source was left out of the fit.
+    """
+    record = fit_record(calibration)
+    tails = record.interval if record else None
+    return [_with_interval(_predicted(row, calibration), tails) for row in rows]
+
+
+def _with_interval(entry: Prediction, tails: tuple[float, float] | None) -> Prediction:
+    """Return a prediction with its interval; ``tails`` are of ln(predicted / measured)."""
+    middle = entry.predicted_tokens_per_s
+    if tails is None or middle is None:
+        return entry
+    low, high = (float(middle * np.exp(-tail)) for tail in reversed(tails))
+    return replace(entry, interval=(low, high))
 
 
 def _predicted(row: Row, calibration: str) -> Prediction:
