@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from meshwright.cli.reading import output_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshwright.validation.outcome import Validation
+    from meshwright.validation.rows import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="calibrated",
         help="constants of the cost model: a name or a YAML file (calibrated)",
+    )
+    parser.add_argument(
+        "--document", metavar="FILE.md", help="write tables there, and a picture beside it"
     )
 
 
@@ -32,5 +45,21 @@ def run(args: argparse.Namespace) -> int:
     rows = published_rows() if path is None else read_rows(Path(path))
     calibration = args.calibration
     found = Validation(tuple(predict(rows, calibration)), calibration)
+    if args.document is not None:
+        _write(output_file("--document", args.document), found, rows)
     show(validation_lines(found), validation_data(found) if args.json else None, args.json)
     return 0 if found.overall.rows_used else 3
+
+
+def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
+    """Write the document, and the picture of the same name."""
+    from meshwright.catalog.calibration import fit_record
+    from meshwright.cli.output import write_whole
+    from meshwright.validation.document import document_text, picture_svg
+    from meshwright.validation.outcome import Validation
+    from meshwright.validation.predictions import predict
+
+    before = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
+    picture = path.with_suffix(".svg")
+    write_whole(path, document_text(found, before, fit_record(found.calibration), picture.name))
+    write_whole(picture, picture_svg(found.predictions))

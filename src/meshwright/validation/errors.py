@@ -180,11 +180,13 @@ def _spearman_of_sweeps(predictions: Iterable[Prediction]) -> float | None:
     for entry in predictions:
         if entry.log_error is not None:
             hardware = entry.row.hardware
-            key = (entry.row.group, entry.row.model.name, hardware.chip, hardware.chips)
+            named = entry.row.model.name, entry.row.task
+            key = (entry.row.group, *named, hardware.chip, hardware.chips)
             sweeps[key].append(entry)
     found, weights = [], []
     for rows in sweeps.values():
-        correlation = _spearman(rows) if len(rows) >= FEWEST_IN_SWEEP else None
+        distinct = {(_question_key(row), _plan_key(row)) for row in rows}
+        correlation = _spearman(rows) if len(distinct) >= FEWEST_IN_SWEEP else None
         if correlation is not None:
             found.append(correlation)
             weights.append(float(len(rows)))

@@ -18,6 +18,7 @@ from meshwright.validation.errors import (
     noise_of,
 )
 from meshwright.validation.predictions import Prediction
+from meshwright.validation.refusals import Reason
 
 NUM_WORST = 8
 
@@ -70,7 +71,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
 
 def validation_lines(found: Validation) -> Iterator[str]:
     """Yield the errors by source, the families, the worst rows and the refusals."""
-    headline = _percent(found.median_of_medians)
+    headline = percent(found.median_of_medians)
     yield f"median over sources of the median error: {headline}   ({found.calibration} constants)"
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
     yield ""
@@ -98,10 +99,10 @@ def _error_line(name: str, errors: Errors, noise: float | None) -> str:
     shown = name if len(name) < 20 else f"{name[:16]}..."
     ranks = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
     return (
-        f"{shown:<20}{errors.rows:>5}{errors.rows_used:>5}{_percent(errors.median_abs_log_error):>8}"
-        f"{_percent(errors.p90_abs_log_error):>8}{_percent(errors.bias_log, sign=True):>8}"
-        f"{_percent(noise):>7}{_percent(errors.memory_median_abs_error):>8}"
-        f"{errors.false_fits:>6}{errors.false_ooms:>6}{ranks:>7}{_percent(errors.regret_mean):>8}"
+        f"{shown:<20}{errors.rows:>5}{errors.rows_used:>5}{percent(errors.median_abs_log_error):>8}"
+        f"{percent(errors.p90_abs_log_error):>8}{percent(errors.bias_log, sign=True):>8}"
+        f"{percent(noise):>7}{percent(errors.memory_median_abs_error):>8}"
+        f"{errors.false_fits:>6}{errors.false_ooms:>6}{ranks:>7}{percent(errors.regret_mean):>8}"
     )
 
 
@@ -121,16 +122,28 @@ def _family_lines(families: Sequence[Family]) -> Iterator[str]:
 
 def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield the rows of the largest error."""
-    known = [(abs(entry.log_error), entry) for entry in predictions if entry.log_error is not None]
-    if not known:
+    found = worst(predictions, NUM_WORST)
+    if not found:
         return
     yield "worst rows"
-    for _, entry in sorted(known, key=lambda pair: -pair[0])[:NUM_WORST]:
+    for entry in found:
         yield (
-            f"  {_percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
+            f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
             f"{entry.row.model.name or '':<18} {_plan_text(entry)}"
         )[:100]
     yield ""
+
+
+def worst(predictions: Sequence[Prediction], number: int) -> list[Prediction]:
+    """Return the rows of the largest error, the worst first."""
+    known = [entry for entry in predictions if entry.log_error is not None]
+    return sorted(known, key=lambda entry: -abs(entry.log_error or 0.0))[:number]
+
+
+def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]]:
+    """Return how many rows are refused for each reason, the most frequent first."""
+    refused = (entry.refused for entry in predictions)
+    return Counter(reason for reason in refused if reason is not None).most_common()
 
 
 def _plan_text(entry: Prediction) -> str:
@@ -143,15 +156,15 @@ def _plan_text(entry: Prediction) -> str:
 
 def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield how many rows are refused for which reason, with one of them."""
-    counts = Counter(entry.refused for entry in predictions if entry.refused is not None)
+    counts = refusal_counts(predictions)
     if counts:
         yield "refused"
-    for reason, number in counts.most_common():
+    for reason, number in counts:
         first = next(entry for entry in predictions if entry.refused is reason)
         yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:100]
 
 
-def _percent(value: float | None, *, sign: bool = False) -> str:
+def percent(value: float | None, *, sign: bool = False) -> str:
     """Return a share in per cent."""
     if value is None:
         return "-"
