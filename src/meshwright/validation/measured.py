@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from meshwright.cost.engine import stated_rate
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.validation.questions import Question
@@ -19,7 +20,7 @@ def has_measurement(row: Row) -> bool:
     found = row.measured
     figures = (
         found.iteration_time_s, found.tokens_per_s, found.tokens_per_s_per_chip,
-        found.samples_per_s, found.tflops_per_chip, found.memory_bytes_per_chip,
+        found.samples_per_s, found.tflops_per_chip, found.mfu, found.memory_bytes_per_chip,
     )  # fmt: skip
     return row.task == "oom" or any(figure is not None for figure in figures)
 
@@ -36,10 +37,13 @@ def measured_tokens_per_s(question: Question) -> float | None:
         return work.tokens_per_step / found.iteration_time_s
     if found.samples_per_s is not None:
         return found.samples_per_s * work.sequence_length
-    flops = counted_flops_per_token(question)
-    if found.tflops_per_chip is None or flops is None:
+    flops, rate = counted_flops_per_token(question), found.tflops_per_chip
+    if rate is None and found.mfu is not None:
+        peak = stated_rate(question.problem.system.chip, work.precision.activation)
+        rate = found.mfu * peak / 1e12
+    if rate is None or flops is None:
         return None
-    return found.tflops_per_chip * 1e12 * chips / flops
+    return rate * 1e12 * chips / flops
 
 
 def counted_flops_per_token(question: Question) -> float | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from meshwright.catalog.models import load_model, model_names
 from meshwright.spec.model import (
@@ -17,6 +21,7 @@ from meshwright.validation.frameworks import LLM_FOUNDRY, MAXTEXT, Framework
 from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import ModelFields, Row
 
+_CONFIGURATIONS = Path(__file__).parent / "data" / "models.json"
 _SIZE_AT_END = re.compile(r"\d+b")
 _OTHER_NAMES = {"llama270b": "llama2-70b"}
 
@@ -40,11 +45,28 @@ def model_of(row: Row, framework: Framework) -> ModelSpec:
         if known.learned_positions and stated.seq:
             changes["learned_positions"] = max(known.learned_positions, stated.seq)
         return known.model_copy(update=changes)
+    if stated.layers is None:
+        stated = replace(stated, **public_dims(stated.name or ""))
     needed = {"layers": stated.layers, "hidden": stated.hidden, "heads": stated.heads}
     missing = [name for name, value in (needed | {"vocab": stated.vocab}).items() if not value]
     if missing:
         raise RefusedError(Reason.DIMS, f"{', '.join(missing)} of {stated.name or 'the model'}")
     return _built(stated, framework)
+
+
+def public_dims(name: str) -> dict[str, Any]:
+    """Return the dims of a public training configuration by its name, with their source left out.
+
+    They are no models of the catalog: nobody published weights of them.
+    """
+    found = _configurations().get(_plain(name), {})
+    return {key: value for key, value in found.items() if key != "dims_source"}
+
+
+@cache
+def _configurations() -> dict[str, dict[str, Any]]:
+    content = json.loads(_CONFIGURATIONS.read_text(encoding="utf-8"))
+    return {_plain(name): dims for name, dims in content.items()}
 
 
 @cache

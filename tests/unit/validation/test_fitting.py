@@ -14,7 +14,7 @@ from meshwright.validation.predictions import predict
 from meshwright.validation.table import published_rows
 
 KEYS = keys_of(["ampere"])
-TRUE = {"matmul_sustained_efficiency": 0.75, "eager_traffic_factor": 3.0}
+TRUE = {"matmul_sustained_efficiency": 0.85, "eager_traffic_factor": 2.4}
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def fitted(rows):
 
 
 def test_made_rows_are_met(fitted):
-    assert np.median(np.abs(fitted.errors)) < 0.01
+    assert np.median(np.abs(fitted.errors)) < 0.02
     value = dict(zip([k.free.name for k in fitted.keys], np.exp(fitted.values), strict=True))
-    assert value["matmul_sustained_efficiency"] == pytest.approx(0.75, rel=0.05)
+    assert value["matmul_sustained_efficiency"] == pytest.approx(0.85, rel=0.04)
 
 
 def test_each_source_is_left_out_once(fitted):
@@ -63,7 +63,7 @@ def test_a_written_calibration_is_read(fitted, tmp_path):
     assert ampere.is_calibrated
     assert not other.is_calibrated
     assert "gaudi" in other.source
-    assert ampere.matmul_sustained_efficiency == pytest.approx(0.75, rel=0.05)
+    assert ampere.matmul_sustained_efficiency == pytest.approx(0.85, rel=0.04)
     assert other.matmul_efficiency == load_calibration("gaudi").matmul_efficiency
     assert fit_record(str(path)).num_rows == len(fitted.errors)
     assert all(len(line) <= 100 for line in fit_lines(fitted))
