@@ -217,7 +217,7 @@ def offload_step_s(
 
 def step_time(
     pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Any, offload: Exposure,
-    *, sigma: Any, jitter: Any,
+    *, sigma: Any, jitter: Any, sharded_sigma: Any = None,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
 
@@ -227,6 +227,8 @@ def step_time(
         Data-parallel communication and host traffic of one step, shown and hidden [s].
     sigma
         Share by which computation slows under communication [1].
+    sharded_sigma
+        The same under data-parallel transfers of each micro-batch; None: as all others [1].
     jitter
         What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
@@ -234,6 +236,8 @@ def step_time(
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
     slowdown = slowdown_s(hidden_s, window_s, sigma)
+    if sharded_sigma is not None:
+        slowdown = slowdown + slowdown_s(data_parallel.hidden_s, window_s, sharded_sigma - sigma)
     before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
     return StepTime(
         **{name: getattr(pipeline, name) for name in PIPELINE_PARTS},

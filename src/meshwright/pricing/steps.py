@@ -175,9 +175,13 @@ def step_times(
             heaviest, shards, price.pipeline, structure, optimizer,
             host_of(problem).bandwidth_bytes_per_s,
         )  # fmt: skip
+    software = problem.workload.software
+    is_sharded = structure.zero_stage == 3 and not software.schedules_whole_steps
+    sharded_sigma = problem.calibration.sharded_overlap_slowdown if is_sharded else None
     return step_time(
         price.pipeline, synced, optimizer_s, offloaded,
         sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+        sharded_sigma=sharded_sigma,
     )  # fmt: skip
 
 

@@ -66,6 +66,11 @@ class SoftwareStack(Declaration):
     fused_loss: bool = False
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
 
+    @property
+    def schedules_whole_steps(self) -> bool:
+        """Whether one compiler places all transfers of a step among its kernels: XLA."""
+        return self.framework == "maxtext"
+
 
 class Training(Declaration):
     """Training: one optimizer step on a global batch."""

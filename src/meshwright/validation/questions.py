@@ -203,7 +203,10 @@ def _optimizer(row: Row, framework: Framework) -> OptimizerPreset:
         name = "fsdp-mixed-bf16-reduce"
     if row.parallelism.fsdp and framework.zero_stage < 3:
         name = "fsdp-mixed-bf16-reduce"
-    return load_optimizer(name)
+    preset = load_optimizer(name)
+    if re.search(r"fp8 all-?gather", words):
+        return preset.model_copy(update={"gathered_weight_bytes_per_param": 1.0})
+    return preset
 
 
 def _workload(
