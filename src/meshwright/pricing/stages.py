@@ -177,7 +177,10 @@ def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: Strategy
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    whole = problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    if problem.workload.software.scatters_sends and not structure.sequence_parallel:
+        return whole / strategy.tp
+    return whole
 
 
 def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:

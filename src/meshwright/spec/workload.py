@@ -54,6 +54,11 @@ class SoftwareStack(Declaration):
     elementwise operators, but not the core."""
     fused_gradient_accumulation: bool = True
     """Products of weight gradients add to what is there; otherwise a pass of its own does."""
+    scatters_sends: bool = False
+    """Each rank of tp sends its part of what passes between stages; the receivers gather it.
+
+    Source: Narayanan et al. 2021, section 4.1.
+    """
     dropout: bool = False
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""
