@@ -30,6 +30,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gb/s|gbps|gb?it/s|gbit)", re.IGNORECASE)
 _COUNT = re.compile(r"(\d+)\s*(?:x|links?|nics?|rails?)\b", re.IGNORECASE)
 _GENERATIONS = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "omni-path": 100.0}
 """Gb/s of one port, one direction."""
+_LINKS = re.compile(r"(\d+)\s*(?:inter-?gpu connects?|nvlinks?)\b", re.IGNORECASE)
 _DOMAIN = re.compile(r"nvl\s*(\d+)", re.IGNORECASE)
 _HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
 """Chips whose fast domain spans several hosts."""
@@ -115,6 +116,7 @@ def _with_stated_network(system: SystemSpec, hardware: HardwareFields, chip: str
         levels = [levels[0].model_copy(update={"size": min(in_host, system.num_devices)})]
         hosts = -(-system.num_devices // in_host)
         outer = tuple(o.model_copy(update={"size": hosts}) for o in outer[:1] if hosts > 1)
+    levels[0] = _with_links(levels[0], hardware.intra_node or "")
     levels += [_with_rate(level, hardware, in_host) for level in outer]
     return system.model_copy(update={"levels": tuple(levels)})
 
@@ -134,6 +136,14 @@ def _domain_size(hardware: HardwareFields, chip: str, standard: int) -> int:
     if hardware.chips_per_node is None or chip in _HOSTS_PER_DOMAIN_CHIPS:
         return standard
     return hardware.chips_per_node
+
+
+def _with_links(level: NetworkLevel, text: str) -> NetworkLevel:
+    """Return the level inside a host with as many links for each chip as are stated."""
+    stated = _LINKS.search(text)
+    if stated is None or not 0 < int(stated[1]) < level.links_per_device:
+        return level
+    return level.model_copy(update={"links_per_device": float(stated[1])})
 
 
 def _with_rate(level: NetworkLevel, hardware: HardwareFields, chips_per_host: int) -> NetworkLevel:

@@ -151,3 +151,13 @@ def test_words_for_recomputation_and_precision():
     assert precision_of("FP8-MX", chip).matmul == "fp8"
     assert precision_of("fp16", chip).activation == "fp16"
     assert precision_of("bfloat16", chip).activation == "bf16"
+
+
+def test_links_inside_a_host_are_as_stated():
+    stated = HardwareFields(
+        chip_id="A100 SXM 80GB", chips=16, intra_node="NVLink, 4 inter-GPU connects"
+    )
+    assert system_of(stated).levels[0].links_per_device == 4
+    assert system_of(HardwareFields(chip_id="A100 SXM 80GB", chips=16)).levels[
+        0
+    ].links_per_device == (12)
