@@ -172,6 +172,20 @@ def _norm_s(links: DataParallelLinks) -> Any:
     return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
 
 
+def sharding_copies_s(
+    state: StageState, pipeline: PipelineCost, structure: Structure, memory_bytes_per_s: Any
+) -> Any:
+    """Return the seconds in which full sharding copies in a step, where no compiler removes it.
+
+    Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
+    lays out gradients for the scatter (2 in, 4 out).
+    Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
+    """
+    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0
+    params = state.dense_params + state.expert_params
+    return pipeline.num_micro_batches * params * per_param / memory_bytes_per_s
+
+
 def optimizer_step_s(
     state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset,
     memory_bytes_per_s: Any,
@@ -217,7 +231,7 @@ def offload_step_s(
 
 def step_time(
     pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Any, offload: Exposure,
-    *, sigma: Any, jitter: Any, sharded_sigma: Any = None,
+    *, sigma: Any, jitter: Any,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
 
@@ -227,8 +241,6 @@ def step_time(
         Data-parallel communication and host traffic of one step, shown and hidden [s].
     sigma
         Share by which computation slows under communication [1].
-    sharded_sigma
-        The same under data-parallel transfers of each micro-batch; None: as all others [1].
     jitter
         What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
@@ -236,8 +248,6 @@ def step_time(
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
     slowdown = slowdown_s(hidden_s, window_s, sigma)
-    if sharded_sigma is not None:
-        slowdown = slowdown + slowdown_s(data_parallel.hidden_s, window_s, sharded_sigma - sigma)
     before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
     return StepTime(
         **{name: getattr(pipeline, name) for name in PIPELINE_PARTS},

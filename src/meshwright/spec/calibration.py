@@ -44,9 +44,6 @@ class CalibrationOf(Generic[Num]):
     """How many times the bytes of fused elementwise operators single ones move."""
     overlap_slowdown: Num
     """Computation under communication takes this much longer, as a fraction."""
-    sharded_overlap_slowdown: Num
-    """The same under weights that are gathered, and gradients that are scattered, for each
-    micro-batch, where no compiler places them in the step: with the copies around them."""
     launch_s: Num
     """Time between kernels that are launched one by one; recorded graphs have none."""
     collective_launch_s: Num

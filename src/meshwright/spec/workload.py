@@ -72,9 +72,9 @@ class SoftwareStack(Declaration):
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
 
     @property
-    def schedules_whole_steps(self) -> bool:
-        """Whether one compiler places all transfers of a step among its kernels: XLA."""
-        return self.framework == "maxtext"
+    def copies_shards(self) -> bool:
+        """Whether full sharding fills and empties its buffers by copies, as PyTorch does."""
+        return self.eager or self.framework == "torchtitan"
 
 
 class Training(Declaration):

@@ -35,7 +35,6 @@ FREE = (
     Free("elementwise_efficiency", 0.75, 0.15, 0.4, 0.95),
     Free("slow_network_efficiency", 0.8, 0.2, 0.3, 0.98),
     Free("overlap_slowdown", 0.189, 0.5, 0.01, 0.6),
-    Free("sharded_overlap_slowdown", 0.3, 0.7, 0.01, 0.95),
     Free("jitter", 0.01, 0.7, 0.001, 0.05),
 )
 """Constants of a family of chips first, then those that all families share."""
