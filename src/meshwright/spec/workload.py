@@ -54,6 +54,8 @@ class SoftwareStack(Declaration):
     elementwise operators, but not the core."""
     fused_gradient_accumulation: bool = True
     """Products of weight gradients add to what is there; otherwise a pass of its own does."""
+    overlaps_sends: bool = True
+    """Interleaved stages send beside the next chunk; otherwise each send shows."""
     scatters_sends: bool = False
     """Each rank of tp sends its part of what passes between stages; the receivers gather it.
 

@@ -33,6 +33,7 @@ class Framework:
     """``flash-2`` is native to Ampere alone."""
     selective_recompute: str = "attention"
     fused_gradient_accumulation: bool = True
+    overlaps_sends: bool = True
     scatters_sends: bool = False
     cuda_graphs: bool = False
     dropout: bool = False
@@ -43,7 +44,7 @@ class Framework:
 
 MEGATRON_LM = Framework(
     "megatron-lm", "megatron", "megatron-adam-bf16-gradients", "megatron-adam", 0, False, False,
-    "none", False, dropout=True, scatters_sends=True,
+    "none", False, dropout=True, overlaps_sends=False, scatters_sends=True,
     why="Megatron-LM of the 2021 and 2022 papers: local data parallelism after the backward pass, "
     "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax",
 )  # fmt: skip

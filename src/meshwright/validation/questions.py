@@ -229,6 +229,7 @@ def _workload(
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
                 "fused_gradient_accumulation": framework.fused_gradient_accumulation,
+                "overlaps_sends": framework.overlaps_sends,
                 "scatters_sends": framework.scatters_sends,
                 "eager": framework.eager and not compiled,
                 "attention_kernels": _attention_kernels(framework, chip),
