@@ -1,0 +1,150 @@
+"""What is to be fused: kernels of one device as columns, with what the chip and the rules add."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div
+from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.op import Phase
+from meshwright.onchip.fusion.cores import CoreChoices, core_choices
+from meshwright.onchip.fusion.machine import CoreGrid
+from meshwright.onchip.fusion.rules import OWN, Rules
+from meshwright.onchip.fusion.shapes import tile_shape
+from meshwright.onchip.fusion.tensors import Tensors, tensors_of
+from meshwright.strategy.dataflow.splits import local_sizes
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one device does of a workload, and how sequences reach it."""
+
+    tp: int = 1
+    """Devices over which kernels are split."""
+    splits: Mapping[str, str | None] = field(default_factory=dict)
+    """The dim along which each kernel is split; None or no entry: done whole by all."""
+    network_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of network of each kernel for one sequence."""
+    tile: int = 64
+    """Length of a tile of the tiled dim, over all devices."""
+    repeats: float = 1.0
+    """Times that the graph stands on the device, one behind the other: layers of a stage."""
+    send_s: float = 0.0
+    """Seconds in which a sequence moves on to the next stage."""
+    micro_batches: tuple[int, ...] = ()
+    """Sequences that pass at once; none given: the best."""
+    runs_by_kernel: bool = False
+    """Every kernel is a partition of its own, and no tensor stays on the chip."""
+
+
+@dataclass(frozen=True)
+class FusionProblem:
+    """Kernels in an order in which they can run, as columns of what one device does of them."""
+
+    names: tuple[str, ...]
+    reads: BoolArray
+    """Shape (kernels, kernels): whether the first reads what the second writes."""
+    phase: IntArray
+    """A phase begins when the one before it is done; a partition lies within one."""
+    choices: tuple[CoreChoices, ...]
+    weight_bytes: FloatArray
+    network_s: FloatArray
+    """Of one sequence [s]."""
+    tensors: Tensors
+    grid: CoreGrid
+    num_tiles: int
+    """Tiles of one sequence."""
+    room_bytes: float
+    """DRAM for the tensors between partitions, of one repetition [bytes]."""
+    send_s: float = 0.0
+    micro_batches: tuple[int, ...] = ()
+    rules: Rules = OWN
+    runs_by_kernel: bool = False
+
+    @property
+    def num_kernels(self) -> int:
+        """How many kernels there are."""
+        return len(self.names)
+
+    @cached_property
+    def needs(self) -> BoolArray:
+        """Whether the first kernel comes only after the second, like ``reads``."""
+        found: BoolArray = self.reads | (self.phase[:, None] > self.phase)
+        return found
+
+    @cached_property
+    def total_weight_bytes(self) -> float:
+        """Weights of all kernels [bytes]."""
+        return float(self.weight_bytes.sum())
+
+
+def fusion_problem(
+    graph: DataflowGraph, grid: CoreGrid, share: Share, rules: Rules = OWN
+) -> FusionProblem:
+    """Return the fusion problem of one device of a group of ``share.tp``."""
+    tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
+    padded = {**graph.sizes, graph.tiled: tiles * share.tile}
+    one_tile = {**graph.sizes, graph.tiled: share.tile}
+    split = [share.splits.get(kernel.name) for kernel in graph.kernels]
+    held = [local_sizes(padded, dim, share.tp) for dim in split]
+    passing = [local_sizes(one_tile, dim, share.tp) for dim in split]
+    shapes = [
+        tile_shape(kernel, sizes, graph.tiled)
+        for kernel, sizes in zip(graph.kernels, passing, strict=True)
+    ]
+    weights = _weight_bytes(graph, held)
+    buffers = 1 if share.runs_by_kernel else 2
+    return FusionProblem(
+        names=tuple(kernel.name for kernel in graph.kernels),
+        reads=_reads(graph),
+        phase=np.array([k.phase is not Phase.FORWARD for k in graph.kernels], np.int64),
+        choices=tuple(core_choices(shape, grid) for shape in shapes),
+        weight_bytes=weights,
+        network_s=np.array([share.network_s.get(k.name, 0.0) for k in graph.kernels]),
+        tensors=tensors_of(graph, held, tiles, rules, buffers=buffers),
+        grid=grid,
+        num_tiles=tiles,
+        room_bytes=_room_bytes(graph, grid, share, float(weights.sum()), rules),
+        send_s=share.send_s,
+        micro_batches=share.micro_batches,
+        rules=rules,
+        runs_by_kernel=share.runs_by_kernel,
+    )
+
+
+def _weight_bytes(graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]) -> FloatArray:
+    """Return the bytes of the weights that a device holds of each kernel."""
+    local = [replace(graph, sizes=size) for size in sizes]
+    return np.array(
+        [
+            sum(shard.weight_bytes(weight) for weight in kernel.weights)
+            for kernel, shard in zip(graph.kernels, local, strict=True)
+        ],
+        np.float64,
+    )
+
+
+def _reads(graph: DataflowGraph) -> BoolArray:
+    """Return which kernel reads which."""
+    found = np.zeros((len(graph.kernels), len(graph.kernels)), bool)
+    for edge in graph.edges:
+        found[edge.consumer, edge.producer] = True
+    return found
+
+
+def _room_bytes(
+    graph: DataflowGraph, grid: CoreGrid, share: Share, weight_bytes: float, rules: Rules
+) -> float:
+    """Return the DRAM that is left for tensors, for one repetition of the graph.
+
+    Forward alone, repetitions follow one another and their tensors are freed; what a backward
+    pass reads stays for all of them.
+    """
+    has_backward = any(kernel.phase is not Phase.FORWARD for kernel in graph.kernels)
+    if rules.frees_tensors and not has_backward:
+        return grid.dram_bytes - share.repeats * weight_bytes
+    return grid.dram_bytes / share.repeats - weight_bytes
