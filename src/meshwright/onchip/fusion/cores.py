@@ -48,12 +48,11 @@ def _useful_parts(length: int, most: int) -> IntArray:
     found = np.unique(np.concatenate((small, -(-length // small))))
     found = found[found <= min(length, most)]
     rounds = -(-length // found)
-    return found[np.append(True, rounds[1:] < rounds[:-1])]
+    useful: IntArray = found[np.append(True, rounds[1:] < rounds[:-1])]
+    return useful
 
 
-def least_cycles(
-    choices: Sequence[CoreChoices], num_cores: int, members: BoolArray
-) -> FloatArray:
+def least_cycles(choices: Sequence[CoreChoices], num_cores: int, members: BoolArray) -> FloatArray:
     """Return the cycles of one tile of each set under the best division of the cores.
 
     The slowest kernel of a set decides. Within c cycles, kernel k needs need_k(c) cores, the least

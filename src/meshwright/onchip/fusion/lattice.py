@@ -14,23 +14,52 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import BoolArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import UnsupportedError
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.symmetry import Branches, alike_branches
 
 MOST_IDEALS = 20_000
-"""Ideals beyond which a graph is cut in a narrower order."""
-MOST_STEPS = 1_500_000
+"""Ideals beyond which a graph counts as wide."""
+MOST_STEPS = 500_000
 """Steps beyond which the same holds: they are what takes memory and time."""
 
 
 class TooWideError(UnsupportedError):
     """A graph has more ideals, or steps between them, than are looked at."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be a partition, and in which order; equal limits have the same lattice."""
+
+    needs: BoolArray
+    """Shape (kernels, kernels): whether the first comes only after the second."""
+    phase: IntArray
+    weight_bytes: FloatArray
+    sram_bytes: float
+    branches: Branches
+    """Those that are alike; their orders count once."""
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """A value that equal limits share."""
+        groups = tuple((group.shape, group.tobytes()) for group in self.branches.groups)
+        columns = (self.needs, self.phase, self.weight_bytes)
+        return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
+
+
+def limits_of(problem: FusionProblem) -> Limits:
+    """Return the limits of a problem, all orders of its kernels allowed."""
+    return Limits(
+        problem.needs, problem.phase, problem.weight_bytes, problem.grid.sram_bytes,
+        alike_branches(problem),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,28 +89,27 @@ class Lattice:
         return found
 
 
-def lattice_of(problem: FusionProblem, needs: BoolArray) -> Lattice:
-    """Return the lattice of a problem.
+def chain_of(sets: BoolArray) -> Lattice:
+    """Return the lattice of given partitions, shape (partitions, kernels), one after the other."""
+    nothing = np.zeros((1, sets.shape[1]), bool)
+    places = np.arange(len(sets))
+    ideals = np.concatenate([nothing, np.logical_or.accumulate(sets, axis=0)])
+    return Lattice(ideals, places, places + 1, places, sets)
 
-    Parameters
-    ----------
-    problem
-        Its weights bound what a partition of several kernels may hold, its phases keep kernels
-        apart, and branches of it that are alike count once.
-    needs
-        Shape (kernels, kernels): whether the first comes only after the second. What kernels read,
-        and more where only some orders are looked at.
+
+def lattice_of(limits: Limits) -> Lattice:
+    """Return all ideals and steps within limits.
 
     Raises
     ------
     TooWideError
         When there are too many ideals, or steps between them.
     """
-    branches = alike_branches(problem) if np.array_equal(needs, problem.needs) else Branches(())
-    nothing = np.zeros((1, problem.num_kernels), bool)
-    found = [grown for _, grown in _grown(nothing, needs, None, branches, MOST_IDEALS)]
+    branches = limits.branches
+    nothing = np.zeros((1, len(limits.phase)), bool)
+    found = [grown for _, grown in _grown(nothing, limits, MOST_IDEALS, is_step=False)]
     ideals = np.concatenate([nothing, *found])
-    steps = list(_grown(ideals, needs, problem, branches, MOST_STEPS))
+    steps = list(_grown(ideals, limits, MOST_STEPS, is_step=True))
     source = np.concatenate([origin for origin, _ in steps])
     after = np.concatenate([grown for _, grown in steps])
     keys = row_keys(ideals)
@@ -94,35 +122,32 @@ def lattice_of(problem: FusionProblem, needs: BoolArray) -> Lattice:
 
 
 def _grown(
-    start: BoolArray, needs: BoolArray, limits: FusionProblem | None, branches: Branches, most: int
+    start: BoolArray, limits: Limits, most: int, *, is_step: bool
 ) -> Iterator[tuple[IntArray, BoolArray]]:
     """Yield all ideals that hold a starting one, those with one kernel more first.
 
-    Each comes with the row of ``start`` that it grew from. With limits, what is beyond the start
-    is of one phase, and its weights fit the SRAM unless it is a single kernel.
+    Each comes with the row of ``start`` that it grew from. What a step adds is of one phase, and
+    its weights fit the SRAM unless it is a single kernel.
     """
     kernels = np.arange(start.shape[1])
-    missing = needs.T.astype(np.float32)
+    missing = limits.needs.T.astype(np.float32)
     origin, rows = np.arange(len(start)), start
     latest = np.full(len(start), -1)
     weight, phase, count = np.zeros(len(start)), np.full(len(start), -1), 0
     while len(rows):
         can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
         row, kernel = np.nonzero(can_join & (kernels > latest[:, None]))
-        if limits is not None:
-            weight = weight[row] + limits.weight_bytes[kernel]
-            is_alone = latest[row] < 0
-            kept = is_alone | (
-                (weight <= limits.grid.sram_bytes) & (phase[row] == limits.phase[kernel])
-            )
+        weight = weight[row] + limits.weight_bytes[kernel]
+        if is_step:
+            fits = (weight <= limits.sram_bytes) & (phase[row] == limits.phase[kernel])
+            kept = fits | (latest[row] < 0)
             row, kernel, weight = row[kept], kernel[kept], weight[kept]
-            phase = limits.phase[kernel]
         rows, origin, latest = rows[row], origin[row], kernel
         rows[np.arange(len(rows)), kernel] = True
-        kept = branches.are_canonical(start[origin], rows)
-        rows, origin, latest = rows[kept], origin[kept], latest[kept]
-        if limits is not None:
-            weight, phase = weight[kept], phase[kept]
+        if limits.branches.groups:
+            kept = limits.branches.are_canonical(start[origin], rows)
+            rows, origin, latest, weight = rows[kept], origin[kept], latest[kept], weight[kept]
+        phase = limits.phase[latest]
         count += len(rows)
         if count > most:
             raise TooWideError(f"more than {most} sets of kernels: too many branches side by side")
@@ -130,7 +155,7 @@ def _grown(
             yield origin, rows
 
 
-def row_keys(rows: BoolArray) -> NDArray[np.void]:
+def row_keys(rows: BoolArray) -> NDArray[Any]:
     """Return one value for each row of booleans, equal where rows are equal, that can be sorted."""
     bits = np.packbits(rows, axis=1)
     padded = np.zeros((len(bits), -(-bits.shape[1] // 8) * 8), np.uint8)

@@ -54,6 +54,20 @@ class Steps:
         found: IntArray = place[self.lattice.backwards]
         return found[found >= 0]
 
+    @cached_property
+    def time_left(self) -> FloatArray:
+        """Least seconds from each ideal to the whole graph; infinite where no path leads."""
+        return _to_the_end(self, self.seconds, np.add)
+
+    @cached_property
+    def bytes_left(self) -> FloatArray:
+        """Least bytes from each ideal to the whole graph, like ``time_left``."""
+        return _to_the_end(self, self.num_bytes, self.add)
+
+    def least_s(self, finish: Finish) -> float:
+        """Return seconds that no path undercuts; infinite where none finishes."""
+        return float(finish(self.time_left[:1], self.bytes_left[:1])[0])
+
     def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
         """Return where ideals of one size begin and end in a column of ideals in their order."""
         starts = np.flatnonzero(np.diff(self.lattice.size[ideals], prepend=-1))
@@ -76,17 +90,15 @@ def best_path(steps: Steps, finish: Finish) -> tuple[Path | None, int]:
 
     None where no path finishes. Among equal paths, one that holds the fewest bytes.
     """
-    time_left = _to_the_end(steps, steps.seconds, np.add)
-    bytes_left = _to_the_end(steps, steps.num_bytes, steps.add)
-    if not np.isfinite(time_left[0]):
+    if not np.isfinite(steps.least_s(finish)):
         return None, 0
     known = min(
-        float(finish(*_along(steps, steps.seconds, np.add, time_left))[0]),
-        float(finish(*_along(steps, steps.num_bytes, steps.add, bytes_left))[0]),
+        float(finish(*_along(steps, steps.seconds, np.add, steps.time_left))[0]),
+        float(finish(*_along(steps, steps.num_bytes, steps.add, steps.bytes_left))[0]),
     )
     pairs = _Pairs(len(steps.lattice.ideals))
     for start, end in steps.by_size(steps.target):
-        pairs.extend(steps, slice(start, end), time_left, bytes_left, finish, known)
+        pairs.extend(steps, slice(start, end), finish, known)
     return pairs.path(steps, finish), pairs.count
 
 
@@ -134,10 +146,7 @@ class _Pairs:
         """All pairs kept so far."""
         return len(self.seconds)
 
-    def extend(
-        self, steps: Steps, chosen: slice, time_left: FloatArray, bytes_left: FloatArray,
-        finish: Finish, known: float,
-    ) -> None:  # fmt: skip
+    def extend(self, steps: Steps, chosen: slice, finish: Finish, known: float) -> None:
         """Add the pairs of ideals of one size, which these steps lead to."""
         source, target = steps.source[chosen], steps.target[chosen]
         times = self.held[source]
@@ -147,7 +156,9 @@ class _Pairs:
         target = target[step]
         seconds = self.seconds[parent] + steps.seconds[chosen][step]
         num_bytes = steps.add(self.num_bytes[parent], steps.num_bytes[chosen][step])
-        at_best = finish(seconds + time_left[target], steps.add(num_bytes, bytes_left[target]))
+        at_best = finish(
+            seconds + steps.time_left[target], steps.add(num_bytes, steps.bytes_left[target])
+        )
         kept = np.flatnonzero(at_best <= known * (1 + TOLERANCE))
         kept = kept[_unbeaten(target[kept], seconds[kept], num_bytes[kept])]
         ideals, first, held = np.unique(target[kept], return_index=True, return_counts=True)

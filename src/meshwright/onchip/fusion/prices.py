@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger, positive_part
+from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger
 from meshwright.onchip.fusion.cores import least_cycles
 from meshwright.onchip.fusion.problem import FusionProblem
 
@@ -34,6 +34,8 @@ class PartitionPrices:
     sram_bytes: FloatArray
     moved_bytes: FloatArray
     """Between DRAM and chip, weights apart."""
+    crossing_bytes: FloatArray
+    """Tensors that are read or written, each once."""
     inside_bytes: FloatArray
     """Tensors that never leave the chip."""
     weight_parts: FloatArray
@@ -80,6 +82,7 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
         fill_s=(rows - 1.0) * busy / tiles,
         sram_bytes=sram,
         moved_bytes=moved,
+        crossing_bytes=flows.read_bytes + flows.written_bytes,
         inside_bytes=flows.inside_bytes,
         weight_parts=parts,
     )
@@ -113,7 +116,8 @@ def _weight_parts(
 ) -> FloatArray:
     """Return the parts in which weights come so that one part fits; 1 for several kernels."""
     needed = ceil_div(weight_bytes, np.where(free_bytes > 0, free_bytes, np.inf))
-    return np.where(is_alone, larger(needed, 1.0), 1.0)
+    parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
+    return parts
 
 
 def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
@@ -123,15 +127,5 @@ def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
         before = np.flatnonzero(problem.reads[kernel])
         path = longest[:, before].max(axis=1, initial=0.0) + 1.0
         longest[:, kernel] = np.where(sets[:, kernel], path, 0.0)
-    return larger(longest.max(axis=1), 1.0)
-
-
-def area_bound_s(problem: FusionProblem) -> float:
-    """Return seconds of computation that no division of the cores undercuts, for one sequence.
-
-    A kernel on q cores for c cycles fills q c of cores x cycles; the least of that over its
-    choices, summed over all kernels, spread over all cores.
-    """
-    area = sum(float((cores * cycles).min()) for cores, cycles in problem.choices)
-    seconds = area * problem.num_tiles / (problem.grid.num_cores * problem.grid.frequency_hz)
-    return float(positive_part(seconds))
+    rows: FloatArray = larger(longest.max(axis=1), 1.0)
+    return rows

@@ -19,6 +19,10 @@ from meshwright.onchip.fusion.tensors import Tensors, tensors_of
 from meshwright.strategy.dataflow.splits import local_sizes
 
 
+MOST_SEQUENCES = 65_536
+"""In a micro-batch, where tensors take no DRAM."""
+
+
 @dataclass(frozen=True)
 class Share:
     """What one device does of a workload, and how sequences reach it."""
@@ -64,6 +68,20 @@ class FusionProblem:
     micro_batches: tuple[int, ...] = ()
     rules: Rules = OWN
     runs_by_kernel: bool = False
+
+    @property
+    def tried_micro_batches(self) -> tuple[tuple[int, int], ...]:
+        """Ranges of sequences that pass at once, the largest first.
+
+        A range of one number where they are given, or where filling partitions depends on them:
+        then powers of two. Otherwise the largest that DRAM holds, since nothing speaks against it.
+        """
+        if self.micro_batches:
+            return tuple((size, size) for size in sorted(self.micro_batches, reverse=True))
+        if self.rules.counts_fill:
+            powers = range(MOST_SEQUENCES.bit_length() - 1, -1, -1)
+            return tuple((1 << power, 1 << power) for power in powers)
+        return ((1, MOST_SEQUENCES),)
 
     @property
     def num_kernels(self) -> int:

@@ -49,7 +49,8 @@ class Branches:
 def _states(ideals: BoolArray, group: IntArray) -> IntArray:
     """Return the state of each branch: its kernels as bits, the first one highest."""
     places = np.arange(group.shape[1], dtype=np.int64)[::-1]
-    return np.sum(ideals[:, group].astype(np.int64) << places, axis=2)
+    states: IntArray = np.sum(ideals[:, group].astype(np.int64) << places, axis=2)
+    return states
 
 
 def alike_branches(problem: FusionProblem) -> Branches:
@@ -163,9 +164,7 @@ def _aligned(branches: list[list[int]], colours: list[int]) -> IntArray | None:
     return group if rises else None
 
 
-def _are_exchangeable(
-    group: IntArray, facts: tuple[list[Hashable], dict[Hashable, int]]
-) -> bool:
+def _are_exchangeable(group: IntArray, facts: tuple[list[Hashable], dict[Hashable, int]]) -> bool:
     """Tell whether exchanging any two neighbours leaves all kernels and tensors as they were."""
     kernels, tensors = facts
     for one, other in zip(group[:-1].tolist(), group[1:].tolist(), strict=True):
