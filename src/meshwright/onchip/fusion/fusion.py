@@ -9,19 +9,20 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, larger, where
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes
+from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.cores import cores_needed
-from meshwright.onchip.fusion.lattice import (
+from meshwright.onchip.fusion.lattice.ideals import (
     Lattice,
     TooWideError,
     chain_of,
     lattice_of,
     limits_of,
 )
-from meshwright.onchip.fusion.paths import Finish, Steps, best_path
+from meshwright.onchip.fusion.lattice.paths import Finish, Steps, best_path
+from meshwright.onchip.fusion.lattice.windows import windows
 from meshwright.onchip.fusion.prices import PartitionPrices, price_partitions
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion, Partition, SearchCounts
-from meshwright.onchip.fusion.wide import bound_s, windows
 
 
 def fuse(problem: FusionProblem, lattice: Lattice | None = None) -> Fusion:
@@ -120,10 +121,10 @@ def _steps(
     partition = lattice.partition[number]
     seconds = prices.busy_s + prices.fill_s / allowed[1]
     if problem.rules.frees_tensors:
-        held, add = _alive_bytes(problem, lattice, prices)[number], np.maximum
-    else:
-        held, add = prices.crossing_bytes[partition], np.add
-    return Steps(lattice, number, seconds[partition], held, add)
+        alive = _alive_bytes(problem, lattice, prices)[number]
+        return Steps(lattice, number, seconds[partition], alive, np.maximum)
+    crossing = prices.crossing_bytes[partition]
+    return Steps(lattice, number, seconds[partition], crossing, np.add)
 
 
 def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPrices) -> FloatArray:
@@ -147,16 +148,18 @@ def _sequences(
 ) -> FloatArray:
     """Return the largest micro-batch that DRAM holds, up to the largest allowed."""
     room = np.floor(problem.room_bytes / larger(num_bytes, 1.0))
-    return np.minimum(room, float(allowed[1]))
+    found: FloatArray = np.minimum(room, float(allowed[1]))
+    return found
 
 
 def _finish(problem: FusionProblem, allowed: tuple[int, int]) -> Finish:
     """Return the function from seconds and bytes of partitions to the seconds of a sequence."""
-    reading = problem.total_weight_bytes / problem.grid.dram_bytes_per_s
 
     def finish(seconds: FloatArray, num_bytes: FloatArray) -> FloatArray:
         size = _sequences(problem, num_bytes, allowed)
-        found: FloatArray = where(size >= allowed[0], seconds + reading / larger(size, 1.0), np.inf)
+        found: FloatArray = where(
+            size >= allowed[0], seconds + problem.total_setup_s / larger(size, 1.0), np.inf
+        )
         return np.atleast_1d(found)
 
     return finish
@@ -178,7 +181,7 @@ def _partition(
         fill_s=float(prices.fill_s[row]) / size,
         setup_s=float(prices.setup_s[row]) / size,
         sram_bytes=float(prices.sram_bytes[row]),
-        weight_bytes=float(problem.weight_bytes[kernels].sum()),
+        held_bytes=float(problem.held_bytes[kernels].sum()),
         moved_bytes=float(prices.moved_bytes[row]),
         weight_parts=int(prices.weight_parts[row]),
     )

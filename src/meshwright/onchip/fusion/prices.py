@@ -28,7 +28,7 @@ class PartitionPrices:
     dram_s: FloatArray
     network_s: FloatArray
     setup_s: FloatArray
-    """Reading the weights, of one micro-batch."""
+    """Reading weights, and reading and writing sums, of one micro-batch."""
     fill_s: FloatArray
     """Filling the pipeline of kernels, of one micro-batch."""
     sram_bytes: FloatArray
@@ -62,9 +62,9 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     """Return the price of each set of kernels, shape (sets, kernels), as a partition."""
     grid, tiles = problem.grid, float(problem.num_tiles)
     flows = _flows(problem, sets)
-    weights = sets @ problem.weight_bytes
-    parts = _weight_parts(sets.sum(axis=1) == 1, weights, grid.sram_bytes - flows.buffer_bytes)
-    sram = flows.buffer_bytes + ceil_div(weights, parts)
+    held = sets @ problem.held_bytes
+    parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
+    sram = flows.buffer_bytes + ceil_div(held, parts)
     passes = parts if problem.rules.rereads else np.ones(len(sets))
     moved = passes * flows.read_bytes + flows.written_bytes
     cycles = least_cycles(problem.choices, grid.num_cores, sets)
@@ -78,7 +78,7 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
         compute_s=compute,
         dram_s=dram,
         network_s=network,
-        setup_s=weights / grid.dram_bytes_per_s,
+        setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
         fill_s=(rows - 1.0) * busy / tiles,
         sram_bytes=sram,
         moved_bytes=moved,

@@ -15,9 +15,8 @@ from meshwright.onchip.fusion.cores import CoreChoices, core_choices
 from meshwright.onchip.fusion.machine import CoreGrid
 from meshwright.onchip.fusion.rules import OWN, Rules
 from meshwright.onchip.fusion.shapes import tile_shape
-from meshwright.onchip.fusion.tensors import Tensors, tensors_of
+from meshwright.onchip.fusion.tensors import Tensors, is_summed_over_tiles, tensors_of
 from meshwright.strategy.dataflow.splits import local_sizes
-
 
 MOST_SEQUENCES = 65_536
 """In a micro-batch, where tensors take no DRAM."""
@@ -55,7 +54,10 @@ class FusionProblem:
     phase: IntArray
     """A phase begins when the one before it is done; a partition lies within one."""
     choices: tuple[CoreChoices, ...]
-    weight_bytes: FloatArray
+    held_bytes: FloatArray
+    """What stays in SRAM for a micro-batch: weights, and sums over all tiles [bytes]."""
+    setup_bytes: FloatArray
+    """What passes between DRAM and chip once a micro-batch [bytes]."""
     network_s: FloatArray
     """Of one sequence [s]."""
     tensors: Tensors
@@ -95,9 +97,9 @@ class FusionProblem:
         return found
 
     @cached_property
-    def total_weight_bytes(self) -> float:
-        """Weights of all kernels [bytes]."""
-        return float(self.weight_bytes.sum())
+    def total_setup_s(self) -> float:
+        """Reading what stays for a micro-batch, over all kernels [s]."""
+        return float(self.setup_bytes.sum()) / self.grid.dram_bytes_per_s
 
 
 def fusion_problem(
@@ -115,18 +117,20 @@ def fusion_problem(
         for kernel, sizes in zip(graph.kernels, passing, strict=True)
     ]
     weights = _weight_bytes(graph, held)
+    sums = _summed_bytes(graph, held, rules)
     buffers = 1 if share.runs_by_kernel else 2
     return FusionProblem(
         names=tuple(kernel.name for kernel in graph.kernels),
         reads=_reads(graph),
         phase=np.array([k.phase is not Phase.FORWARD for k in graph.kernels], np.int64),
         choices=tuple(core_choices(shape, grid) for shape in shapes),
-        weight_bytes=weights,
+        held_bytes=weights + sums,
+        setup_bytes=weights + 2.0 * sums,
         network_s=np.array([share.network_s.get(k.name, 0.0) for k in graph.kernels]),
         tensors=tensors_of(graph, held, tiles, rules, buffers=buffers),
         grid=grid,
         num_tiles=tiles,
-        room_bytes=_room_bytes(graph, grid, share, float(weights.sum()), rules),
+        room_bytes=_room_bytes(graph, grid, share, float((weights + sums).sum()), rules),
         send_s=share.send_s,
         micro_batches=share.micro_batches,
         rules=rules,
@@ -146,6 +150,21 @@ def _weight_bytes(graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]) -> F
     )
 
 
+def _summed_bytes(
+    graph: DataflowGraph, sizes: Sequence[Mapping[str, int]], rules: Rules
+) -> FloatArray:
+    """Return the bytes that each kernel sums up over all tiles and hands on outside."""
+    counted = rules.counts_ends
+    return np.array(
+        [
+            replace(graph, sizes=size).tensor_bytes(kernel)
+            if counted and is_summed_over_tiles(graph, kernel)
+            else 0.0
+            for kernel, size in zip(graph.kernels, sizes, strict=True)
+        ]
+    )
+
+
 def _reads(graph: DataflowGraph) -> BoolArray:
     """Return which kernel reads which."""
     found = np.zeros((len(graph.kernels), len(graph.kernels)), bool)
@@ -155,7 +174,7 @@ def _reads(graph: DataflowGraph) -> BoolArray:
 
 
 def _room_bytes(
-    graph: DataflowGraph, grid: CoreGrid, share: Share, weight_bytes: float, rules: Rules
+    graph: DataflowGraph, grid: CoreGrid, share: Share, held_bytes: float, rules: Rules
 ) -> float:
     """Return the DRAM that is left for tensors, for one repetition of the graph.
 
@@ -164,5 +183,5 @@ def _room_bytes(
     """
     has_backward = any(kernel.phase is not Phase.FORWARD for kernel in graph.kernels)
     if rules.frees_tensors and not has_backward:
-        return grid.dram_bytes - share.repeats * weight_bytes
-    return grid.dram_bytes / share.repeats - weight_bytes
+        return grid.dram_bytes - share.repeats * held_bytes
+    return grid.dram_bytes / share.repeats - held_bytes

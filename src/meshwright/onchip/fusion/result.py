@@ -21,9 +21,10 @@ class Partition:
     network_s: float
     fill_s: float
     setup_s: float
-    """Reading the weights, spread over the micro-batch."""
+    """Reading weights, and reading and writing sums, spread over the micro-batch."""
     sram_bytes: float
-    weight_bytes: float
+    held_bytes: float
+    """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
     moved_bytes: float
     """Between DRAM and chip, weights apart."""
     weight_parts: int

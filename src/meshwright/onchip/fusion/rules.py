@@ -12,7 +12,8 @@ class Rules:
     writes_once: bool
     """A tensor with several readers is one tensor; else each reader has a copy of its own."""
     counts_ends: bool
-    """What enters and leaves the graph passes through DRAM too."""
+    """What enters and leaves the graph passes through DRAM too. What a kernel sums up over all
+    tiles (weight gradients) is held like a weight, and read and written once a micro-batch."""
     holds_whole_reads: bool
     """A kernel that reads all tiles at once (keys, values) needs them all in SRAM."""
     frees_tensors: bool

@@ -46,9 +46,8 @@ def tile_shape(kernel: Kernel, sizes: Mapping[str, int], tiled: str) -> TileShap
 
 def _first_only(kernel: Kernel) -> tuple[str, ...]:
     """Return the written dims that the first operand has and no other operand."""
-    first, *others = (
-        *(single_dims(operand.dims) for operand in kernel.inputs),
-        *(single_dims(weight.dims) for weight in kernel.weights),
-    )
-    shared = {dim for dims in others for dim in dims}
-    return tuple(dim for dim in single_dims(kernel.dims) if dim in first and dim not in shared)
+    read = [operand.dims for operand in kernel.inputs]
+    operands = [*read, *(weight.dims for weight in kernel.weights)]
+    first = {dim for dims in operands[:1] for dim in single_dims(dims)}
+    shared = {dim for dims in operands[1:] for dim in single_dims(dims)}
+    return tuple(dim for dim in single_dims(kernel.dims) if dim in first - shared)

@@ -76,7 +76,8 @@ def tensors_of(
             for edge in graph.edges
             if edge.producer == writer
         ]
-        if rules.counts_ends and kernel.name in graph.outputs:
+        leaves = rules.counts_ends and kernel.name in graph.outputs
+        if leaves and not is_summed_over_tiles(graph, kernel):
             reads.append(_Read(outside, 1, False))
         if reads:
             groups = [reads] if rules.writes_once else [[read] for read in reads]
@@ -84,6 +85,11 @@ def tensors_of(
     if rules.counts_ends:
         found += _inputs(graph, sizes, num_tiles)
     return _columns(found, buffers)
+
+
+def is_summed_over_tiles(graph: DataflowGraph, kernel: Kernel) -> bool:
+    """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
+    return kernel.name in graph.outputs and graph.tiled in kernel.contracted
 
 
 def _reads_whole(graph: DataflowGraph, reader: int, place: int, writer: Kernel) -> bool:

@@ -8,9 +8,10 @@ ideal of a step among branches that are equal in the first.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -55,90 +56,82 @@ def _states(ideals: BoolArray, group: IntArray) -> IntArray:
 
 def alike_branches(problem: FusionProblem) -> Branches:
     """Return the branches of a problem that are alike."""
-    colours = _colours(problem)
-    by_form: dict[Hashable, list[list[int]]] = defaultdict(list)
+    kernels = [_facts(problem, kernel) for kernel in range(problem.num_kernels)]
+    rows = _tensor_rows(problem)
+    colours = _colours(kernels, rows)
+    by_form: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
     for branch in _components(problem.reads, _repeated(colours)):
         by_form[tuple(sorted(colours[kernel] for kernel in branch))].append(branch)
-    facts = _facts(problem)
     groups = []
     for form, branches in by_form.items():
         if len(branches) > 1 and len(set(form)) == len(form) <= MOST_KERNELS:
             group = _aligned(sorted(branches), colours)
-            if group is not None and _are_exchangeable(group, facts):
+            if group is not None and _are_exchangeable(group, kernels, rows):
                 groups.append(group)
     return Branches(tuple(groups))
 
 
-def _kernel_facts(problem: FusionProblem, kernel: int) -> Hashable:
+class _Tensor(NamedTuple):
+    """A tensor: its writer, its readers with their buffers, and its sizes."""
+
+    writer: int
+    readers: frozenset[tuple[int, float, float]]
+    sizes: tuple[float, float]
+
+    def moved(self, to: Mapping[int, int]) -> _Tensor:
+        """Return the tensor after kernels have changed places."""
+        readers = frozenset((to.get(reader, reader), *rest) for reader, *rest in self.readers)
+        return _Tensor(to.get(self.writer, self.writer), readers, self.sizes)
+
+
+def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
     """Return everything that is stated of a kernel by itself."""
-    return (
-        id(problem.choices[kernel]), float(problem.weight_bytes[kernel]),
-        float(problem.network_s[kernel]), int(problem.phase[kernel]),
-    )  # fmt: skip
+    columns = (problem.held_bytes, problem.setup_bytes, problem.network_s, problem.phase)
+    cores, cycles = problem.choices[kernel]
+    return (cores.tobytes(), cycles.tobytes(), *(float(column[kernel]) for column in columns))
 
 
-def _facts(problem: FusionProblem) -> tuple[list[Hashable], dict[Hashable, int]]:
-    """Return what is stated of each kernel, and how often each tensor occurs."""
-    count: dict[Hashable, int] = defaultdict(int)
-    for tensor in _tensor_rows(problem):
-        count[tensor] += 1
-    return [_kernel_facts(problem, kernel) for kernel in range(problem.num_kernels)], count
-
-
-def _tensor_rows(
-    problem: FusionProblem,
-) -> list[tuple[int, frozenset[tuple[int, float, float]], tuple[float, float]]]:
-    """Return each tensor: its writer, its readers with their buffers, and its sizes."""
+def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
+    """Return all tensors."""
     tensors = problem.tensors
-    return [
-        (
-            int(tensors.writer[t]),
-            frozenset(
-                zip(
-                    tensors.readers[t].tolist(), tensors.inside_bytes[t].tolist(),
-                    tensors.read_bytes[t].tolist(), strict=True,
-                )
-            ),
-            (float(tensors.sequence_bytes[t]), float(tensors.written_bytes[t])),
-        )
-        for t in range(len(tensors.writer))
-    ]  # fmt: skip
+    ends = [
+        frozenset((int(reader), float(here), float(there)) for reader, here, there in row)
+        for row in np.stack([tensors.readers, tensors.inside_bytes, tensors.read_bytes], axis=2)
+    ]
+    sizes = zip(tensors.sequence_bytes.tolist(), tensors.written_bytes.tolist(), strict=True)
+    return [_Tensor(*row) for row in zip(tensors.writer.tolist(), ends, sizes, strict=True)]
 
 
-def _colours(problem: FusionProblem) -> list[int]:
+def _colours(kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]) -> list[int]:
     """Return a colour for each kernel; kernels that can be exchanged have the same one.
 
     Colours start from what is stated of a kernel and are refined by those of its neighbours until
     nothing changes.
     """
-    rows = _tensor_rows(problem)
-    colours = _numbered([_kernel_facts(problem, k) for k in range(problem.num_kernels)])
+    colours = _numbered(kernels)
     while True:
-        seen: list[list[Hashable]] = [[] for _ in colours]
+        seen: list[list[str]] = [[] for _ in [*colours, -1]]
         outside = [*colours, -1]
-        for writer, readers, sizes in rows:
-            ends = tuple(sorted((outside[reader], *buffers) for reader, *buffers in readers))
-            if writer < len(colours):
-                seen[writer].append(("writes", ends, sizes))
-            for reader, *_ in readers:
-                if reader < len(colours):
-                    seen[reader].append(("reads", outside[writer], ends, sizes))
-        signs = [(c, tuple(sorted(map(repr, s)))) for c, s in zip(colours, seen, strict=True)]
-        refined = _numbered(signs)
+        for writer, readers, sizes in tensors:
+            ends = sorted((outside[reader], *buffers) for reader, *buffers in readers)
+            seen[writer].append(repr(("writes", ends, sizes)))
+            for reader, *buffers in readers:
+                seen[reader].append(repr(("reads", outside[writer], buffers, ends, sizes)))
+        refined = _numbered([(c, *sorted(s)) for c, s in zip(colours, seen, strict=False)])
         if len(set(refined)) == len(set(colours)):
             return refined
         colours = refined
 
 
-def _numbered(values: list[Hashable] | list[tuple[int, tuple[str, ...]]]) -> list[int]:
+def _numbered(values: Sequence[tuple[object, ...]]) -> list[int]:
     """Return a number for each value, the same for equal ones."""
-    numbers: dict[Hashable, int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _repeated(colours: list[int]) -> list[int]:
     """Return the kernels whose colour others have too."""
-    return [k for k, colour in enumerate(colours) if colours.count(colour) > 1]
+    return [kernel for kernel, colour in enumerate(colours) if colours.count(colour) > 1]
 
 
 def _components(reads: BoolArray, kernels: list[int]) -> list[list[int]]:
@@ -146,7 +139,8 @@ def _components(reads: BoolArray, kernels: list[int]) -> list[list[int]]:
     left, found = set(kernels), []
     joined = reads | reads.T
     while left:
-        branch, edge = set(), {min(left)}
+        branch: set[int] = set()
+        edge = {min(left)}
         while edge:
             branch |= edge
             left -= edge
@@ -164,17 +158,15 @@ def _aligned(branches: list[list[int]], colours: list[int]) -> IntArray | None:
     return group if rises else None
 
 
-def _are_exchangeable(group: IntArray, facts: tuple[list[Hashable], dict[Hashable, int]]) -> bool:
+def _are_exchangeable(
+    group: IntArray, kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]
+) -> bool:
     """Tell whether exchanging any two neighbours leaves all kernels and tensors as they were."""
-    kernels, tensors = facts
+    counted = Counter(tensors)
     for one, other in zip(group[:-1].tolist(), group[1:].tolist(), strict=True):
         swap = {**dict(zip(one, other, strict=True)), **dict(zip(other, one, strict=True))}
         if any(kernels[a] != kernels[b] for a, b in swap.items()):
             return False
-        moved: dict[Hashable, int] = defaultdict(int)
-        for (writer, readers, sizes), count in tensors.items():
-            ends = frozenset((swap.get(reader, reader), *rest) for reader, *rest in readers)
-            moved[(swap.get(writer, writer), ends, sizes)] += count
-        if moved != tensors:
+        if Counter(tensor.moved(swap) for tensor in tensors) != counted:
             return False
     return True

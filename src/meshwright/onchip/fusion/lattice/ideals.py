@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.errors import UnsupportedError
+from meshwright.onchip.fusion.lattice.symmetry import Branches, alike_branches
 from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.onchip.fusion.symmetry import Branches, alike_branches
 
 MOST_IDEALS = 20_000
 """Ideals beyond which a graph counts as wide."""
@@ -41,7 +41,7 @@ class Limits:
     needs: BoolArray
     """Shape (kernels, kernels): whether the first comes only after the second."""
     phase: IntArray
-    weight_bytes: FloatArray
+    held_bytes: FloatArray
     sram_bytes: float
     branches: Branches
     """Those that are alike; their orders count once."""
@@ -50,14 +50,14 @@ class Limits:
     def key(self) -> tuple[object, ...]:
         """A value that equal limits share."""
         groups = tuple((group.shape, group.tobytes()) for group in self.branches.groups)
-        columns = (self.needs, self.phase, self.weight_bytes)
+        columns = (self.needs, self.phase, self.held_bytes)
         return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
 
 
 def limits_of(problem: FusionProblem) -> Limits:
     """Return the limits of a problem, all orders of its kernels allowed."""
     return Limits(
-        problem.needs, problem.phase, problem.weight_bytes, problem.grid.sram_bytes,
+        problem.needs, problem.phase, problem.held_bytes, problem.grid.sram_bytes,
         alike_branches(problem),
     )  # fmt: skip
 
@@ -133,20 +133,20 @@ def _grown(
     missing = limits.needs.T.astype(np.float32)
     origin, rows = np.arange(len(start)), start
     latest = np.full(len(start), -1)
-    weight, phase, count = np.zeros(len(start)), np.full(len(start), -1), 0
+    held, phase, count = np.zeros(len(start)), np.full(len(start), -1), 0
     while len(rows):
         can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
         row, kernel = np.nonzero(can_join & (kernels > latest[:, None]))
-        weight = weight[row] + limits.weight_bytes[kernel]
+        held = held[row] + limits.held_bytes[kernel]
         if is_step:
-            fits = (weight <= limits.sram_bytes) & (phase[row] == limits.phase[kernel])
+            fits = (held <= limits.sram_bytes) & (phase[row] == limits.phase[kernel])
             kept = fits | (latest[row] < 0)
-            row, kernel, weight = row[kept], kernel[kept], weight[kept]
+            row, kernel, held = row[kept], kernel[kept], held[kept]
         rows, origin, latest = rows[row], origin[row], kernel
         rows[np.arange(len(rows)), kernel] = True
         if limits.branches.groups:
             kept = limits.branches.are_canonical(start[origin], rows)
-            rows, origin, latest, weight = rows[kept], origin[kept], latest[kept], weight[kept]
+            rows, origin, latest, held = rows[kept], origin[kept], latest[kept], held[kept]
         phase = limits.phase[latest]
         count += len(rows)
         if count > most:
