@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -89,6 +89,11 @@ class FusionProblem:
     def num_kernels(self) -> int:
         """How many kernels there are."""
         return len(self.names)
+
+    def sets_of(self, partitions: Iterable[Iterable[str]]) -> BoolArray:
+        """Return partitions of named kernels as rows, shape (partitions, kernels)."""
+        rows = [[name in names for name in self.names] for names in map(frozenset, partitions)]
+        return np.array(rows, bool)
 
     @cached_property
     def needs(self) -> BoolArray:
