@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, larger, where
-from meshwright.base.errors import InfeasibleError
+from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.cores import cores_needed
@@ -57,10 +57,37 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
 
     Raises
     ------
+    SpecError
+        When a kernel is in none or in several, comes before what it needs, or beside another phase.
     InfeasibleError
         When a partition does not fit, or DRAM holds not one sequence.
     """
+    _check_partitions(problem, sets)
     return _best([_solve(problem, chain_of(sets), None)], problem)
+
+
+def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
+    """Refuse partitions that cannot run one after the other."""
+    times = sets.sum(axis=0)
+    faults = [
+        Fault(
+            f"partitions.{problem.names[kernel]}", f"is in {times[kernel]} partitions, not in one"
+        )
+        for kernel in np.flatnonzero(times != 1).tolist()
+    ]
+    if not faults:
+        place = sets.argmax(axis=0)
+        is_early = problem.needs & (place[:, None] < place)
+        is_mixed = (place[:, None] == place) & (problem.phase[:, None] > problem.phase)
+        faults = [
+            Fault(
+                f"partitions.{problem.names[kernel]}",
+                f"runs before or beside {problem.names[other]}, which must be done by then",
+            )
+            for kernel, other in np.argwhere(is_early | is_mixed).tolist()
+        ]
+    if faults:
+        raise SpecError(faults)
 
 
 def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:

@@ -5,8 +5,8 @@ the other are a chain of ideals from none of the kernels to all of them; what on
 the one before it is a partition, and its price depends on that set alone. So the best partitions
 are a shortest path over ideals.
 
-Sets are rows of booleans. They grow one kernel at a time in the order of the kernels, so each is
-found once, and what cannot fit is never grown further.
+Sets are rows of booleans. They grow one kernel at a time, in an order in which kernels can run, so
+each is found once, and what cannot fit is never grown further.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Limits:
     phase: IntArray
     held_bytes: FloatArray
     sram_bytes: float
+    position: IntArray
+    """Of each kernel in an order in which they can run."""
     branches: Branches
     """Those that are alike; their orders count once."""
 
@@ -50,7 +52,7 @@ class Limits:
     def key(self) -> tuple[object, ...]:
         """A value that equal limits share."""
         groups = tuple((group.shape, group.tobytes()) for group in self.branches.groups)
-        columns = (self.needs, self.phase, self.held_bytes)
+        columns = (self.needs, self.phase, self.held_bytes, self.position)
         return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
 
 
@@ -58,7 +60,7 @@ def limits_of(problem: FusionProblem) -> Limits:
     """Return the limits of a problem, all orders of its kernels allowed."""
     return Limits(
         problem.needs, problem.phase, problem.held_bytes, problem.grid.sram_bytes,
-        alike_branches(problem),
+        np.arange(problem.num_kernels), alike_branches(problem),
     )  # fmt: skip
 
 
@@ -129,25 +131,25 @@ def _grown(
     Each comes with the row of ``start`` that it grew from. What a step adds is of one phase, and
     its weights fit the SRAM unless it is a single kernel.
     """
-    kernels = np.arange(start.shape[1])
     missing = limits.needs.T.astype(np.float32)
     origin, rows = np.arange(len(start)), start
     latest = np.full(len(start), -1)
     held, phase, count = np.zeros(len(start)), np.full(len(start), -1), 0
     while len(rows):
         can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
-        row, kernel = np.nonzero(can_join & (kernels > latest[:, None]))
+        row, kernel = np.nonzero(can_join & (limits.position > latest[:, None]))
         held = held[row] + limits.held_bytes[kernel]
         if is_step:
             fits = (held <= limits.sram_bytes) & (phase[row] == limits.phase[kernel])
             kept = fits | (latest[row] < 0)
             row, kernel, held = row[kept], kernel[kept], held[kept]
-        rows, origin, latest = rows[row], origin[row], kernel
+        rows, origin, latest = rows[row], origin[row], limits.position[kernel]
         rows[np.arange(len(rows)), kernel] = True
         if limits.branches.groups:
             kept = limits.branches.are_canonical(start[origin], rows)
-            rows, origin, latest, held = rows[kept], origin[kept], latest[kept], held[kept]
-        phase = limits.phase[latest]
+            rows, origin, latest = rows[kept], origin[kept], latest[kept]
+            held, kernel = held[kept], kernel[kept]
+        phase = limits.phase[kernel]
         count += len(rows)
         if count > most:
             raise TooWideError(f"more than {most} sets of kernels: too many branches side by side")

@@ -71,7 +71,8 @@ class Steps:
     def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
         """Return where ideals of one size begin and end in a column of ideals in their order."""
         starts = np.flatnonzero(np.diff(self.lattice.size[ideals], prepend=-1))
-        return list(zip(starts.tolist(), [*starts[1:].tolist(), len(ideals)], strict=True))
+        ends = np.append(starts, len(ideals))[1:]
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
 @dataclass(frozen=True)

@@ -28,15 +28,24 @@ def windows(limits: Limits) -> Iterator[Window]:
     numbered = np.arange(len(limits.phase))
     for position in (numbered, _depth_first(limits.needs)):
         found = None
-        for places in 2 ** np.arange(len(numbered).bit_length()):
+        for places in _tried_places(len(numbered)):
             is_far = position[:, None] - position >= places
-            narrowed = replace(limits, needs=limits.needs | is_far, branches=Branches(()))
+            narrowed = replace(
+                limits, needs=limits.needs | is_far, position=position, branches=Branches(())
+            )
             try:
-                found = Window(lattice_of(narrowed), int(places))
+                found = Window(lattice_of(narrowed), places)
             except TooWideError:
                 break
         if found is not None:
             yield found
+
+
+def _tried_places(num_kernels: int) -> list[int]:
+    """Return 1, 2, 3, 4, 6, 8, 12, 16, ... below the number of kernels."""
+    doubled = [1 << power for power in range(num_kernels.bit_length())]
+    halfway = [3 * size // 2 for size in doubled if size > 1]
+    return sorted(size for size in (*doubled, *halfway) if size < num_kernels)
 
 
 def _depth_first(needs: BoolArray) -> IntArray:
