@@ -95,7 +95,7 @@ def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
     """Return all tensors."""
     tensors = problem.tensors
     ends = [
-        frozenset((int(reader), float(here), float(there)) for reader, here, there in row)
+        frozenset({(int(reader), float(here), float(there)) for reader, here, there in row})
         for row in np.stack([tensors.readers, tensors.inside_bytes, tensors.read_bytes], axis=2)
     ]
     sizes = zip(tensors.sequence_bytes.tolist(), tensors.written_bytes.tolist(), strict=True)
