@@ -14,8 +14,9 @@ class Rules:
     counts_ends: bool
     """What enters and leaves the graph passes through DRAM too. What a kernel sums up over all
     tiles (weight gradients) is held like a weight, and read and written once a micro-batch."""
-    holds_whole_reads: bool
-    """A kernel that reads all tiles at once (keys, values) needs them all in SRAM."""
+    holds_reads: bool
+    """SRAM holds a tensor as its reader needs it: gathered from all devices, and all tiles of what
+    is read at once (keys, values); else as its writer leaves it."""
     frees_tensors: bool
     """DRAM holds a tensor from its writing to its last reading, not all tensors at once."""
     counts_fill: bool
@@ -25,13 +26,13 @@ class Rules:
 
 
 OWN = Rules(
-    writes_once=True, counts_ends=True, holds_whole_reads=True, frees_tensors=True,
+    writes_once=True, counts_ends=True, holds_reads=True, frees_tensors=True,
     counts_fill=True, rereads=True,
 )  # fmt: skip
 """Everything that a running chip pays."""
 
 DFMODEL = Rules(
-    writes_once=False, counts_ends=False, holds_whole_reads=False, frees_tensors=False,
+    writes_once=False, counts_ends=False, holds_reads=False, frees_tensors=False,
     counts_fill=False, rereads=False,
 )  # fmt: skip
 """The rules of the public implementation of DFModel (Ko et al. 2024, arXiv 2412.16432)."""

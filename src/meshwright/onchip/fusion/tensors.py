@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, factors, single_dims
+from meshwright.graph.dataflow.graph import DataflowGraph, Edge
+from meshwright.graph.dataflow.kernel import Dims, Kernel, single_dims
 from meshwright.onchip.fusion.rules import Rules
 
 Sizes = Sequence[Mapping[str, int]]
@@ -38,12 +38,31 @@ class Tensors:
 
 
 @dataclass(frozen=True)
+class _Size:
+    """Bytes of a tensor on one device: of a sequence, and of a tile where it passes in tiles."""
+
+    whole: float
+    tile: float
+
+
+@dataclass(frozen=True)
 class _Read:
-    """A reader, how many tiles of the tensor are under way to it, and whether it needs all."""
+    """A reader, what it needs of the tensor, and how many tiles are under way to it."""
 
     kernel: int
-    depth: int
-    is_whole: bool
+    size: _Size
+    depth: int = 1
+    is_whole: bool = False
+    """It needs all tiles at once."""
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor as its writer leaves it."""
+
+    writer: int
+    size: _Size
+    reads: list[_Read]
 
 
 def levels(graph: DataflowGraph) -> list[int]:
@@ -63,28 +82,54 @@ def tensors_of(
     tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at both
     ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
     """
-    level, outside = levels(graph), len(graph.kernels)
-    found: list[tuple[int, list[_Read], float, float]] = []
+    level = levels(graph)
+    found: list[_Tensor] = []
     for writer, kernel in enumerate(graph.kernels):
-        whole, tile = _bytes(kernel, graph, sizes[writer], num_tiles)
-        reads = [
-            _Read(
-                edge.consumer,
-                level[edge.consumer] - level[writer] + 1,
-                rules.holds_whole_reads and _reads_whole(graph, edge.consumer, edge.place, kernel),
-            )
-            for edge in graph.edges
-            if edge.producer == writer
-        ]
+        size = _size(graph, kernel.dims, kernel.word_bytes, sizes[writer], num_tiles)
+        reads = []
+        for edge in graph.edges:
+            if edge.producer == writer:
+                depth = level[edge.consumer] - level[writer] + 1
+                reads.append(_read(graph, edge, size, sizes, num_tiles, depth, rules))
         leaves = rules.counts_ends and kernel.name in graph.outputs
         if leaves and not is_summed_over_tiles(graph, kernel):
-            reads.append(_Read(outside, 1, False))
+            reads.append(_Read(len(graph.kernels), size))
         if reads:
             groups = [reads] if rules.writes_once else [[read] for read in reads]
-            found += [(writer, group, whole, tile) for group in groups]
+            found += [_Tensor(writer, size, group) for group in groups]
     if rules.counts_ends:
         found += _inputs(graph, sizes, num_tiles)
     return _columns(found, buffers)
+
+
+def _size(
+    graph: DataflowGraph, dims: Dims, word_bytes: float | None, sizes: Mapping[str, int],
+    num_tiles: int,
+) -> _Size:  # fmt: skip
+    """Return the bytes of a tensor of these dims."""
+    names = single_dims(dims)
+    word = graph.word_bytes if word_bytes is None else word_bytes
+    whole = word * prod(float(sizes[dim]) for dim in names)
+    return _Size(whole, whole / num_tiles if graph.tiled in names else whole)
+
+
+def _read(
+    graph: DataflowGraph, edge: Edge, left: _Size, sizes: Sizes, num_tiles: int, depth: int,
+    rules: Rules,
+) -> _Read:  # fmt: skip
+    """Return one read of a tensor that its writer leaves in some size."""
+    if not rules.holds_reads:
+        return _Read(edge.consumer, left, depth)
+    writer, reader = graph.kernels[edge.producer], graph.kernels[edge.consumer]
+    dims = reader.inputs[edge.place].dims
+    needed = _size(graph, dims, writer.word_bytes, sizes[edge.consumer], num_tiles)
+    passes_in_tiles = graph.tiled in single_dims(writer.dims)
+    return _Read(
+        edge.consumer,
+        _Size(max(left.whole, needed.whole), max(left.tile, needed.tile)),
+        depth,
+        is_whole=passes_in_tiles and graph.tiled not in single_dims(dims),
+    )
 
 
 def is_summed_over_tiles(graph: DataflowGraph, kernel: Kernel) -> bool:
@@ -92,61 +137,40 @@ def is_summed_over_tiles(graph: DataflowGraph, kernel: Kernel) -> bool:
     return kernel.name in graph.outputs and graph.tiled in kernel.contracted
 
 
-def _reads_whole(graph: DataflowGraph, reader: int, place: int, writer: Kernel) -> bool:
-    """Tell whether a kernel reads a tensor that passes in tiles under another dim, so all of it."""
-    if graph.tiled not in single_dims(writer.dims):
-        return False
-    return graph.tiled not in single_dims(graph.kernels[reader].inputs[place].dims)
-
-
-def _bytes(
-    kernel: Kernel, graph: DataflowGraph, sizes: Mapping[str, int], num_tiles: int
-) -> tuple[float, float]:
-    """Return the bytes of what a kernel writes, for a sequence and for a tile."""
-    word = graph.word_bytes if kernel.word_bytes is None else kernel.word_bytes
-    whole = word * prod(float(sizes[dim]) for dim in single_dims(kernel.dims))
-    is_tiled = graph.tiled in single_dims(kernel.dims)
-    return whole, whole / num_tiles if is_tiled else whole
-
-
-def _inputs(
-    graph: DataflowGraph, sizes: Sizes, num_tiles: int
-) -> list[tuple[int, list[_Read], float, float]]:
+def _inputs(graph: DataflowGraph, sizes: Sizes, num_tiles: int) -> list[_Tensor]:
     """Return what comes from outside, once for each input."""
     found = []
-    for name, dims in graph.inputs.items():
-        readers = [
-            (number, operand.dims)
+    for name in graph.inputs:
+        reads = [
+            _Read(number, _size(graph, operand.dims, None, sizes[number], num_tiles))
             for number, kernel in enumerate(graph.kernels)
             for operand in kernel.inputs
             if operand.source == name
         ]
-        if readers:
-            first, read_dims = readers[0]
-            size = prod(float(sizes[first][dim]) for dim in single_dims(read_dims))
-            whole = graph.word_bytes * size
-            is_tiled = any(graph.tiled in factors(dim) for dim in dims)
-            tile = whole / num_tiles if is_tiled else whole
-            reads = [_Read(number, 1, False) for number, _ in readers]
-            found.append((len(graph.kernels), reads, whole, tile))
+        if reads:
+            found.append(_Tensor(len(graph.kernels), reads[0].size, reads))
     return found
 
 
-def _columns(found: Sequence[tuple[int, list[_Read], float, float]], buffers: int) -> Tensors:
+def _columns(found: Sequence[_Tensor], buffers: int) -> Tensors:
     """Return tensors as columns."""
-    most = max((len(reads) for _, reads, _, _ in found), default=1)
-    padded = [[*reads, *[reads[0]] * (most - len(reads))] for _, reads, _, _ in found]
+    most = max((len(tensor.reads) for tensor in found), default=1)
+    padded = [[*t.reads, *[t.reads[0]] * (most - len(t.reads))] for t in found]
     shape = (len(found), most)
-    whole = np.array([entry[2] for entry in found], np.float64)
-    tile = np.array([entry[3] for entry in found], np.float64)
-    depth = np.array([[r.depth for r in row] for row in padded], np.float64).reshape(shape)
-    is_whole = np.array([[r.is_whole for r in row] for row in padded], bool).reshape(shape)
-    readers = np.array([[r.kernel for r in row] for row in padded], np.int64).reshape(shape)
+
+    def column(of: Callable[[_Read], float]) -> FloatArray:
+        values = [[of(read) for read in reads] for reads in padded]
+        return np.array(values, np.float64).reshape(shape)
+
     return Tensors(
-        writer=np.array([entry[0] for entry in found], np.int64),
-        readers=readers,
-        sequence_bytes=whole,
-        inside_bytes=np.where(is_whole, 2.0 * whole[:, None], depth * tile[:, None]),
-        written_bytes=buffers * tile,
-        read_bytes=np.where(is_whole, 2.0 * whole[:, None], buffers * tile[:, None]),
+        writer=np.array([tensor.writer for tensor in found], np.int64),
+        readers=column(lambda read: read.kernel).astype(np.int64),
+        sequence_bytes=np.array([tensor.size.whole for tensor in found], np.float64),
+        inside_bytes=column(
+            lambda read: 2.0 * read.size.whole if read.is_whole else read.depth * read.size.tile
+        ),
+        written_bytes=np.array([buffers * tensor.size.tile for tensor in found], np.float64),
+        read_bytes=column(
+            lambda read: 2.0 * read.size.whole if read.is_whole else buffers * read.size.tile
+        ),
     )

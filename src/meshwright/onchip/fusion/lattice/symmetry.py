@@ -94,7 +94,7 @@ def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
 def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
     """Return all tensors."""
     tensors = problem.tensors
-    ends = [
+    ends: list[frozenset[tuple[int, float, float]]] = [
         frozenset({(int(reader), float(here), float(there)) for reader, here, there in row})
         for row in np.stack([tensors.readers, tensors.inside_bytes, tensors.read_bytes], axis=2)
     ]

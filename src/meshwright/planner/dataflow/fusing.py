@@ -1,0 +1,210 @@
+"""A graph on one chip of a group: how its kernels are split, and how they are fused there."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.baselines.dfmodel.accelerators import accelerator_named
+from meshwright.baselines.dfmodel.sharding import peer_tables
+from meshwright.catalog.chips import load_chip
+from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.kernel import Kernel
+from meshwright.graph.op import Phase
+from meshwright.onchip.fusion.choosing import Candidate, Choice, best_of
+from meshwright.onchip.fusion.machine import CoreGrid, grid_of
+from meshwright.onchip.fusion.problem import Share, fusion_problem
+from meshwright.onchip.fusion.rules import RULES
+from meshwright.pricing.dataflow.tables import SplitTables
+from meshwright.pricing.dataflow.volume import ring_bytes, volume_tables, weights_split
+from meshwright.search.dataflow.sharding import Sharding, choose_sharding
+from meshwright.spec.collective import CollectiveKind
+from meshwright.strategy.dataflow.splits import KernelSplit, splits_of
+
+LINKS = 2
+"""Of a chip in a ring: both are used at once."""
+LEAST_TILE = 16
+"""The smallest tile that is tried where none is given."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A chip, and one direction of the links between such chips."""
+
+    name: str
+    grid: CoreGrid
+    link_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class FusionQuestion:
+    """What is fused, and where."""
+
+    graph: DataflowGraph
+    target: Target
+    tp: int = 1
+    """Chips over which kernels are split."""
+    pp: int = 1
+    """Stages over which repetitions are spread."""
+    tile: int | None = None
+    """None: the best power of two."""
+    micro_batch: int | None = None
+    """None: the best."""
+    rules: str = "own"
+    runs_by_kernel: bool = False
+
+
+@dataclass(frozen=True)
+class FusionAnswer:
+    """The best partitions of a question."""
+
+    question: FusionQuestion
+    tile: int
+    splits: Mapping[str, str | None]
+    """The dim over which each kernel is split."""
+    sharding_gap: float
+    repeats: int
+    """Of the graph on one chip."""
+    choice: Choice
+
+    @property
+    def sequences_per_s(self) -> float:
+        """What the group of chips does in steady state, with full pipelines."""
+        return 1.0 / (self.choice.fusion.time_s * self.repeats)
+
+
+def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -> Target:
+    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs."""
+    if rules == "dfmodel":
+        found = accelerator_named(name)
+        return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
+    chip = load_chip(name)
+    return Target(chip.name, grid_of(chip), link_bytes_per_s)
+
+
+def fuse_graph(question: FusionQuestion) -> FusionAnswer:
+    """Return the best partitions, over all tiles where none is given.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the question.
+    InfeasibleError
+        When nothing fits; says what is too large.
+    """
+    _check(question)
+    splits, network_s, gap = _split(question)
+    repeats = -(-question.graph.repeats // question.pp)
+    tiles = _tiles(question)
+    candidates = [
+        Candidate(
+            fusion_problem(
+                question.graph,
+                question.target.grid,
+                Share(
+                    tp=question.tp,
+                    splits=splits,
+                    network_s=network_s,
+                    tile=tile,
+                    repeats=float(repeats),
+                    send_s=_send_s(question),
+                    micro_batches=() if question.micro_batch is None else (question.micro_batch,),
+                    runs_by_kernel=question.runs_by_kernel,
+                ),
+                RULES[question.rules],
+            )
+        )
+        for tile in tiles
+    ]
+    choice = best_of(candidates)
+    return FusionAnswer(question, tiles[choice.number], splits, gap, repeats, choice)
+
+
+def _check(question: FusionQuestion) -> None:
+    """Refuse what cannot be fused."""
+    graph, faults = question.graph, []
+    length = graph.sizes[graph.tiled]
+    if question.tile is not None and question.tile > length:
+        message = f"{question.tile} is longer than {graph.tiled}"
+        faults.append(Fault("--tile", message, f"at most {length}"))
+    if question.pp > graph.repeats:
+        message = f"{question.pp} stages, but {graph.name} stands {graph.repeats} times in a row"
+        faults.append(Fault("--pp", message, f"at most {graph.repeats}"))
+    if max(question.tp, question.pp) > 1 and question.target.link_bytes_per_s is None:
+        message = "is needed where several chips share the work"
+        faults.append(Fault("--link", message, "such as 25GB/s, one direction of one link"))
+    if faults:
+        raise SpecError(faults)
+
+
+def _tiles(question: FusionQuestion) -> list[int]:
+    """Return the tiles that are tried: the given one, or powers of two and the whole length."""
+    if question.tile is not None:
+        return [question.tile]
+    length = question.graph.sizes[question.graph.tiled]
+    powers = [1 << power for power in range(length.bit_length())]
+    return sorted({size for size in powers if LEAST_TILE <= size < length} | {length})
+
+
+def _split(
+    question: FusionQuestion,
+) -> tuple[Mapping[str, str | None], Mapping[str, float], float]:
+    """Return how kernels are split, the network that each one causes, and the gap of the search."""
+    graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
+    if degree == 1 or link is None:
+        return {}, {}, 0.0
+    is_peer = question.rules == "dfmodel"
+    tables = peer_tables(graph, degree) if is_peer else _tables(graph, degree)
+    sharding = choose_sharding(tables)
+    if sharding is None:
+        raise SpecError(Fault("--tp", f"{graph.name} cannot be split over {degree} chips"))
+    sent: dict[str, float] = defaultdict(float)
+    for kind, name, num_bytes in _collectives(sharding, is_peer=is_peer):
+        sent[name] += ring_bytes(kind, num_bytes, degree) / (LINKS * link)
+    return sharding.dims, sent, sharding.gap
+
+
+def _tables(graph: DataflowGraph, degree: int) -> SplitTables:
+    """Return ways to split kernels in which weights are split, and their gradients like them."""
+
+    def ways(kernel: Kernel) -> tuple[KernelSplit, ...]:
+        found = weights_split(kernel) if kernel.weights else splits_of(kernel)
+        if kernel.phase is Phase.WEIGHT_GRADIENT:
+            found = tuple(split for split in found if not split.writes.is_partial)
+        return tuple(s for s in found if s.dim is None or graph.sizes[s.dim] >= degree)
+
+    return volume_tables(graph, degree, splits=ways)
+
+
+def _collectives(sharding: Sharding, *, is_peer: bool) -> list[tuple[CollectiveKind, str, float]]:
+    """Return the collectives of a sharding: kind, the kernel that causes it, and bytes."""
+    graph, degree = sharding.tables.graph, sharding.tables.degree
+    found = []
+    for placed in sharding.changes:
+        kind = placed.change.kind
+        if kind is not None:
+            is_exchange = kind is CollectiveKind.ALL_TO_ALL
+            num_bytes = placed.num_bytes / degree if is_exchange else placed.num_bytes
+            found.append((kind, placed.producer, num_bytes))
+    if is_peer:
+        for kernel, costs, way in zip(
+            graph.kernels, sharding.tables.costs, sharding.ways, strict=True
+        ):
+            if costs[way] > 0:
+                found.append((CollectiveKind.ALL_REDUCE, kernel.name, float(costs[way])))
+    return found
+
+
+def _send_s(question: FusionQuestion) -> float:
+    """Return the seconds in which the largest tensor between repetitions reaches the next stage."""
+    link, graph = question.target.link_bytes_per_s, question.graph
+    if question.pp == 1 or link is None:
+        return 0.0
+    handed = [
+        graph.tensor_bytes(kernel)
+        for kernel in graph.kernels
+        if kernel.name in graph.outputs and kernel.phase is not Phase.WEIGHT_GRADIENT
+    ]
+    return max(handed, default=0.0) / link
