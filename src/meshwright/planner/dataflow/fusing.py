@@ -74,6 +74,13 @@ class FusionAnswer:
         """What the group of chips does in steady state, with full pipelines."""
         return 1.0 / (self.choice.fusion.time_s * self.repeats)
 
+    @property
+    def compute_share(self) -> float:
+        """Work of the graph over what the chips could do in that time [1]."""
+        asked = self.question
+        chips = asked.tp * asked.pp
+        return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
+
 
 def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -> Target:
     """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs."""

@@ -80,7 +80,7 @@ class _Tensor(NamedTuple):
 
     def moved(self, to: Mapping[int, int]) -> _Tensor:
         """Return the tensor after kernels have changed places."""
-        readers = frozenset((to.get(reader, reader), *rest) for reader, *rest in self.readers)
+        readers = frozenset({(to.get(reader, reader), a, b) for reader, a, b in self.readers})
         return _Tensor(to.get(self.writer, self.writer), readers, self.sizes)
 
 
@@ -99,7 +99,8 @@ def _tensor_rows(problem: FusionProblem) -> list[_Tensor]:
         for row in np.stack([tensors.readers, tensors.inside_bytes, tensors.read_bytes], axis=2)
     ]
     sizes = zip(tensors.sequence_bytes.tolist(), tensors.written_bytes.tolist(), strict=True)
-    return [_Tensor(*row) for row in zip(tensors.writer.tolist(), ends, sizes, strict=True)]
+    rows = zip(tensors.writer.tolist(), ends, sizes, strict=True)
+    return [_Tensor(writer, readers, size) for writer, readers, size in rows]
 
 
 def _colours(kernels: Sequence[tuple[object, ...]], tensors: Sequence[_Tensor]) -> list[int]:
