@@ -90,8 +90,10 @@ class FusionProgram:
         problem, tensors = self.problem, self.problem.tensors
         sram: Terms = []
         moved: Terms = []
+        tables: Terms = []
         for kernel in range(problem.num_kernels):
             sram += self.runs(kernel, step, float(problem.held_bytes[kernel]))
+            tables += self.runs(kernel, step, float(problem.looked_up_bytes[kernel]))
         for number, writer in enumerate(tensors.writer.tolist()):
             (reader,) = tensors.readers[number].tolist()
             whole, stays = float(tensors.sequence_bytes[number]), self.variable()
@@ -105,7 +107,7 @@ class FusionProgram:
             sram.append((stays, float(tensors.inside_bytes[number, 0]) - out - back))
         self.at_most(sram, problem.grid.sram_bytes)
         rate = problem.grid.dram_bytes_per_s
-        traffic = [(place, factor / rate) for place, factor in moved]
+        traffic = [(place, factor / rate) for place, factor in [*moved, *tables]]
         self.at_most([*traffic, (self.time[step], -1.0)], 0.0)
         self.moved += moved
 

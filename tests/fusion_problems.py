@@ -45,6 +45,7 @@ def random_problem(
         choices=tuple(core_choices(shape, GRID) for shape in shapes),
         held_bytes=held.astype(float),
         setup_bytes=held.astype(float),
+        looked_up_bytes=chance.integers(0, 40, n) * (chance.random(n) < 0.2) * 1.0,
         network_s=chance.integers(0, 30, n) * (chance.random(n) < 0.3) * 1.0,
         tensors=_tensors(chance, reads, rules),
         grid=GRID,
@@ -118,6 +119,7 @@ def price_by_hand(problem: FusionProblem, members: frozenset[int]) -> SetPrice:
     if len(members) == 1:
         while held / parts + sram > problem.grid.sram_bytes and parts < 1000:
             parts += 1
+    moved += sum(float(problem.looked_up_bytes[k]) for k in members)
     moved += read_bytes * (parts if problem.rules.rereads else 1)
     fits = sram + np.ceil(held / parts) <= problem.grid.sram_bytes
     cycles = least_cycles_by_hand(problem, members)

@@ -170,6 +170,7 @@ def a100_problem():
         choices=tuple(core_choices(shape, grid) for shape in shapes),
         held_bytes=np.array(held),
         setup_bytes=np.array(held),
+        looked_up_bytes=np.zeros(len(rows)),
         network_s=np.array(network),
         tensors=Tensors(
             ends[:, 0], ends[:, 1:], **columns,

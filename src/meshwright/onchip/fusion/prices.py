@@ -66,7 +66,8 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
     parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
     sram = flows.buffer_bytes + ceil_div(held, parts)
     passes = parts if problem.rules.rereads else np.ones(len(sets))
-    moved = passes * flows.read_bytes + flows.written_bytes
+    tables = sets @ problem.looked_up_bytes
+    moved = passes * flows.read_bytes + flows.written_bytes + tables
     cycles = least_cycles(problem.choices, grid.num_cores, sets)
     compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
     network = sets @ problem.network_s

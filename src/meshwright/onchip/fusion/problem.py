@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.op import Phase
 from meshwright.onchip.fusion.cores import CoreChoices, core_choices
 from meshwright.onchip.fusion.machine import CoreGrid
 from meshwright.onchip.fusion.rules import OWN, Rules
-from meshwright.onchip.fusion.shapes import tile_shape
+from meshwright.onchip.fusion.shapes import passing_dims, tile_shape
 from meshwright.onchip.fusion.tensors import Tensors, is_summed_over_tiles, tensors_of
 from meshwright.strategy.dataflow.splits import local_sizes
 
@@ -58,6 +60,8 @@ class FusionProblem:
     """What stays in SRAM for a micro-batch: weights, and sums over all tiles [bytes]."""
     setup_bytes: FloatArray
     """What passes between DRAM and chip once a micro-batch [bytes]."""
+    looked_up_bytes: FloatArray
+    """Rows of tables that pass from DRAM for one sequence [bytes]."""
     network_s: FloatArray
     """Of one sequence [s]."""
     tensors: Tensors
@@ -112,16 +116,18 @@ def fusion_problem(
 ) -> FusionProblem:
     """Return the fusion problem of one device of a group of ``share.tp``."""
     tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
-    padded = {**graph.sizes, graph.tiled: tiles * share.tile}
-    one_tile = {**graph.sizes, graph.tiled: share.tile}
+    passing = passing_dims(graph)
+    parts = {dim: -(-graph.sizes[dim] // tiles) for dim in passing} | {graph.tiled: share.tile}
+    one_tile = {**graph.sizes, **parts}
+    padded = {**graph.sizes, **{dim: tiles * size for dim, size in parts.items()}}
     split = [share.splits.get(kernel.name) for kernel in graph.kernels]
     held = [local_sizes(padded, dim, share.tp) for dim in split]
-    passing = [local_sizes(one_tile, dim, share.tp) for dim in split]
+    local_tile = [local_sizes(one_tile, dim, share.tp) for dim in split]
     shapes = [
-        tile_shape(kernel, sizes, graph.tiled)
-        for kernel, sizes in zip(graph.kernels, passing, strict=True)
+        tile_shape(kernel, sizes, passing)
+        for kernel, sizes in zip(graph.kernels, local_tile, strict=True)
     ]
-    weights = _weight_bytes(graph, held)
+    weights, tables = _weight_bytes(graph, held)
     sums = _summed_bytes(graph, held, rules)
     buffers = 1 if share.runs_by_kernel else 2
     return FusionProblem(
@@ -131,11 +137,12 @@ def fusion_problem(
         choices=tuple(core_choices(shape, grid) for shape in shapes),
         held_bytes=weights + sums,
         setup_bytes=weights + 2.0 * sums,
+        looked_up_bytes=_looked_up_bytes(graph, held),
         network_s=np.array([share.network_s.get(k.name, 0.0) for k in graph.kernels]),
         tensors=tensors_of(graph, held, tiles, rules, buffers=buffers),
         grid=grid,
         num_tiles=tiles,
-        room_bytes=_room_bytes(graph, grid, share, float((weights + sums).sum()), rules),
+        room_bytes=_room_bytes(graph, grid, share, float((weights + tables + sums).sum()), rules),
         send_s=share.send_s,
         micro_batches=share.micro_batches,
         rules=rules,
@@ -143,15 +150,31 @@ def fusion_problem(
     )
 
 
-def _weight_bytes(graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]) -> FloatArray:
-    """Return the bytes of the weights that a device holds of each kernel."""
+def _weight_bytes(
+    graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]
+) -> tuple[FloatArray, FloatArray]:
+    """Return the bytes of weights of each kernel, and those of tables that stay in DRAM."""
     local = [replace(graph, sizes=size) for size in sizes]
-    return np.array(
+    held = np.array(
         [
             sum(shard.weight_bytes(weight) for weight in kernel.weights)
             for kernel, shard in zip(graph.kernels, local, strict=True)
         ],
         np.float64,
+    )
+    is_table = np.array([kernel.unit is Unit.NONE for kernel in graph.kernels])
+    return np.where(is_table, 0.0, held), np.where(is_table, held, 0.0)
+
+
+def _looked_up_bytes(graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]) -> FloatArray:
+    """Return the bytes of the rows that each lookup reads."""
+    return np.array(
+        [
+            graph.word_bytes * prod(float(size[dim]) for dim in kernel.points)
+            if kernel.unit is Unit.NONE and kernel.weights
+            else 0.0
+            for kernel, size in zip(graph.kernels, sizes, strict=True)
+        ]
     )
 
 

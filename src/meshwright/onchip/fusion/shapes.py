@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
+from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel, Unit, single_dims
 
 
@@ -18,7 +19,22 @@ class TileShape(NamedTuple):
     unit: Unit
 
 
-def tile_shape(kernel: Kernel, sizes: Mapping[str, int], tiled: str) -> TileShape:
+def passing_dims(graph: DataflowGraph) -> frozenset[str]:
+    """Return the dims that pass in tiles: that of the graph, and those that moves turn it into.
+
+    A move may read what passes under another name, as rows of tokens become slots of experts.
+    """
+    made = {**graph.inputs, **{kernel.name: kernel.dims for kernel in graph.kernels}}
+    found = {graph.tiled}
+    for kernel in graph.kernels:
+        if kernel.unit is Unit.NONE:
+            for operand in kernel.inputs:
+                there = zip(made[operand.source], operand.dims, strict=False)
+                found |= {dim for original, dim in there if original in found}
+    return frozenset(found)
+
+
+def tile_shape(kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str]) -> TileShape:
     """Return the shape of one tile of a kernel.
 
     Parameters
@@ -26,15 +42,15 @@ def tile_shape(kernel: Kernel, sizes: Mapping[str, int], tiled: str) -> TileShap
     kernel
         What is computed.
     sizes
-        Of the dims on one device; that of ``tiled`` is the length of a tile.
-    tiled
-        The dim that passes in tiles. Where the kernel writes it, it makes the columns; where the
-        kernel sums over it, the columns are what only its first operand has.
+        Of the dims on one device; of those that pass in tiles, the part in one tile.
+    passing
+        The dims that pass in tiles. Where the kernel writes one, it makes the columns; where it
+        sums over one, the columns are what only its first operand has.
     """
     written = single_dims(kernel.dims)
-    columns = (tiled,) if tiled in written else _first_only(kernel)
-    if kernel.unit is not Unit.MATRIX:
-        columns = tuple(dim for dim in columns if dim == tiled)
+    columns = tuple(dim for dim in written if dim in passing)
+    if not columns and kernel.unit is Unit.MATRIX:
+        columns = _first_only(kernel)
     size = {dim: sizes[dim] for dim in kernel.points}
     return TileShape(
         rows=prod(size[dim] for dim in written if dim not in columns),

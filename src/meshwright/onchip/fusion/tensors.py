@@ -12,6 +12,7 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.graph.dataflow.graph import DataflowGraph, Edge
 from meshwright.graph.dataflow.kernel import Dims, Kernel, single_dims
 from meshwright.onchip.fusion.rules import Rules
+from meshwright.onchip.fusion.shapes import passing_dims
 
 Sizes = Sequence[Mapping[str, int]]
 """For each kernel the sizes of its dims on one device, that of the tiled dim for a sequence."""
@@ -82,15 +83,15 @@ def tensors_of(
     tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at both
     ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
     """
-    level = levels(graph)
+    level, layout = levels(graph), _Layout(graph, sizes, num_tiles, passing_dims(graph))
     found: list[_Tensor] = []
     for writer, kernel in enumerate(graph.kernels):
-        size = _size(graph, kernel.dims, kernel.word_bytes, sizes[writer], num_tiles)
+        size = layout.size(writer, kernel.dims, kernel.word_bytes)
         reads = []
         for edge in graph.edges:
             if edge.producer == writer:
                 depth = level[edge.consumer] - level[writer] + 1
-                reads.append(_read(graph, edge, size, sizes, num_tiles, depth, rules))
+                reads.append(_read(layout, edge, size, depth, rules))
         leaves = rules.counts_ends and kernel.name in graph.outputs
         if leaves and not is_summed_over_tiles(graph, kernel):
             reads.append(_Read(len(graph.kernels), size))
@@ -98,51 +99,65 @@ def tensors_of(
             groups = [reads] if rules.writes_once else [[read] for read in reads]
             found += [_Tensor(writer, size, group) for group in groups]
     if rules.counts_ends:
-        found += _inputs(graph, sizes, num_tiles)
+        found += _inputs(layout)
     return _columns(found, buffers)
 
 
-def _size(
-    graph: DataflowGraph, dims: Dims, word_bytes: float | None, sizes: Mapping[str, int],
-    num_tiles: int,
-) -> _Size:  # fmt: skip
-    """Return the bytes of a tensor of these dims."""
-    names = single_dims(dims)
-    word = graph.word_bytes if word_bytes is None else word_bytes
-    whole = word * prod(float(sizes[dim]) for dim in names)
-    return _Size(whole, whole / num_tiles if graph.tiled in names else whole)
+@dataclass(frozen=True)
+class _Layout:
+    """How the tensors of a graph lie on a device."""
+
+    graph: DataflowGraph
+    sizes: Sizes
+    num_tiles: int
+    passing: frozenset[str]
+
+    def passes(self, dims: Dims) -> bool:
+        """Tell whether a tensor of these dims passes in tiles."""
+        return not self.passing.isdisjoint(single_dims(dims))
+
+    def size(self, kernel: int, dims: Dims, word_bytes: float | None) -> _Size:
+        """Return the bytes of a tensor of these dims on the device of a kernel."""
+        sizes = self.sizes[kernel]
+        word = self.graph.word_bytes if word_bytes is None else word_bytes
+        whole = word * prod(float(sizes[dim]) for dim in single_dims(dims))
+        return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
 
 
-def _read(
-    graph: DataflowGraph, edge: Edge, left: _Size, sizes: Sizes, num_tiles: int, depth: int,
-    rules: Rules,
-) -> _Read:  # fmt: skip
+def _read(layout: _Layout, edge: Edge, left: _Size, depth: int, rules: Rules) -> _Read:
     """Return one read of a tensor that its writer leaves in some size."""
     if not rules.holds_reads:
         return _Read(edge.consumer, left, depth)
-    writer, reader = graph.kernels[edge.producer], graph.kernels[edge.consumer]
-    dims = reader.inputs[edge.place].dims
-    needed = _size(graph, dims, writer.word_bytes, sizes[edge.consumer], num_tiles)
-    passes_in_tiles = graph.tiled in single_dims(writer.dims)
+    kernels = layout.graph.kernels
+    writer, dims = kernels[edge.producer], kernels[edge.consumer].inputs[edge.place].dims
+    asked = layout.size(edge.consumer, dims, writer.word_bytes)
+    full = layout.graph.tensor_bytes(writer)
+    most = full / layout.num_tiles if layout.passes(writer.dims) else full
+    needed = _Size(min(asked.whole, full), min(asked.tile, most))
     return _Read(
         edge.consumer,
         _Size(max(left.whole, needed.whole), max(left.tile, needed.tile)),
         depth,
-        is_whole=passes_in_tiles and graph.tiled not in single_dims(dims),
+        is_whole=layout.passes(writer.dims) and not layout.passes(dims),
     )
 
 
 def is_summed_over_tiles(graph: DataflowGraph, kernel: Kernel) -> bool:
     """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
-    return kernel.name in graph.outputs and graph.tiled in kernel.contracted
+    passing = passing_dims(graph)
+    is_sum = passing.isdisjoint(single_dims(kernel.dims)) and not passing.isdisjoint(
+        kernel.contracted
+    )
+    return is_sum and kernel.name in graph.outputs
 
 
-def _inputs(graph: DataflowGraph, sizes: Sizes, num_tiles: int) -> list[_Tensor]:
+def _inputs(layout: _Layout) -> list[_Tensor]:
     """Return what comes from outside, once for each input."""
+    graph = layout.graph
     found = []
     for name in graph.inputs:
         reads = [
-            _Read(number, _size(graph, operand.dims, None, sizes[number], num_tiles))
+            _Read(number, layout.size(number, operand.dims, None))
             for number, kernel in enumerate(graph.kernels)
             for operand in kernel.inputs
             if operand.source == name

@@ -174,13 +174,17 @@ def _split(
 
 
 def _tables(graph: DataflowGraph, degree: int) -> SplitTables:
-    """Return ways to split kernels in which weights are split, and their gradients like them."""
+    """Return ways to split kernels in which weights are split, and their gradients like them.
+
+    Dims shorter than the group are not split; where that leaves none, every chip does all of it.
+    """
 
     def ways(kernel: Kernel) -> tuple[KernelSplit, ...]:
         found = weights_split(kernel) if kernel.weights else splits_of(kernel)
         if kernel.phase is Phase.WEIGHT_GRADIENT:
             found = tuple(split for split in found if not split.writes.is_partial)
-        return tuple(s for s in found if s.dim is None or graph.sizes[s.dim] >= degree)
+        wide = tuple(s for s in found if s.dim is None or graph.sizes[s.dim] >= degree)
+        return wide or splits_of(kernel)[:1]
 
     return volume_tables(graph, degree, splits=ways)
 

@@ -13,7 +13,7 @@ from html import escape
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.onchip.fusion.result import Partition
 from meshwright.planner.dataflow.fusing import FusionAnswer
-from meshwright.report.fusion.text import title
+from meshwright.report.fusion.text import pass_of, title
 from meshwright.report.wafer_map.style import group_class, style_sheet
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
@@ -34,7 +34,7 @@ def fusion_svg(answer: FusionAnswer) -> str:
     height = HEAD + CHIP + GAP + ROW * len(RESOURCES) + MARGIN
     total_s = sum(part.time_s for part in fusion.partitions)
     says = (
-        f"{format_seconds(fusion.time_s)} for a sequence, {fusion.micro_batch} at once; "
+        f"{format_seconds(fusion.time_s)} for a {pass_of(answer)}, {fusion.micro_batch} at once; "
         f"{grid.num_cores} cores, SRAM {format_bytes(grid.sram_bytes)}; {fusion.fidelity}"
     )
     lines = [

@@ -20,7 +20,7 @@ def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
     yield _speed(answer)
     yield from _proof(answer)
     yield ""
-    yield from time_lines("one sequence through the graph", fusion.parts_s, fusion.time_s)
+    yield from time_lines(f"one {pass_of(answer)} through the graph", fusion.parts_s, fusion.time_s)
     yield ""
     yield (f"{'':>2} {'time':>9} {'limit':<8}{'compute':>9} {'DRAM':>9} {'network':>9} "
            f"{'fill':>8} {'setup':>8} {'SRAM':>10} {'moved':>10}")  # fmt: skip
@@ -39,17 +39,24 @@ def title(answer: FusionAnswer) -> str:
     )
 
 
+def pass_of(answer: FusionAnswer, *, many: bool = False) -> str:
+    """Return what passes through the graph at once: a sequence of tokens, or all of its inputs."""
+    if answer.question.graph.tiled == "tokens":
+        return "sequences" if many else "sequence"
+    return "passes" if many else "pass"
+
+
 def _speed(answer: FusionAnswer) -> str:
     """Return how fast the group is."""
     asked, fusion = answer.question, answer.choice.fusion
     chips = asked.tp * asked.pp
     often = f" x {answer.repeats}" if answer.repeats > 1 else ""
-    sequences = "sequence" if fusion.micro_batch == 1 else "sequences"
+    passes = pass_of(answer) if fusion.micro_batch == 1 else pass_of(answer, many=True)
     return (
         f"{len(fusion.partitions)} partitions: {format_seconds(fusion.time_s)}{often} for a "
-        f"sequence, {answer.sequences_per_s:.4g}/s on {chips} "
+        f"{pass_of(answer)}, {answer.sequences_per_s:.4g}/s on {chips} "
         f"{'chip' if chips == 1 else 'chips'} ({answer.compute_share:.0%} of peak), "
-        f"{fusion.micro_batch} {sequences} at once"
+        f"{fusion.micro_batch} {passes} at once"
     )
 
 

@@ -14,7 +14,7 @@ from meshwright.onchip.fusion.machine import CoreGrid
 from meshwright.onchip.fusion.prices import price_partitions
 from meshwright.onchip.fusion.problem import Share, fusion_problem
 from meshwright.onchip.fusion.rules import DFMODEL, OWN
-from meshwright.onchip.fusion.shapes import TileShape, tile_shape
+from meshwright.onchip.fusion.shapes import TileShape, passing_dims, tile_shape
 
 GRID = CoreGrid(
     num_cores=8, array_rows=4, array_columns=4, frequency_hz=1e9, sram_bytes=4000.0,
@@ -44,11 +44,11 @@ def priced(sets, rules=DFMODEL, grid=GRID, graph=None, **share):
 def test_shapes_of_a_product_a_function_and_a_weight_gradient():
     graph = gpt_training_layer(64, 4, 16, 32)
     kernels = {kernel.name: kernel for kernel in graph.kernels}
-    sizes = {**graph.sizes, "tokens": 8}
-    assert tile_shape(kernels["q"], sizes, "tokens") == TileShape(64, 64, 8, Unit.MATRIX)
-    assert tile_shape(kernels["qk"], sizes, "tokens") == TileShape(4 * 32, 16, 8, Unit.MATRIX)
-    assert tile_shape(kernels["softmax"], sizes, "tokens") == TileShape(128, 1, 8, Unit.VECTOR)
-    gradient = tile_shape(kernels["q.grad.weight"], sizes, "tokens")
+    sizes, passing = {**graph.sizes, "tokens": 8}, passing_dims(graph)
+    assert tile_shape(kernels["q"], sizes, passing) == TileShape(64, 64, 8, Unit.MATRIX)
+    assert tile_shape(kernels["qk"], sizes, passing) == TileShape(4 * 32, 16, 8, Unit.MATRIX)
+    assert tile_shape(kernels["softmax"], sizes, passing) == TileShape(128, 1, 8, Unit.VECTOR)
+    gradient = tile_shape(kernels["q.grad.weight"], sizes, passing)
     assert gradient.inner == 8
     assert gradient.rows * gradient.columns == 64 * 64
 

@@ -26,7 +26,7 @@ from meshwright.onchip.fusion.problem import FusionProblem
 
 MOST_IDEALS = 20_000
 """Ideals beyond which a graph counts as wide."""
-MOST_STEPS = 500_000
+MOST_STEPS = 1_500_000
 """Steps beyond which the same holds: they are what takes memory and time."""
 
 
@@ -99,8 +99,15 @@ def chain_of(sets: BoolArray) -> Lattice:
     return Lattice(ideals, places, places + 1, places, sets)
 
 
-def lattice_of(limits: Limits) -> Lattice:
+def lattice_of(limits: Limits, most_steps: int | None = None) -> Lattice:
     """Return all ideals and steps within limits.
+
+    Parameters
+    ----------
+    limits
+        What may be a partition, and in which order.
+    most_steps
+        Steps that are looked at; None for the usual number.
 
     Raises
     ------
@@ -111,7 +118,8 @@ def lattice_of(limits: Limits) -> Lattice:
     nothing = np.zeros((1, len(limits.phase)), bool)
     found = [grown for _, grown in _grown(nothing, limits, MOST_IDEALS, is_step=False)]
     ideals = np.concatenate([nothing, *found])
-    steps = list(_grown(ideals, limits, MOST_STEPS, is_step=True))
+    most = MOST_STEPS if most_steps is None else most_steps
+    steps = list(_grown(ideals, limits, most, is_step=True))
     source = np.concatenate([origin for origin, _ in steps])
     after = np.concatenate([grown for _, grown in steps])
     keys = row_keys(ideals)

@@ -86,7 +86,10 @@ class _Tensor(NamedTuple):
 
 def _facts(problem: FusionProblem, kernel: int) -> tuple[object, ...]:
     """Return everything that is stated of a kernel by itself."""
-    columns = (problem.held_bytes, problem.setup_bytes, problem.network_s, problem.phase)
+    columns = (
+        problem.held_bytes, problem.setup_bytes, problem.looked_up_bytes, problem.network_s,
+        problem.phase,
+    )  # fmt: skip
     cores, cycles = problem.choices[kernel]
     return (cores.tobytes(), cycles.tobytes(), *(float(column[kernel]) for column in columns))
 

@@ -15,6 +15,10 @@ from meshwright.onchip.fusion.lattice.ideals import Lattice, Limits, TooWideErro
 from meshwright.onchip.fusion.lattice.symmetry import Branches
 
 
+MOST_STEPS = 200_000
+"""In a window: several of them are looked at, and the last is the widest."""
+
+
 @dataclass(frozen=True)
 class Window:
     """Orders that differ from a fixed one by fewer than so many places."""
@@ -34,7 +38,7 @@ def windows(limits: Limits) -> Iterator[Window]:
                 limits, needs=limits.needs | is_far, position=position, branches=Branches(())
             )
             try:
-                found = Window(lattice_of(narrowed), places)
+                found = Window(lattice_of(narrowed, MOST_STEPS), places)
             except TooWideError:
                 break
         if found is not None:
