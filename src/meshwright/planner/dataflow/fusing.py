@@ -15,7 +15,7 @@ from meshwright.graph.dataflow.kernel import Kernel
 from meshwright.graph.op import Phase
 from meshwright.onchip.fusion.choosing import Candidate, Choice, best_of
 from meshwright.onchip.fusion.machine import CoreGrid, grid_of
-from meshwright.onchip.fusion.problem import Share, fusion_problem
+from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
 from meshwright.onchip.fusion.rules import RULES
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.pricing.dataflow.volume import ring_bytes, volume_tables, weights_split
@@ -55,6 +55,11 @@ class FusionQuestion:
     rules: str = "own"
     runs_by_kernel: bool = False
 
+    @property
+    def repeats(self) -> int:
+        """Of the graph on one chip."""
+        return -(-self.graph.repeats // self.pp)
+
 
 @dataclass(frozen=True)
 class FusionAnswer:
@@ -65,14 +70,12 @@ class FusionAnswer:
     splits: Mapping[str, str | None]
     """The dim over which each kernel is split."""
     sharding_gap: float
-    repeats: int
-    """Of the graph on one chip."""
     choice: Choice
 
     @property
     def sequences_per_s(self) -> float:
         """What the group of chips does in steady state, with full pipelines."""
-        return 1.0 / (self.choice.fusion.time_s * self.repeats)
+        return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
 
     @property
     def compute_share(self) -> float:
@@ -102,31 +105,37 @@ def fuse_graph(question: FusionQuestion) -> FusionAnswer:
         When nothing fits; says what is too large.
     """
     _check(question)
-    splits, network_s, gap = _split(question)
-    repeats = -(-question.graph.repeats // question.pp)
-    tiles = _tiles(question)
-    candidates = [
-        Candidate(
-            fusion_problem(
-                question.graph,
-                question.target.grid,
-                Share(
-                    tp=question.tp,
-                    splits=splits,
-                    network_s=network_s,
-                    tile=tile,
-                    repeats=float(repeats),
-                    send_s=_send_s(question),
-                    micro_batches=() if question.micro_batch is None else (question.micro_batch,),
-                    runs_by_kernel=question.runs_by_kernel,
-                ),
-                RULES[question.rules],
-            )
-        )
-        for tile in tiles
-    ]
-    choice = best_of(candidates)
-    return FusionAnswer(question, tiles[choice.number], splits, gap, repeats, choice)
+    split, tiles = _split(question), _tiles(question)
+    choice = best_of(Candidate(_problem(question, split, tile)) for tile in tiles)
+    return FusionAnswer(question, tiles[choice.number], split.dims, split.gap, choice)
+
+
+def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
+    """Return the problem of one chip for one tile."""
+    return _problem(question, _split(question), tile)
+
+
+@dataclass(frozen=True)
+class _Split:
+    """How kernels are split, and the network that each one causes for a sequence."""
+
+    dims: Mapping[str, str | None]
+    network_s: Mapping[str, float]
+    gap: float
+
+
+def _problem(question: FusionQuestion, split: _Split, tile: int) -> FusionProblem:
+    share = Share(
+        tp=question.tp,
+        splits=split.dims,
+        network_s=split.network_s,
+        tile=tile,
+        repeats=float(question.repeats),
+        send_s=_send_s(question),
+        micro_batches=() if question.micro_batch is None else (question.micro_batch,),
+        runs_by_kernel=question.runs_by_kernel,
+    )
+    return fusion_problem(question.graph, question.target.grid, share, RULES[question.rules])
 
 
 def _check(question: FusionQuestion) -> None:
@@ -155,13 +164,11 @@ def _tiles(question: FusionQuestion) -> list[int]:
     return sorted({size for size in powers if LEAST_TILE <= size < length} | {length})
 
 
-def _split(
-    question: FusionQuestion,
-) -> tuple[Mapping[str, str | None], Mapping[str, float], float]:
-    """Return how kernels are split, the network that each one causes, and the gap of the search."""
+def _split(question: FusionQuestion) -> _Split:
+    """Return the split of fewest bytes."""
     graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
     if degree == 1 or link is None:
-        return {}, {}, 0.0
+        return _Split({}, {}, 0.0)
     is_peer = question.rules == "dfmodel"
     tables = peer_tables(graph, degree) if is_peer else _tables(graph, degree)
     sharding = choose_sharding(tables)
@@ -170,7 +177,7 @@ def _split(
     sent: dict[str, float] = defaultdict(float)
     for kind, name, num_bytes in _collectives(sharding, is_peer=is_peer):
         sent[name] += ring_bytes(kind, num_bytes, degree) / (LINKS * link)
-    return sharding.dims, sent, sharding.gap
+    return _Split(sharding.dims, sent, sharding.gap)
 
 
 def _tables(graph: DataflowGraph, degree: int) -> SplitTables:

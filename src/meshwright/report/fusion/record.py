@@ -21,7 +21,7 @@ def fusion_record(answer: FusionAnswer) -> dict[str, Any]:
         "tp": asked.tp,
         "pp": asked.pp,
         "tile": answer.tile,
-        "repeats": answer.repeats,
+        "repeats": answer.question.repeats,
         "micro_batch": fusion.micro_batch,
         "time_s": fusion.time_s,
         "parts_s": dict(fusion.parts_s),

@@ -50,7 +50,7 @@ def _speed(answer: FusionAnswer) -> str:
     """Return how fast the group is."""
     asked, fusion = answer.question, answer.choice.fusion
     chips = asked.tp * asked.pp
-    often = f" x {answer.repeats}" if answer.repeats > 1 else ""
+    often = f" x {answer.question.repeats}" if answer.question.repeats > 1 else ""
     passes = pass_of(answer) if fusion.micro_batch == 1 else pass_of(answer, many=True)
     return (
         f"{len(fusion.partitions)} partitions: {format_seconds(fusion.time_s)}{often} for a "
