@@ -24,8 +24,9 @@ from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.fusion import fuse
 from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.planner.dataflow.fusing import FusionQuestion, problem_of, target_named
+from meshwright.planner.dataflow.fusing import problem_of, target_named
 from meshwright.planner.dataflow.graphs import load_graph
+from meshwright.plans.fusion import FusionQuestion
 
 STEPS = 5
 """Partitions that the integer program may use, as in the published run."""

@@ -15,7 +15,7 @@ from meshwright.cli.reading import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.planner.dataflow.fusing import FusionQuestion
+    from meshwright.plans.fusion import FusionQuestion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Fuse, draw and print."""
     from meshwright.cli.output import show, write_whole
     from meshwright.planner.dataflow.fusing import fuse_graph
-    from meshwright.report.fusion import fusion_lines, fusion_record, fusion_svg
+    from meshwright.plans.fusion import fusion_to_data
+    from meshwright.report.fusion import fusion_lines, fusion_svg
 
     reading = Reading()
     path = reading.value(output_file, "--picture", args.picture) if args.picture else None
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     answer = fuse_graph(question)
     if path is not None:
         write_whole(path, fusion_svg(answer))
-    show(fusion_lines(answer), fusion_record(answer), args.json)
+    show(fusion_lines(answer), fusion_to_data(answer), args.json)
     return 0
 
 
@@ -65,18 +66,18 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
         Every option that is wrong.
     """
     from meshwright.onchip.fusion.rules import RULES
-    from meshwright.planner.dataflow.fusing import FusionQuestion, target_named
+    from meshwright.planner.dataflow.fusing import target_named
     from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.plans.fusion import FusionQuestion
 
     reading = Reading()
     rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
+    given = {"tp": args.tp, "pp": args.pp, "tile": args.tile, "micro-batch": args.micro_batch}
     numbers = {
         name: None if text is None else reading.value(whole_number, f"--{name}", text)
-        for name, text in (
-            ("tp", args.tp), ("pp", args.pp), ("tile", args.tile), ("micro-batch", args.micro_batch),
-        )
-    }  # fmt: skip
+        for name, text in given.items()
+    }
     tokens = TOKENS
     if args.tokens is not None:
         tokens = reading.value(whole_number, "--tokens", args.tokens, kilo=1024)

@@ -13,10 +13,11 @@ from meshwright.catalog.chips import load_chip
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel
 from meshwright.graph.op import Phase
-from meshwright.onchip.fusion.choosing import Candidate, Choice, best_of
-from meshwright.onchip.fusion.machine import CoreGrid, grid_of
+from meshwright.onchip.fusion.choosing import Candidate, best_of
+from meshwright.onchip.fusion.machine import grid_of
 from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
 from meshwright.onchip.fusion.rules import RULES
+from meshwright.plans.fusion import FusionAnswer, FusionQuestion, Target
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.pricing.dataflow.volume import ring_bytes, volume_tables, weights_split
 from meshwright.search.dataflow.sharding import Sharding, choose_sharding
@@ -27,62 +28,6 @@ LINKS = 2
 """Of a chip in a ring: both are used at once."""
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A chip, and one direction of the links between such chips."""
-
-    name: str
-    grid: CoreGrid
-    link_bytes_per_s: float | None = None
-
-
-@dataclass(frozen=True)
-class FusionQuestion:
-    """What is fused, and where."""
-
-    graph: DataflowGraph
-    target: Target
-    tp: int = 1
-    """Chips over which kernels are split."""
-    pp: int = 1
-    """Stages over which repetitions are spread."""
-    tile: int | None = None
-    """None: the best power of two."""
-    micro_batch: int | None = None
-    """None: the best."""
-    rules: str = "own"
-    runs_by_kernel: bool = False
-
-    @property
-    def repeats(self) -> int:
-        """Of the graph on one chip."""
-        return -(-self.graph.repeats // self.pp)
-
-
-@dataclass(frozen=True)
-class FusionAnswer:
-    """The best partitions of a question."""
-
-    question: FusionQuestion
-    tile: int
-    splits: Mapping[str, str | None]
-    """The dim over which each kernel is split."""
-    sharding_gap: float
-    choice: Choice
-
-    @property
-    def sequences_per_s(self) -> float:
-        """What the group of chips does in steady state, with full pipelines."""
-        return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
-
-    @property
-    def compute_share(self) -> float:
-        """Work of the graph over what the chips could do in that time [1]."""
-        asked = self.question
-        chips = asked.tp * asked.pp
-        return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
 
 
 def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -> Target:

@@ -1,7 +1,6 @@
-"""Fused partitions as text, as data, and as a picture."""
+"""Fused partitions as text and as a picture."""
 
 from meshwright.report.fusion.picture import fusion_svg
-from meshwright.report.fusion.record import fusion_record
 from meshwright.report.fusion.text import fusion_lines
 
-__all__ = ["fusion_lines", "fusion_record", "fusion_svg"]
+__all__ = ["fusion_lines", "fusion_svg"]

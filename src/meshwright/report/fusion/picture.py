@@ -12,7 +12,7 @@ from html import escape
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.onchip.fusion.result import Partition
-from meshwright.planner.dataflow.fusing import FusionAnswer
+from meshwright.plans.fusion import FusionAnswer
 from meshwright.report.fusion.text import pass_of, title
 from meshwright.report.wafer_map.style import group_class, style_sheet
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.onchip.fusion.result import Partition
-from meshwright.planner.dataflow.fusing import FusionAnswer
+from meshwright.plans.fusion import FusionAnswer
 from meshwright.report.lines import time_lines, wrapped
 
 SHOWN_GAP = 0.0005

@@ -14,7 +14,6 @@ from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.onchip.fusion.lattice.ideals import Lattice, Limits, TooWideError, lattice_of
 from meshwright.onchip.fusion.lattice.symmetry import Branches
 
-
 MOST_STEPS = 200_000
 """In a window: several of them are looked at, and the last is the widest."""
 
