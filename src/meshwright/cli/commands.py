@@ -80,6 +80,7 @@ COMMANDS: CommandTable = {
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
     "fuse": Command("fuse kernels into partitions that run on a chip one by one", "fuse"),
     "show": SHOW,
+    "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
     "study": Command("rebuild a published figure or question", "study"),
 }
 
