@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
+from meshwright.cost.core_array import CoreArray, blocked_product_s
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Engine:
     """Bytes of one activation word."""
     matmul_word_bytes: float
     """Bytes of one operand of a linear layer."""
+    core_array: CoreArray | None = None
+    """Where the chip states arrays and the network on it; then rates above are peaks."""
 
 
 def matmul_compute_s(
@@ -58,8 +61,13 @@ def matmul_compute_s(
         Rate of large products [FLOP/s].
 
     Valid for: dense products; the best tile of a library may be smaller, so products of less
-    than a wave are priced high (conservative).
+    than a wave are priced high (conservative). A chip that states the arrays of its cores and the
+    network that feeds them is priced by :func:`blocked_product_s`.
     """
+    if engine.core_array is not None:
+        return blocked_product_s(
+            count, rows, inner, columns, rate, engine.matmul_word_bytes, engine.core_array
+        )
     tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
     waves = ceil_div(tiles, engine.num_cores)
     tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
