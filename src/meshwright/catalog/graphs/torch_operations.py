@@ -137,7 +137,9 @@ def _reduce(needs_whole: bool) -> Rule:
 
 
 def _cumulative(to: GraphBuilder, call: Call) -> Value:
-    return make.along(to, call.name, call["self"], [call["dim"]], word_bytes=call.word_bytes)
+    dims = call["dim"] if call["dim"] is not None else call["dims"]
+    over = [dims] if isinstance(dims, int) else dims or range(len(call["self"].axes))
+    return make.along(to, call.name, call["self"], over, word_bytes=call.word_bytes)
 
 
 def _view(to: GraphBuilder, call: Call) -> Value:
@@ -174,11 +176,7 @@ def _slice(to: GraphBuilder, call: Call) -> Value:
 
 
 def _select(to: GraphBuilder, call: Call) -> Value:
-    value = call["self"]
-    gone = value.axis(call["dim"])
-    shape = [size if axis != gone else 1 for axis, size in enumerate(value.shape)]
-    part = make.moved(to, call.name, [value], shape, [gone])
-    return make.reshaped(to, call.name, part, call.shape)
+    return make.rows(to, call.name, call["self"], call["dim"], None)
 
 
 def _split(to: GraphBuilder, call: Call) -> Made:
@@ -204,7 +202,27 @@ def _stack(to: GraphBuilder, call: Call) -> Value:
 
 
 def _embedding(to: GraphBuilder, call: Call) -> Value:
-    return make.lookup(to, call.name, call["weight"], call["indices"])
+    return make.rows(to, call.name, call["weight"], 0, call["indices"])
+
+
+def _index_select(to: GraphBuilder, call: Call) -> Value:
+    return make.rows(to, call.name, call["self"], call["dim"], call["index"])
+
+
+def _index(to: GraphBuilder, call: Call) -> Value:
+    """Return rows along the one axis that has indices."""
+    given = [axis for axis, ids in enumerate(call["indices"]) if ids is not None]
+    if len(given) != 1:
+        raise UnevenError("indices along several axes at once have no kernel here")
+    return make.rows(to, call.name, call["self"], given[0], call["indices"][given[0]])
+
+
+def _unbind(to: GraphBuilder, call: Call) -> Made:
+    axis = call["dim"] or 0
+    return [
+        make.rows(to, f"{call.name}.{number}", call["self"], axis, None)
+        for number in range(len(call.shapes))
+    ]
 
 
 def _convolution(to: GraphBuilder, call: Call) -> Value:
@@ -265,7 +283,8 @@ RULES: Mapping[str, Rule] = {
         "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
         "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
         "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
-        "bitwise_or prelu glu_backward addcmul lerp square remainder floor_divide",
+        "bitwise_or prelu glu_backward addcmul lerp square remainder floor_divide "
+        "tril triu isnan isinf fmod expm1 log2 log10 atan2 hypot celu selu logsigmoid softsign",
     ),
     **_rules(_add, "add"),
     **_rules(
@@ -288,17 +307,22 @@ RULES: Mapping[str, Rule] = {
     **_rules(_reduce(needs_whole=False), "sum mean"),
     **_rules(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
     **_rules(_cumulative, "cumsum cumprod flip roll"),
-    **_rules(_view, "view reshape _unsafe_view flatten unflatten squeeze unsqueeze"),
+    **_rules(
+        _view, "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze"
+    ),
     **_rules(_permute, "permute"),
     **_rules(_transpose, "transpose"),
     **_rules(_turned, "t numpy_T"),
-    **_rules(_expand, "expand"),
+    **_rules(_expand, "expand expand_as broadcast_to"),
     **_rules(_slice, "slice narrow"),
     **_rules(_select, "select"),
     **_rules(_split, "split split_with_sizes chunk"),
     **_rules(_cat, "cat concat"),
     **_rules(_stack, "stack"),
+    **_rules(_unbind, "unbind"),
     **_rules(_embedding, "embedding"),
+    **_rules(_index_select, "index_select"),
+    **_rules(_index, "index"),
     **_rules(_convolution, "conv1d conv2d conv3d"),
     **_rules(_core_convolution, "convolution"),
     **_rules(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),

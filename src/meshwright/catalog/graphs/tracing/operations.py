@@ -216,13 +216,14 @@ def _windows(
     return value.split(parts), space, taps
 
 
-def lookup(to: GraphBuilder, name: str, table: Value, ids: Value) -> Value:
-    """Return rows of a table, one for each number."""
-    keys = list(range(len(ids.axes)))
-    return to.emit(
-        name, "none", [(ids, keys), (table, ["row", "width"])], [*keys, "width"],
-        word_bytes=table.word_bytes,
-    )  # fmt: skip
+def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
+    """Return what stands at some places of one axis; a single place takes the axis out."""
+    gone = value.axis(axis)
+    found: list[Any] = [("row", number) for number in range(len(ids.axes))] if ids else []
+    keys: list[Any] = ["row" if key == gone else key for key in range(len(value.axes))]
+    operands: list[tuple[Value, Any]] = [] if ids is None else [(ids, found)]
+    writes = [*keys[:gone], *found, *keys[gone + 1 :]]
+    return to.emit(name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes)
 
 
 def moved(

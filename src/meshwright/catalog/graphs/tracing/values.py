@@ -113,7 +113,7 @@ def split_at(
     cuts = sorted({1, *ends, *ends_of(sizes)})
     if any(after % before for before, after in pairwise(cuts)):
         return None
-    starts = [1, *ends[:-1]]
+    starts = [1, *ends][: len(ends)]
     parts: dict[Factor, tuple[Factor, ...]] = {}
     for factor, start, end in zip(factors, starts, ends, strict=True):
         inside = [cut for cut in cuts if start <= cut <= end]
