@@ -8,9 +8,11 @@ import pytest
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.graphs.read import graph_of_text
 from meshwright.catalog.graphs.write import graph_yaml
+from meshwright.catalog.models import load_model
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph
 from meshwright.graph.dataflow.kernel import Unit
+from meshwright.graph.dataflow.transformer import model_graphs
 from meshwright.strategy.dataflow.splits import splits_of
 
 torch = pytest.importorskip("torch")
@@ -191,9 +193,10 @@ def test_a_block_of_405_billion_parameters_takes_no_memory() -> None:
         lambda: LlamaBlock(16384, 128, 8, 53248, 8192).to(torch.bfloat16), (1, 8192, 16384)
     )
     graph = to_graph(import_torch(module, (arguments[0].to(torch.bfloat16),), repeats=126))
-    layer = 16384**2 * 2 + 2 * 16384 * 1024 + 3 * 16384 * 53248 + 2 * 16384
-    assert graph.num_parameters == 126 * layer
-    assert graph.word_bytes == 2.0
+    catalog = model_graphs(load_model("llama3.1-405b"), 8192)[1]
+    assert graph.num_parameters == catalog.num_parameters
+    assert product_flops(graph) == product_flops(catalog)
+    assert (graph.word_bytes, graph.repeats) == (2.0, catalog.repeats)
 
 
 def test_unknown_operators_are_refused_all_by_name() -> None:
