@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.graphs.read import graph_of_text
+from meshwright.catalog.graphs.read import checked, graph_of_text
 from meshwright.catalog.graphs.write import graph_yaml
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph, to_spec
@@ -54,7 +54,7 @@ def test_a_file_with_slips_is_read_or_told(data, text) -> None:
     assert all(edge.producer < edge.consumer for edge in graph.edges)
     assert graph.flops >= 0
     if not any(kernel.messages for kernel in graph.kernels):
-        with_backward(graph)
+        checked(to_spec(with_backward(graph)))
 
 
 @given(st.text(max_size=60))

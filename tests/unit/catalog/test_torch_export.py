@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
-from meshwright.catalog.graphs.read import graph_of_text
+from meshwright.catalog.graphs.read import checked, graph_of_text
 from meshwright.catalog.graphs.write import graph_yaml
 from meshwright.catalog.models import load_model
 from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph
+from meshwright.graph.dataflow.declared import to_graph, to_spec
 from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.dataflow.transformer import model_graphs
 from meshwright.strategy.dataflow.splits import splits_of
@@ -153,6 +153,7 @@ def test_imported_graphs_have_a_backward_pass_and_a_file(name) -> None:
     assert graph_of_text(graph_yaml(spec)) == spec
     graph = to_graph(spec)
     training = with_backward(graph)
+    checked(to_spec(training))
     assert all(edge.producer < edge.consumer for edge in training.edges)
     assert product_flops(graph) < product_flops(training) <= 3 * product_flops(graph)
 

@@ -63,8 +63,8 @@ def import_onnx(
     name = name or str(graph.name) or "onnx"
     try:
         spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except ValueError as error:
-        raise SpecError(Fault("", f"computes nothing: {error}"), origin=origin) from error
+    except UnevenError as error:
+        raise SpecError(Fault("", str(error)), origin=origin) from error
     return checked(spec)
 
 

@@ -79,8 +79,8 @@ def graph_of_program(
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
     try:
         spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except ValueError as error:
-        raise SpecError(Fault("", f"computes nothing: {error}"), origin=name) from error
+    except UnevenError as error:
+        raise SpecError(Fault("", str(error)), origin=name) from error
     return checked(spec)
 
 

@@ -171,7 +171,13 @@ class GraphBuilder:
         return tuple(Factor(names[f], f.size, ages[names[f]]) for f in axis)
 
     def graph(self, name: str, outputs: Sequence[Value], **other: object) -> GraphSpec:
-        """Return what leads to the outputs, the dim that most kernels write being tiled."""
+        """Return what leads to the outputs; ``tiled`` is else the dim that most kernels write.
+
+        Raises
+        ------
+        UnevenError
+            Where no output comes from a kernel, or no result has a dim.
+        """
         ends = tuple(dict.fromkeys(v.source for v in outputs if v.source in self.kernels))
         kernels = self._needed(ends)
         read = {read.name for kernel in kernels.values() for read in kernel.reads}
@@ -179,6 +185,8 @@ class GraphBuilder:
         used = Counter(dim for kernel in kernels.values() for dim in kernel.writes)
         dims = [dim for kernel in kernels.values() for dim in _dims_of(kernel)]
         dims += [dim for written in inputs.values() for dim in written]
+        if not used:
+            raise UnevenError("no output with a dim is computed")
         tiled = other.pop("tiled", None) or max(used, key=used.__getitem__)
         return GraphSpec.model_validate(
             {

@@ -19,7 +19,7 @@ def elementwise(
     word_bytes: float | None = None,
 ) -> Value:
     """Return a function of each element, the last axes of all values being the same."""
-    rank = max(len(value.axes) for value in values)
+    rank = max((len(value.axes) for value in values), default=0)
     operands = [(value, range(rank - len(value.axes), rank)) for value in values]
     same = len({value.shape for value in values}) == 1 and len(values) > 1
     return to.emit(
@@ -63,7 +63,12 @@ def with_ones(value: Value, axes: Sequence[int], rank: int) -> Value:
 def matmul(
     to: GraphBuilder, name: str, left: Value, right: Value, bias: Value | None = None
 ) -> Value:
-    """Return the product of the last two axes, over all others as they are broadcast."""
+    """Return the product of the last two axes, over all others as they are broadcast.
+
+    A weight is added in the product, as a bias; anything else is added behind it.
+    """
+    if bias is not None and not bias.is_weight:
+        return elementwise(to, f"{name}.add", [matmul(to, name, left, right), bias], is_sum=True)
     first = len(left.axes) == 1
     second = len(right.axes) == 1
     rank = max(len(left.axes), len(right.axes), 2) - 2
