@@ -11,7 +11,8 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs.read import checked
-from meshwright.catalog.graphs.torch_operations import RULES, Call
+from meshwright.catalog.graphs.torch_call import Call
+from meshwright.catalog.graphs.torch_operations import RULES
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
 from meshwright.catalog.graphs.tracing.values import Value
 from meshwright.spec.graph import GraphSpec
@@ -55,7 +56,8 @@ def import_torch(
     torch = _torch()
     name = name or type(module).__name__.lower()
     try:
-        program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
     except Exception as error:
         message = f"torch.export: {str(error).strip().splitlines()[0]}"
         raise SpecError(Fault("", message, "make the module traceable"), origin=name) from error

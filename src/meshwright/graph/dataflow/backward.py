@@ -104,6 +104,7 @@ class _Backward:
         wanted = self._wanted()
         for name in self.graph.outputs:
             self.parts[name].append(f"{name}.grad")
+            self.names.add(f"{name}.grad")
         for kernel in reversed(self.graph.kernels):
             if kernel.name not in self.prologue and self.parts[kernel.name]:
                 self._through(kernel, self._summed(kernel.name), wanted)
