@@ -187,6 +187,6 @@ MOVES: Mapping[str, Rule] = {
     **named(
         _made,
         "arange full ones zeros empty full_like ones_like zeros_like "
-        "empty_like new_full new_ones new_zeros new_empty scalar_tensor",
+        "fill empty_like new_full new_ones new_zeros new_empty scalar_tensor",
     ),
 }
