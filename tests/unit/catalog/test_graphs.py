@@ -10,7 +10,7 @@ from meshwright.catalog.graphs.write import graph_record, graph_yaml
 from meshwright.catalog.models import load_model
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph, to_spec
-from meshwright.graph.dataflow.dlrm import dlrm_a
+from meshwright.graph.dataflow.dlrm import dlrm, dlrm_a
 from meshwright.graph.dataflow.fft import fft
 from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
 from meshwright.graph.dataflow.hpl import hpl
@@ -90,6 +90,19 @@ def test_graphs_of_the_catalog_are_right_and_say_where_they_come_from(name) -> N
     [
         ("gpt3-175b-layer", gpt_layer(12288, 96, 128, 2048, repeats=96)),
         ("dlrm-a", dlrm_a()),
+        (
+            "dlrm-f",
+            dlrm(
+                128 * 512,
+                tables=100,
+                table_rows=12 * 10**12 // (100 * 256),
+                embedding=256,
+                pooling=20,
+                width=490,
+                bottom_layers=2,
+                top_layers=5,
+            ),
+        ),
         ("fft-1g", fft(2**15, 2**15)),
     ],
 )

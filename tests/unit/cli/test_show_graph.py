@@ -13,7 +13,7 @@ def output(capsys, *words):
 
 
 def test_without_a_name_the_catalog_is_listed(capsys):
-    assert output(capsys).split() == ["dlrm-a", "fft-1g", "gpt3-175b-layer"]
+    assert output(capsys).split() == ["dlrm-a", "dlrm-f", "fft-1g", "gpt3-175b-layer"]
 
 
 @pytest.mark.parametrize("words", [["gpt3-175b-layer"], ["deepseek-v3.layer1"], ["hpl-512x64"]])

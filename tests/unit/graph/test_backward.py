@@ -106,6 +106,21 @@ def test_lookup_keeps_one_gradient_for_each_row_it_read() -> None:
     assert len(graph.kernels) == 2
 
 
+@pytest.mark.parametrize(
+    ("unit", "made"),
+    [
+        (Unit.NONE, ["cut", "cut.grad.x"]),
+        (Unit.VECTOR, ["cut", "cut.grad.x", "cut.grad.x.back"]),
+    ],
+)
+def test_the_gradient_of_a_part_goes_back_into_the_whole(unit, made) -> None:
+    kernel = Kernel("cut", unit, ("part",), (Operand("x", ("part",)),))
+    sizes = {"rows": 8, "part": 2}
+    graph = with_backward(DataflowGraph("g", (kernel,), sizes, {"x": ("rows",)}, ("cut",), "rows"))
+    assert [k.name for k in graph.kernels] == made
+    assert graph.kernels[-1].dims == ("rows",)
+
+
 def test_a_graph_that_has_gradients_is_refused() -> None:
     with pytest.raises(SpecError, match="no kernel of a forward pass"):
         with_backward(with_backward(LAYER))

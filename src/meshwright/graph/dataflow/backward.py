@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Dims, Kernel, Operand, Unit, Weight, single_dims
+from meshwright.graph.dataflow.kernel import (
+    Dims,
+    Kernel,
+    Operand,
+    Unit,
+    Weight,
+    num_elements,
+    single_dims,
+)
 from meshwright.graph.op import Phase
 
 
@@ -101,6 +109,7 @@ class _Backward:
         wanted = self._wanted()
         for name in self.graph.outputs:
             self.parts[name].append(f"{name}.grad")
+            self.names.add(f"{name}.grad")
         for kernel in reversed(self.graph.kernels):
             if kernel.name not in self.prologue and self.parts[kernel.name]:
                 self._through(kernel, self._summed(kernel.name), wanted)
@@ -153,13 +162,37 @@ class _Backward:
                 continue
             made = _gradient_of(kernel, of_output, read.dims, place, self.vector_saves)
             made = replace(made, name=f"{kernel.name}.grad.{read.source}")
-            self.parts[read.source].append(self._add(made))
+            self.parts[read.source].append(self._add_whole(made, read))
         for number, weight in enumerate(kernel.weights):
             place = len(kernel.inputs) + number
             made = _gradient_of(kernel, of_output, weight.dims, place, self.vector_saves)
             word = weight.word_bytes if kernel.word_bytes is None else kernel.word_bytes
             made = replace(made, name=gradient_name(kernel, weight), word_bytes=word)
             self.weight_gradients.append(self._add(replace(made, phase=Phase.WEIGHT_GRADIENT)))
+
+    def _add_whole(self, gradient: Kernel, read: Operand) -> str:
+        """Add the gradient of what was read, and return where that of the whole tensor is.
+
+        A reader that takes a part, or rows again and again, has a gradient of what it took. A move
+        puts it back into all of the tensor, at once where the reader is a move itself.
+        """
+        there = self.dims_of(read.source)
+        other = {
+            taken: made
+            for taken, made in zip(read.dims, there, strict=True)
+            if num_elements((taken,), self.graph.sizes) != num_elements((made,), self.graph.sizes)
+        }
+        if gradient.unit is not Unit.NONE:
+            name = self._add(gradient)
+            if not other:
+                return name
+            back = (Operand(name, there),)
+            return self._add(Kernel(f"{name}.back", Unit.NONE, there, back))
+        reads = tuple(
+            Operand(r.source, tuple(other.get(dim, dim) for dim in r.dims)) for r in gradient.inputs
+        )
+        dims = tuple(other.get(dim, dim) for dim in gradient.dims)
+        return self._add(replace(gradient, dims=dims, inputs=reads))
 
     def _add(self, kernel: Kernel) -> str:
         """Add a kernel under a name of its own, and return the name."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import find_name
+from meshwright.catalog.graphs.onnx_files import import_onnx
 from meshwright.catalog.graphs.read import catalog_graph, checked, graph_names, read_graph
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.dataflow.backward import with_backward
@@ -34,10 +35,10 @@ def load_graph(name_or_path: str, *, tokens: int = TOKENS, training: bool = Fals
     Parameters
     ----------
     name_or_path
-        A graph of the catalog (``dlrm-a``), a YAML or JSON file of a graph, a member of a family
-        (``hpl-16384x1024``), or a model (``llama3-70b``): its layer, which repeats. A part of a
-        model has its name behind a dot: ``deepseek-v3.layer1``, ``.embedding``, ``.head``, or
-        ``.whole`` for all layers unrolled.
+        A graph of the catalog (``dlrm-a``), a YAML or JSON file of a graph, an ONNX file, a
+        member of a family (``hpl-16384x1024``), or a model (``llama3-70b``): its layer, which
+        repeats. A part of a model has its name behind a dot: ``deepseek-v3.layer1``,
+        ``.embedding``, ``.head``, or ``.whole`` for all layers unrolled.
     tokens
         Length of the sequence of a model.
     training
@@ -72,6 +73,8 @@ def _forward(text: str, tokens: int) -> DataflowGraph:
         return to_graph(catalog_graph(text))
     if _FILE.fullmatch(text):
         return to_graph(read_graph(text))
+    if text.lower().endswith(".onnx"):
+        return to_graph(import_onnx(text))
     if member and member["family"] in FAMILIES:
         return FAMILIES[member["family"]](int(member["first"]), int(member["second"]))
     return _of_model(text, tokens)
