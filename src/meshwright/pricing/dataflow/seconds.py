@@ -180,7 +180,7 @@ class Seconds:
                     yield (first, second), Bond(costs, np.zeros_like(costs))
 
     def _sums_s(self, holder: int, number: int, maker: int) -> FloatArray:
-        """Return what bringing a gradient to the layout of its weight takes, for each pair of ways."""
+        """Return what bringing a gradient to the layout of its weight takes."""
         num_bytes = self.graph.tensor_bytes(self.graph.kernels[maker])
 
         def cost(a: KernelSplit, b: KernelSplit) -> float:

@@ -79,6 +79,13 @@ class SplitChoices:
         """Return the way of each kernel among its ways, from the choices of all nodes."""
         return tuple(choices[: len(self.tables.graph.kernels)])
 
+    def cost(self, ways: Sequence[int]) -> float:
+        """Return what it costs to split each kernel in its way."""
+        alone = zip(self.tables.costs, ways, strict=True)
+        between = (bond.costs[ways[a], ways[b]] for (a, b), bond in self.tables.bonds.items())
+        changed = sum(change.cost for change in self.changes(ways))
+        return float(sum(costs[way] for costs, way in alone) + sum(between)) + changed
+
     def changes(self, ways: Sequence[int]) -> Iterator[PlacedChange]:
         """Yield what has to be changed when each kernel is split in its way."""
         tables = self.tables

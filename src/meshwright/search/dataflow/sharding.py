@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -80,6 +81,30 @@ def choose_sharding(
     cost = choices.graph.time_s(chosen.choices)
     bound = chosen.lower_bound_s - tie * _most_bytes(choices.graph)
     return Sharding(tables, ways, cost, chosen.num_bytes, min(max(bound, 0.0), cost))
+
+
+def choose_for_largest(
+    sums: Sequence[SplitTables], room_bytes: float = float("inf")
+) -> Sharding | None:
+    """Return ways whose largest sum is small, with a bound for the best; None: no room.
+
+    Where computation runs beside collectives, the larger of both counts. Any mean of both lies
+    below it, so the least mean is a bound, and the ways that have it are likely to be good ones.
+
+    Parameters
+    ----------
+    sums
+        One, the other, and means of both, over the same graph and ways.
+    """
+    found = [choose_sharding(tables, room_bytes) for tables in sums]
+    fitting = [sharding for sharding in found if sharding is not None]
+    if len(fitting) < len(sums):
+        return None
+    choices = [SplitChoices(tables) for tables in sums]
+    costs = [max(one.cost(sharding.ways) for one in choices) for sharding in fitting]
+    best = int(np.argmin(costs))
+    bound = max(sharding.lower_bound for sharding in fitting)
+    return replace(fitting[best], cost=costs[best], lower_bound=min(bound, costs[best]))
 
 
 def _tie(graph: ChoiceGraph) -> float:
