@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.base.errors import UnsupportedError
@@ -13,7 +13,7 @@ from meshwright.pricing.dataflow.memory import Holding, Holdings
 from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.dataflow.sharding import Sharding, choose_for_largest
-from meshwright.search.dataflow.stages import Stage, Stages, cut_stages
+from meshwright.search.dataflow.stages import Stage, cut_stages
 from meshwright.search.dataflow.work import StageTime, StageWork, sent_bytes
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
@@ -51,6 +51,8 @@ class GraphPlan:
     """One pass through the slowest stage [s]."""
     send_s: float
     """Handing a pass on to the next stage, beside the others [s]."""
+    bubble_s: float
+    """Filling and emptying the stages: what the others take for one pass [s]."""
     gradient_s: float
     """Sums over replicas, once a step [s]."""
     update_s: float
@@ -69,11 +71,6 @@ class GraphPlan:
     def pass_s(self) -> float:
         """Time between two passes [s]."""
         return max(self.stage_s, self.send_s)
-
-    @property
-    def bubble_s(self) -> float:
-        """Filling and emptying the stages [s]."""
-        return (self.pp - 1) * self.pass_s
 
     @property
     def step_s(self) -> float:
@@ -96,32 +93,49 @@ class Candidates:
     optimizer: OptimizerPreset | None
     hides_network: bool
     stage_time: StageTime | None
-    _cuts: dict[tuple[int, int, int], Stages] = field(default_factory=dict)
 
     @cached_property
     def trains(self) -> bool:
         """Whether the graph makes gradients of weights."""
         return any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in self.graph.kernels)
 
-    def priced(self, tp: int, pp: int, dp: int) -> GraphPlan | Refusal:
-        """Return the best plan of some degrees, or why there is none."""
+    def priced(
+        self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = INFINITE
+    ) -> GraphPlan | Refusal:
+        """Return the best plan of some degrees, or why there is none.
+
+        Parameters
+        ----------
+        is_final
+            Without it a gap that a limit on memory leaves stays open: a first look.
+        enough_s
+            Time of a plan that is known: a graph is not cut where that cannot be faster [s].
+        """
         if dp > self.num_passes:
             return Refusal("more replicas than passes")
         if tp > max(self.graph.sizes.values()):
             return Refusal("no dim has so many parts")
-        if pp == 1 or pp <= self.graph.repeats:
-            return self._repeated(tp, pp, dp)
+        if self.is_repeated(pp):
+            return self._repeated(tp, pp, dp, is_final)
         if self.graph.repeats > 1:
             return Refusal("more stages than repetitions")
         if any(kernel.phase is not Phase.FORWARD for kernel in self.graph.kernels):
             return Refusal("a graph with gradients is cut between repetitions only")
+        if self.least_s(tp, pp, dp) >= enough_s:
+            return Refusal("slower by its bound")
         return self._cut(tp, pp, dp)
 
-    def _repeated(self, tp: int, pp: int, dp: int) -> GraphPlan | Refusal:
+    def is_repeated(self, pp: int) -> bool:
+        """Return whether stages are made of whole repetitions."""
+        return pp == 1 or pp <= self.graph.repeats
+
+    def _repeated(self, tp: int, pp: int, dp: int, is_final: bool) -> GraphPlan | Refusal:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         seconds = self._seconds(tp, dp, Holding(layers, min(pp, passes), self._bytes_per_param))
-        sharding = choose_for_largest(self._sums(seconds), self.machine.room_bytes)
+        sharding = choose_for_largest(
+            self._sums(seconds), self.machine.room_bytes, uses_program=is_final
+        )
         if sharding is None:
             return Refusal("memory")
         send_s = 0.0
@@ -129,44 +143,51 @@ class Candidates:
             links = self.machine.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
-        stage_s: float | None = layers * sharding.cost
-        bound_s = layers * sharding.lower_bound
+        stage_s, bound_s = layers * sharding.cost, layers * sharding.lower_bound
         if self.stage_time is not None:
-            work = StageWork(self.graph, tp, sharding, layers, send_s)
-            stage_s = bound_s = self.stage_time(work)
-        if stage_s is None or bound_s is None:
-            return Refusal("memory of a chip")
+            fused_s = self.stage_time(StageWork(self.graph, tp, sharding, layers, send_s))
+            if fused_s is None:
+                return Refusal("memory of a chip")
+            stage_s = bound_s = fused_s
         params = self._parameters(seconds, sharding)
         gradient_s, update_s = self._once_a_step(params, tp, dp)
         return GraphPlan(
-            tp, pp, dp, layers, sharding, (), passes, stage_s, send_s, gradient_s, update_s,
-            sharding.held_bytes, (passes + pp - 1) * bound_s + gradient_s + update_s,
+            tp, pp, dp, layers, sharding, (), passes, stage_s, send_s,
+            (pp - 1) * max(stage_s, send_s), gradient_s, update_s, sharding.held_bytes,
+            (passes + pp - 1) * bound_s + gradient_s + update_s,
         )  # fmt: skip
 
     def _cut(self, tp: int, pp: int, dp: int) -> GraphPlan | Refusal:
         """Return the plan whose stages are parts of the graph."""
-        passes = -(-self.num_passes // dp)
-        seconds = self._seconds(tp, dp, Holding())
+        passes, room = -(-self.num_passes // dp), self.machine.room_bytes
+        fitting = [tables.within(room) for tables in self._sums(self._seconds(tp, dp, Holding()))]
+        sums = [tables for tables in fitting if tables is not None]
+        if not sums:
+            return Refusal("memory")
         links = self.machine.links(tp * dp, pp)
         try:
-            found = cut_stages(
-                self._sums(seconds), pp, lambda b: links.time_s(CollectiveKind.SEND, b)
-            )
+            found = cut_stages(sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b))
         except UnsupportedError:
             return Refusal("too many branches side by side for stages", 0.0)
-        tables = seconds.tables()
-        held = max(
-            sum(float(tables.held_bytes[n][w]) for n, w in zip(s.kernels, s.ways, strict=True))
-            for s in found.stages
-        )
-        bound_s = (passes + len(found.stages) - 1) * found.lower_bound
-        if held > self.machine.room_bytes:
+        bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
+        held = max(stage.held_bytes(sums[0]) for stage in found.stages)
+        if held > room:
             return Refusal("memory of the fastest stages", bound_s)
-        busy_s, send_s = (max(getattr(s, name) for s in found.stages) for name in ("busy", "send"))
+        slowest = max(found.stages, key=lambda stage: stage.cost)
         return GraphPlan(
-            tp, len(found.stages), dp, 1, None, found.stages, passes, busy_s, send_s, 0.0, 0.0,
-            held, bound_s,
+            tp, len(found.stages), dp, 1, None, found.stages, passes, slowest.busy, slowest.send,
+            sum(stage.cost for stage in found.stages) - slowest.cost, 0.0, 0.0, held, bound_s,
         )  # fmt: skip
+
+    def least_s(self, tp: int, pp: int, dp: int) -> float:
+        """Return a step of stages that share all kernels evenly and send nothing: a bound [s]."""
+        passes = -(-self.num_passes // dp)
+        bound_s = 0.0
+        for tables in self._sums(self._seconds(tp, dp, Holding())):
+            least = [float(costs.min()) for costs in tables.costs]
+            slowest = max(max(least), sum(least) / pp)
+            bound_s = max(bound_s, sum(least) + (passes - 1) * slowest)
+        return bound_s
 
     def _seconds(self, tp: int, dp: int, holding: Holding) -> Seconds:
         return Seconds(self.graph, self.machine, tp, holding, -(-self.num_passes // dp))

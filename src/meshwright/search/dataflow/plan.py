@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
+from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
@@ -18,6 +18,10 @@ from meshwright.search.dataflow.candidates import Candidates, GraphPlan, Refusal
 from meshwright.search.dataflow.work import StageTime
 from meshwright.spec.workload import OptimizerPreset
 from meshwright.strategy.space import factorizations
+
+Degrees = tuple[int, int, int]
+PROVEN = 1e-6
+"""Gap at which nothing more is tried."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +77,43 @@ def plan_graph(
     """
     _check(graph, num_passes, optimizer)
     candidates = Candidates(graph, machine, num_passes, optimizer, hides_network, stage_time)
-    plans: list[GraphPlan] = []
-    refused: Counter[str] = Counter()
-    bounds: list[float] = []
-    for tp, pp, dp in factorizations(machine.system.num_alive, 3).tolist():
-        try:
-            plan = candidates.priced(int(tp), int(pp), int(dp))
-        except UnsupportedError as error:
-            plan = Refusal(str(error), 0.0)
-        if isinstance(plan, Refusal):
-            refused[plan.reason] += 1
-        else:
-            plans.append(plan)
-        bounds.append(plan.lower_bound_s)
+    degrees = [(int(a), int(b), int(c)) for a, b, c in factorizations(machine.system.num_alive, 3)]
+    degrees.sort(key=lambda each: not candidates.is_repeated(each[1]))
+    priced: dict[Degrees, GraphPlan | Refusal] = {}
+    for each in degrees:
+        priced[each] = candidates.priced(*each, is_final=False, enough_s=_best_s(priced))
+    _close_gaps(candidates, priced)
+    plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
+    refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
     if not plans:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.most_common())
         raise InfeasibleError(f"{graph.name} fits {machine.system.name} in no way ({reasons})")
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
-    return GraphPlans(tuple(ordered), dict(refused), min(min(bounds), ordered[0].step_s))
+    bound_s = min(plan.lower_bound_s for plan in priced.values())
+    return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
+
+
+def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
+    """Look closely at all degrees that may hold a better plan than the best one so far."""
+    closed: set[Degrees] = set()
+    while True:
+        open_ = [
+            (plan.lower_bound_s, degrees)
+            for degrees, plan in priced.items()
+            if isinstance(plan, GraphPlan)
+            and degrees not in closed
+            and plan.lower_bound_s < min(_best_s(priced), plan.step_s * (1.0 - PROVEN))
+        ]
+        if not open_:
+            return
+        degrees = min(open_)[1]
+        priced[degrees] = candidates.priced(*degrees)
+        closed.add(degrees)
+
+
+def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
+    found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
+    return min(found, default=float("inf"))
 
 
 def _check(graph: DataflowGraph, num_passes: int, optimizer: OptimizerPreset | None) -> None:

@@ -60,7 +60,11 @@ class Sharding:
 
 
 def choose_sharding(
-    tables: SplitTables, room_bytes: float = float("inf"), *, most_entries: int = MOST_ENTRIES
+    tables: SplitTables,
+    room_bytes: float = float("inf"),
+    *,
+    most_entries: int = MOST_ENTRIES,
+    uses_program: bool = True,
 ) -> Sharding | None:
     """Return the cheapest ways within a memory; of equally cheap ones the leaner. None: no room.
 
@@ -70,11 +74,15 @@ def choose_sharding(
         Memory of a device that kernels may fill [bytes].
     most_entries
         Entries of a table of elimination; a graph that needs more is not exact and has a gap.
+    uses_program
+        Whether an integer program may close the gap that a limit on memory leaves.
     """
     choices = SplitChoices(tables)
     tie = _tie(choices.graph)
     graph = _at_price(choices.graph, tie)
-    chosen = cheapest_within(graph, room_bytes, most_entries=most_entries)
+    chosen = cheapest_within(
+        graph, room_bytes, most_entries=most_entries, uses_program=uses_program
+    )
     if chosen is None:
         return None
     ways = choices.splits_of(chosen.choices)
@@ -84,7 +92,7 @@ def choose_sharding(
 
 
 def choose_for_largest(
-    sums: Sequence[SplitTables], room_bytes: float = float("inf")
+    sums: Sequence[SplitTables], room_bytes: float = float("inf"), *, uses_program: bool = True
 ) -> Sharding | None:
     """Return ways whose largest sum is small, with a bound for the best; None: no room.
 
@@ -96,7 +104,7 @@ def choose_for_largest(
     sums
         One, the other, and means of both, over the same graph and ways.
     """
-    found = [choose_sharding(tables, room_bytes) for tables in sums]
+    found = [choose_sharding(one, room_bytes, uses_program=uses_program) for one in sums]
     fitting = [sharding for sharding in found if sharding is not None]
     if len(fitting) < len(sums):
         return None

@@ -26,6 +26,7 @@ MOST_IDEALS = 1_000
 """Every two of them may bound a stage."""
 GROWTH = 1.25
 """Of the limit on a stage, until stages within it exist."""
+ROUNDING = 1.0 + 1e-9
 SendTime = Callable[[float], float]
 """Seconds in which a device hands so many bytes to the next stage."""
 
@@ -46,6 +47,11 @@ class Stage:
     def cost(self) -> float:
         """What sets the pace."""
         return max(self.busy, self.send)
+
+    def held_bytes(self, tables: SplitTables) -> float:
+        """Return the memory that its kernels take on one device [bytes]."""
+        chosen = zip(self.kernels, self.ways, strict=True)
+        return sum(float(tables.held_bytes[kernel][way]) for kernel, way in chosen)
 
 
 @dataclass(frozen=True)
@@ -127,21 +133,25 @@ class _Cutting:
     def _values(self, num_stages: int, limit: float) -> list[dict[int, FloatArray]]:
         """Return, after each stage and for each ideal, the best slowest stage by layouts."""
         values: list[dict[int, FloatArray]] = [{0: np.zeros(())}]
-        for _ in range(num_stages):
+        for left in reversed(range(num_stages)):
             step: dict[int, FloatArray] = {}
             for before, reached in values[-1].items():
-                for after in self._next(before, limit):
+                for after in self._next(before, limit, left):
                     found = self._through(before, after, reached)
                     step[after] = np.minimum(step[after], found) if after in step else found
             values.append({i: v for i, v in step.items() if v.min() <= limit})
         return values
 
-    def _next(self, before: int, limit: float) -> Iterator[int]:
-        """Yield the ideals at which a stage may end that certainly costs no more than a limit."""
+    def _next(self, before: int, limit: float, left: int) -> Iterator[int]:
+        """Yield where a stage may end so that it and those that are left may keep to a limit."""
+        every = self.ideals[-1]
         for after in self.ideals:
             if before & ~after == 0 and before != after:
-                inside = list(members(after & ~before))
-                if self.least[:, inside].sum(axis=1).max() <= limit:
+                inside, rest = (list(members(part)) for part in (after & ~before, every & ~after))
+                if (
+                    self.least[:, inside].sum(axis=1).max() <= limit
+                    and self.least[:, rest].sum(axis=1).max() <= left * limit * ROUNDING
+                ):
                     yield after
 
     def _through(self, before: int, after: int, reached: FloatArray) -> FloatArray:
