@@ -1,0 +1,337 @@
+"""What operators of PyTorch (ATen) are as kernels. One that is not here is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from meshwright.catalog.graphs.tracing import operations as make
+from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
+from meshwright.catalog.graphs.tracing.values import Value
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator of a program: its arguments by name, values of tensors among them."""
+
+    name: str
+    """For the kernel."""
+    arguments: Mapping[str, Any]
+    shapes: Sequence[Sequence[int]]
+    """Of the outputs."""
+    word_bytes: float
+    """Of the first output."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Of the first output."""
+        return self.shapes[0]
+
+    @property
+    def values(self) -> list[Value]:
+        """All tensors among the arguments."""
+        found = (v if isinstance(v, list) else [v] for v in self.arguments.values())
+        return [value for values in found for value in values if isinstance(value, Value)]
+
+
+Made = Value | list[Any]
+Rule = Callable[[GraphBuilder, Call], Made]
+
+
+def _elementwise(to: GraphBuilder, call: Call) -> Value:
+    return make.elementwise(to, call.name, call.values, word_bytes=call.word_bytes)
+
+
+def _add(to: GraphBuilder, call: Call) -> Value:
+    is_sum = call["alpha"] in (None, 1)
+    return make.elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=call.word_bytes)
+
+
+def _seen(to: GraphBuilder, call: Call) -> Value:
+    """Return the same elements: a copy, a cast to another type, dropout in inference."""
+    return call.values[0]
+
+
+def _dropout(to: GraphBuilder, call: Call) -> Value:
+    return _elementwise(to, call) if call["train"] else call.values[0]
+
+
+def _linear(to: GraphBuilder, call: Call) -> Value:
+    return make.linear(to, call.name, call["input"], call["weight"], call["bias"])
+
+
+def _matmul(to: GraphBuilder, call: Call) -> Value:
+    return make.matmul(to, call.name, *call.values)
+
+
+def _addmm(to: GraphBuilder, call: Call) -> Value:
+    left, right = (call["mat1"], call["mat2"]) if call["mat1"] else (call["batch1"], call["batch2"])
+    return make.matmul(to, call.name, left, right, call["self"])
+
+
+def _einsum(to: GraphBuilder, call: Call) -> Value:
+    return make.einsum(to, call.name, call["equation"], call["tensors"])
+
+
+def _attention(to: GraphBuilder, call: Call) -> Value:
+    return make.attention(
+        to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
+    )
+
+
+def _softmax(to: GraphBuilder, call: Call) -> Value:
+    return make.along(to, call.name, call["self"], [call["dim"]], word_bytes=call.word_bytes)
+
+
+def _norm(to: GraphBuilder, call: Call) -> Value:
+    rank = len(call["normalized_shape"])
+    held = [value for value in (call["weight"], call["bias"]) if value is not None]
+    return make.along(to, call.name, call["input"], range(-rank, 0), held=held)
+
+
+def _group_norm(to: GraphBuilder, call: Call) -> Value:
+    value, groups = call["input"], call["num_groups"]
+    batch, channels, *space = value.shape
+    seen = value.reshaped([batch, groups, channels // groups, *space])
+    if seen is None:
+        raise UnevenError(f"{groups} groups of {channels} channels")
+    keys = ["batch", "group", "in", *range(len(space))]
+    operands = [(seen, keys)]
+    held = (weight for weight in (call["weight"], call["bias"]) if weight is not None)
+    operands += [(w.reshaped([groups, channels // groups]), ["group", "in"]) for w in held]
+    out = to.emit(call.name, "vector", operands, keys, whole=keys[2:])
+    return make.reshaped(to, call.name, out, list(value.shape))
+
+
+def _batch_norm(to: GraphBuilder, call: Call) -> Value:
+    """Return a norm over all but the channels; in inference a function of each element."""
+    keys = list(range(len(call["input"].axes)))
+    operands = [(value, keys if len(value.axes) > 1 else [1]) for value in call.values]
+    whole = [key for key in keys if key != 1] if call["training"] else []
+    return to.emit(call.name, "vector", operands, keys, whole=whole)
+
+
+def _reduce(needs_whole: bool) -> Rule:
+    def rule(to: GraphBuilder, call: Call) -> Made:
+        value = call["self"]
+        dims = call["dim"]
+        over = list(range(len(value.axes))) if dims in (None, []) else dims
+        over = [over] if isinstance(over, int) else over
+        made = [
+            make.along(
+                to, call.name, value, over, kept=False, needs_whole=needs_whole,
+                word_bytes=call.word_bytes,
+            )
+            for _ in call.shapes
+        ]  # fmt: skip
+        if call["keepdim"]:
+            made = [make.with_ones(out, over, len(value.axes)) for out in made]
+        return made if len(made) > 1 else made[0]
+
+    return rule
+
+
+def _cumulative(to: GraphBuilder, call: Call) -> Value:
+    dims = call["dim"] if call["dim"] is not None else call["dims"]
+    over = [dims] if isinstance(dims, int) else dims or range(len(call["self"].axes))
+    return make.along(to, call.name, call["self"], over, word_bytes=call.word_bytes)
+
+
+def _view(to: GraphBuilder, call: Call) -> Value:
+    return make.reshaped(to, call.name, call.values[0], call.shape)
+
+
+def _permute(to: GraphBuilder, call: Call) -> Value:
+    return call.values[0].permuted(call["dims"])
+
+
+def _transpose(to: GraphBuilder, call: Call) -> Value:
+    value = call.values[0]
+    order = list(range(len(value.axes)))
+    first, second = (value.axis(call[name]) for name in ("dim0", "dim1"))
+    order[first], order[second] = order[second], order[first]
+    return value.permuted(order)
+
+
+def _turned(to: GraphBuilder, call: Call) -> Value:
+    value = call.values[0]
+    return value.permuted(range(len(value.axes) - 1, -1, -1))
+
+
+def _expand(to: GraphBuilder, call: Call) -> Value:
+    return call.values[0].expanded(call.shape, to.num_names)
+
+
+def _slice(to: GraphBuilder, call: Call) -> Value:
+    """Return a part of an axis; all of it is the value itself."""
+    value = call.values[0]
+    if tuple(call.shape) == value.shape:
+        return value
+    return make.moved(to, call.name, [value], call.shape, [value.axis(call["dim"] or 0)])
+
+
+def _select(to: GraphBuilder, call: Call) -> Value:
+    return make.rows(to, call.name, call["self"], call["dim"], None)
+
+
+def _split(to: GraphBuilder, call: Call) -> Made:
+    value = call["self"]
+    axis = value.axis(call["dim"] or 0)
+    return [
+        make.moved(to, f"{call.name}.{number}", [value], shape, [axis])
+        for number, shape in enumerate(call.shapes)
+    ]
+
+
+def _cat(to: GraphBuilder, call: Call) -> Value:
+    values = [value for value in call["tensors"] if value.shape != (0,)]
+    axis = values[0].axis(call["dim"] or 0)
+    return make.moved(to, call.name, values, call.shape, [axis])
+
+
+def _stack(to: GraphBuilder, call: Call) -> Value:
+    axis = (call["dim"] or 0) % len(call.shape)
+    ones = [size if number != axis else 1 for number, size in enumerate(call.shape)]
+    values = [make.reshaped(to, call.name, value, ones) for value in call["tensors"]]
+    return make.moved(to, call.name, values, call.shape, [axis])
+
+
+def _embedding(to: GraphBuilder, call: Call) -> Value:
+    return make.rows(to, call.name, call["weight"], 0, call["indices"])
+
+
+def _index_select(to: GraphBuilder, call: Call) -> Value:
+    return make.rows(to, call.name, call["self"], call["dim"], call["index"])
+
+
+def _index(to: GraphBuilder, call: Call) -> Value:
+    """Return rows along the one axis that has indices."""
+    given = [axis for axis, ids in enumerate(call["indices"]) if ids is not None]
+    if len(given) != 1:
+        raise UnevenError("indices along several axes at once have no kernel here")
+    return make.rows(to, call.name, call["self"], given[0], call["indices"][given[0]])
+
+
+def _unbind(to: GraphBuilder, call: Call) -> Made:
+    axis = call["dim"] or 0
+    return [
+        make.rows(to, f"{call.name}.{number}", call["self"], axis, None)
+        for number in range(len(call.shapes))
+    ]
+
+
+def _convolution(to: GraphBuilder, call: Call) -> Value:
+    groups = call["groups"] or 1
+    return make.convolution(
+        to, call.name, call["input"], call["weight"], call["bias"], call.shape, groups
+    )
+
+
+def _core_convolution(to: GraphBuilder, call: Call) -> Value:
+    if call["transposed"]:
+        raise UnevenError("transposed convolutions have no kernel here")
+    return _convolution(to, call)
+
+
+def _pooling(to: GraphBuilder, call: Call) -> Value:
+    value, size = call["self"], call["kernel_size"]
+    axes = len(value.axes) - 2
+    if size is None:
+        pairs = zip(value.shape[2:], call.shape[2:], strict=True)
+        size = [ceil(before / after) for before, after in pairs]
+    window = list(size) * (axes if len(size) == 1 else 1)
+    return make.pooling(to, call.name, value, call.shape, window)
+
+
+def _pad(to: GraphBuilder, call: Call) -> Value:
+    value = call["self"]
+    pairs = enumerate(zip(value.shape, call.shape, strict=True))
+    changed = [axis for axis, (before, after) in pairs if before != after]
+    return make.moved(to, call.name, [value], call.shape, changed)
+
+
+def _made(to: GraphBuilder, call: Call) -> Value:
+    """Return what is made from nothing: a constant, a range of numbers."""
+    fresh = dict(enumerate(call.shape))
+    return to.emit(
+        call.name, "none", [], range(len(call.shape)), fresh=fresh, word_bytes=call.word_bytes
+    )
+
+
+def _first_of(rule: Rule) -> Rule:
+    """Return the rule of an operator whose further outputs are statistics that nobody reads."""
+
+    def first(to: GraphBuilder, call: Call) -> Made:
+        return [rule(to, call), *[None] * (len(call.shapes) - 1)]
+
+    return first
+
+
+def _rules(rule: Rule, names: str) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: Mapping[str, Rule] = {
+    **_rules(
+        _elementwise,
+        "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
+        "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
+        "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
+        "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
+        "bitwise_or prelu glu_backward addcmul lerp square remainder floor_divide "
+        "tril triu isnan isinf fmod expm1 log2 log10 atan2 hypot celu selu logsigmoid softsign",
+    ),
+    **_rules(_add, "add"),
+    **_rules(
+        _seen,
+        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
+        "_assert_tensor_metadata feature_dropout",
+    ),
+    **_rules(_dropout, "dropout"),
+    **_rules(_linear, "linear"),
+    **_rules(_matmul, "matmul mm bmm mv dot"),
+    **_rules(_addmm, "addmm baddbmm"),
+    **_rules(_einsum, "einsum"),
+    **_rules(_attention, "scaled_dot_product_attention"),
+    **_rules(_softmax, "softmax log_softmax _softmax _log_softmax"),
+    **_rules(_norm, "layer_norm rms_norm"),
+    **_rules(_first_of(_norm), "native_layer_norm _fused_rms_norm"),
+    **_rules(_group_norm, "group_norm"),
+    **_rules(_batch_norm, "batch_norm"),
+    **_rules(_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
+    **_rules(_reduce(needs_whole=False), "sum mean"),
+    **_rules(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
+    **_rules(_cumulative, "cumsum cumprod flip roll"),
+    **_rules(
+        _view, "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze"
+    ),
+    **_rules(_permute, "permute"),
+    **_rules(_transpose, "transpose"),
+    **_rules(_turned, "t numpy_T"),
+    **_rules(_expand, "expand expand_as broadcast_to"),
+    **_rules(_slice, "slice narrow"),
+    **_rules(_select, "select"),
+    **_rules(_split, "split split_with_sizes chunk"),
+    **_rules(_cat, "cat concat"),
+    **_rules(_stack, "stack"),
+    **_rules(_unbind, "unbind"),
+    **_rules(_embedding, "embedding"),
+    **_rules(_index_select, "index_select"),
+    **_rules(_index, "index"),
+    **_rules(_convolution, "conv1d conv2d conv3d"),
+    **_rules(_core_convolution, "convolution"),
+    **_rules(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
+    **_rules(
+        _pooling,
+        "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
+    ),
+    **_rules(_pad, "pad constant_pad_nd"),
+    **_rules(_made, "arange full ones zeros full_like ones_like zeros_like scalar_tensor"),
+}
+"""By the name of the operator without its overload."""
