@@ -8,7 +8,7 @@ import pytest
 from dataflow_graphs import SIZE, random_tables
 from sampled import sampled
 
-from meshwright.graph.dataflow.ideals import members, order_ideals, reads_of
+from meshwright.search.dataflow.ideals import members, order_ideals, reads_of
 from meshwright.search.dataflow.parts import Cuts
 from meshwright.search.dataflow.stages import cut_stages
 from meshwright.strategy.dataflow.changes import cheapest_changes

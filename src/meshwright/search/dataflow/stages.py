@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.graph.dataflow.ideals import members, order_ideals, reads_of
 from meshwright.pricing.dataflow.tables import SplitTables
+from meshwright.search.dataflow.ideals import members, order_ideals, reads_of
 from meshwright.search.dataflow.parts import Cuts, Part
 
 MOST_IDEALS = 1_000
