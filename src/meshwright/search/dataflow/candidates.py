@@ -12,7 +12,7 @@ from meshwright.pricing.dataflow.machine import Machine
 from meshwright.pricing.dataflow.memory import Holding, Holdings
 from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
-from meshwright.search.dataflow.sharding import Sharding, choose_for_largest
+from meshwright.search.dataflow.sharding import Sharding, choose_for_largest, choose_sharding
 from meshwright.search.dataflow.stages import Stage, cut_stages
 from meshwright.search.dataflow.work import StageTime, StageWork, sent_bytes
 from meshwright.spec.collective import CollectiveKind
@@ -123,7 +123,7 @@ class Candidates:
             return Refusal("a graph with gradients is cut between repetitions only")
         if self.least_s(tp, pp, dp) >= enough_s:
             return Refusal("slower by its bound")
-        return self._cut(tp, pp, dp)
+        return self._cut(tp, pp, dp, enough_s)
 
     def is_repeated(self, pp: int) -> bool:
         """Return whether stages are made of whole repetitions."""
@@ -157,7 +157,7 @@ class Candidates:
             (passes + pp - 1) * bound_s + gradient_s + update_s,
         )  # fmt: skip
 
-    def _cut(self, tp: int, pp: int, dp: int) -> GraphPlan | Refusal:
+    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
         """Return the plan whose stages are parts of the graph."""
         passes, room = -(-self.num_passes // dp), self.machine.room_bytes
         fitting = [tables.within(room) for tables in self._sums(self._seconds(tp, dp, Holding()))]
@@ -166,9 +166,13 @@ class Candidates:
             return Refusal("memory")
         links = self.machine.links(tp * dp, pp)
         try:
-            found = cut_stages(sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b))
+            found = cut_stages(
+                sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b), most=enough_s / passes
+            )
         except UnsupportedError:
             return Refusal("too many branches side by side for stages", 0.0)
+        if found is None:
+            return Refusal("slower by its bound")
         bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
         held = max(stage.held_bytes(sums[0]) for stage in found.stages)
         if held > room:
@@ -180,13 +184,13 @@ class Candidates:
         )  # fmt: skip
 
     def least_s(self, tp: int, pp: int, dp: int) -> float:
-        """Return a step of stages that share all kernels evenly and send nothing: a bound [s]."""
-        passes = -(-self.num_passes // dp)
-        bound_s = 0.0
+        """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
+        passes, bound_s = -(-self.num_passes // dp), 0.0
         for tables in self._sums(self._seconds(tp, dp, Holding())):
-            least = [float(costs.min()) for costs in tables.costs]
-            slowest = max(max(least), sum(least) / pp)
-            bound_s = max(bound_s, sum(least) + (passes - 1) * slowest)
+            whole = choose_sharding(tables)
+            total = 0.0 if whole is None else whole.lower_bound
+            slowest = max(total / pp, *(float(costs.min()) for costs in tables.costs))
+            bound_s = max(bound_s, total + (passes - 1) * slowest)
         return bound_s
 
     def _seconds(self, tp: int, dp: int, holding: Holding) -> Seconds:

@@ -71,7 +71,9 @@ class Stages:
         return max(stage.cost for stage in self.stages)
 
 
-def cut_stages(sums: Sequence[SplitTables], num_stages: int, send_time: SendTime) -> Stages:
+def cut_stages(
+    sums: Sequence[SplitTables], num_stages: int, send_time: SendTime, *, most: float = np.inf
+) -> Stages | None:
     """Return the cut of a graph into stages whose slowest one is the fastest.
 
     Parameters
@@ -80,13 +82,15 @@ def cut_stages(sums: Sequence[SplitTables], num_stages: int, send_time: SendTime
         A stage takes the largest of these, over the same graph and ways: a single one where
         collectives run before and after computation. Where both run beside each other: one, the
         other, and means of both, which tighten the bound. With several the cut may have a gap.
+    most
+        What a stage may take; None comes back where every cut has one that takes more.
 
     Raises
     ------
     UnsupportedError
         When the graph has too many order ideals to look at each of them.
     """
-    return _Cutting(Cuts(tuple(sums)), send_time).solve(num_stages)
+    return _Cutting(Cuts(tuple(sums)), send_time).solve(num_stages, most)
 
 
 @dataclass
@@ -114,17 +118,21 @@ class _Cutting:
         """What each kernel costs at least in each sum, (sums, kernels)."""
         return np.array([[float(c.min()) for c in sums.costs] for sums in self.cuts.sums])
 
-    def solve(self, num_stages: int) -> Stages:
-        """Return the best chain of ideals."""
+    def solve(self, num_stages: int, most: float) -> Stages | None:
+        """Return the best chain of ideals whose stages take no more than a limit."""
         limit = max(float(self.least.max()), float(self.least.sum(axis=1).max()) / num_stages)
         limit = limit or np.finfo(float).tiny
-        while True:
+        while limit <= most:
             values = self._values(num_stages, limit)
             done = [step for step in values if self.ideals[-1] in step]
             best = min((float(step[self.ideals[-1]]) for step in done), default=np.inf)
             if best <= limit:
-                break
-            limit = min(best, limit * GROWTH) if np.isfinite(best) else limit * GROWTH
+                return self._found(values, best)
+            limit = min(best, limit * GROWTH)
+        return None
+
+    def _found(self, values: list[dict[int, FloatArray]], best: float) -> Stages:
+        """Return the stages with the best slowest one."""
         number = next(n for n, s in enumerate(values) if self.ideals[-1] in s
                       and float(s[self.ideals[-1]]) == best)  # fmt: skip
         stages = tuple(self._way_back(values, number))
