@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.base.errors import UnsupportedError
@@ -18,8 +19,10 @@ from meshwright.search.dataflow.work import StageTime, StageWork, sent_bytes
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
 
-BESIDE = tuple(Weights(share, 1.0 - share) for share in (1.0, 0.0, 0.5, 0.75, 0.25))
-"""Computation, collectives, and means of both."""
+LITTLE = 1e-6
+BESIDE = tuple(Weights(share, 1.0 - share) for share in (1.0 - LITTLE, LITTLE, 0.5, 0.75, 0.25))
+"""Means of computation and collectives; where only one counts, a little of the other decides
+between equals."""
 INFINITE = float("inf")
 
 
@@ -74,8 +77,18 @@ class GraphPlan:
 
     @property
     def step_s(self) -> float:
-        """Everything [s]: passes, bubble, sums of gradients, update."""
-        return self.num_passes * self.pass_s + self.bubble_s + self.gradient_s + self.update_s
+        """Everything [s]."""
+        return sum(self.parts_s.values())
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """What a step is made of: the parts sum to it [s]."""
+        return {
+            "passes_s": self.num_passes * self.pass_s,
+            "bubble_s": self.bubble_s,
+            "gradient_sums_s": self.gradient_s,
+            "update_s": self.update_s,
+        }
 
     @property
     def passes_per_s(self) -> float:
@@ -138,6 +151,7 @@ class Candidates:
         )
         if sharding is None:
             return Refusal("memory")
+        sharding = replace(sharding, tables=seconds.tables())
         send_s = 0.0
         if pp > 1:
             links = self.machine.links(tp * dp, pp)

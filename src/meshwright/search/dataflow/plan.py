@@ -7,7 +7,7 @@ group for ``tp`` are neighbours; those of ``dp`` come next, those of ``pp`` are 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
@@ -53,6 +53,7 @@ def plan_graph(
     optimizer: OptimizerPreset | None = None,
     hides_network: bool = False,
     stage_time: StageTime | None = None,
+    is_allowed: Callable[[int, int, int], bool] = lambda tp, pp, dp: True,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
 
@@ -67,6 +68,8 @@ def plan_graph(
         tiles flow; else one waits for the other.
     stage_time
         Prices a stage once its kernels are split, in place of the roofline: fusion on a chip.
+    is_allowed
+        Whether degrees (tp, pp, dp) are looked at.
 
     Raises
     ------
@@ -77,7 +80,8 @@ def plan_graph(
     """
     _check(graph, num_passes, optimizer)
     candidates = Candidates(graph, machine, num_passes, optimizer, hides_network, stage_time)
-    degrees = [(int(a), int(b), int(c)) for a, b, c in factorizations(machine.system.num_alive, 3)]
+    every = factorizations(machine.system.num_alive, 3)
+    degrees = [(int(a), int(b), int(c)) for a, b, c in every if is_allowed(a, b, c)]
     degrees.sort(key=lambda each: not candidates.is_repeated(each[1]))
     priced: dict[Degrees, GraphPlan | Refusal] = {}
     for each in degrees:
