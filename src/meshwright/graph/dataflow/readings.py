@@ -67,6 +67,16 @@ def carried(graph: DataflowGraph) -> dict[str, int]:
     return found
 
 
+def ends(graph: DataflowGraph) -> frozenset[int]:
+    """Return the kernels whose tensors leave for good: outputs that no repetition reads.
+
+    Gradients of weights are left out: they are summed once a step, not once a pass.
+    """
+    read = {reading.producer for reading in readings(graph)}
+    outputs = {graph.number[name] for name in graph.outputs} - read
+    return frozenset(n for n in outputs if graph.kernels[n].phase is not Phase.WEIGHT_GRADIENT)
+
+
 def _is_forward(graph: DataflowGraph, name: str) -> bool:
     """Return whether an input is read in the forward pass."""
     return any(

@@ -54,6 +54,13 @@ class Holdings:
             return total + times * self.holding.passes_in_flight * local.tensor_bytes(kernel)
         return total + local.tensor_bytes(kernel)
 
+    def num_parameters(self, number: int, split: KernelSplit) -> float:
+        """Return the parameters of a kernel on the largest shard, over all layers."""
+        sizes = local_sizes(self.graph.sizes, split.dim, self.degree)
+        held = self.graph.kernels[number].weights
+        first = (weight for weight in held if self._first_holder[weight.name] == number)
+        return self.holding.layers * sum(num_elements(weight.dims, sizes) for weight in first)
+
     def weight_layout(self, number: int, place: int, split: KernelSplit) -> Layout:
         """Return how a weight lies where the kernel is split in some way."""
         weight = self.graph.kernels[number].weights[place]

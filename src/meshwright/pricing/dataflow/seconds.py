@@ -12,7 +12,7 @@ from meshwright.base.arrays import FloatArray
 from meshwright.graph.dataflow.backward import gradient_name
 from meshwright.graph.dataflow.graph import DataflowGraph, Edge
 from meshwright.graph.dataflow.kernel import MessageKind, Weight
-from meshwright.graph.dataflow.readings import readings
+from meshwright.graph.dataflow.readings import ends
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Links, Machine
 from meshwright.pricing.dataflow.memory import (
@@ -123,14 +123,7 @@ class Seconds:
 
     @cached_property
     def _ends(self) -> frozenset[int]:
-        """Kernels whose tensor leaves the graph and is read by nobody here."""
-        read = {reading.producer for reading in readings(self.graph)}
-        outputs = {self.graph.number[name] for name in self.graph.outputs}
-        return frozenset(
-            number
-            for number in outputs - read
-            if self.graph.kernels[number].phase is not Phase.WEIGHT_GRADIENT
-        )
+        return ends(self.graph)
 
     @cached_property
     def _holdings(self) -> Holdings:
@@ -180,7 +173,7 @@ class Seconds:
                     yield (first, second), Bond(costs, np.zeros_like(costs))
 
     def _sums_s(self, holder: int, number: int, maker: int) -> FloatArray:
-        """Return what bringing a gradient to the layout of its weight takes, for each pair of ways."""
+        """Return what bringing a gradient to the layout of its weight takes."""
         num_bytes = self.graph.tensor_bytes(self.graph.kernels[maker])
 
         def cost(a: KernelSplit, b: KernelSplit) -> float:

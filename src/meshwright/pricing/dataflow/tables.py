@@ -6,7 +6,9 @@ Costs are seconds or bytes, whatever is to be least; the search does not ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.graph.dataflow.graph import DataflowGraph
@@ -47,3 +49,24 @@ class SplitTables:
     """By the numbers of two kernels, the earlier one first."""
     charges_each_reader: bool = False
     """Whether every reader pays for its own change, although another one asks for the same."""
+
+    def within(self, room_bytes: float) -> SplitTables | None:
+        """Return the ways that fit a memory by themselves; None where a kernel has none."""
+        kept = [np.flatnonzero(held <= room_bytes) for held in self.held_bytes]
+        if not all(len(ways) for ways in kept):
+            return None
+        return replace(
+            self,
+            splits=tuple(
+                tuple(splits[way] for way in ways)
+                for splits, ways in zip(self.splits, kept, strict=True)
+            ),
+            costs=tuple(costs[ways] for costs, ways in zip(self.costs, kept, strict=True)),
+            held_bytes=tuple(h[ways] for h, ways in zip(self.held_bytes, kept, strict=True)),
+            bonds={
+                (a, b): Bond(
+                    bond.costs[np.ix_(kept[a], kept[b])], bond.held_bytes[np.ix_(kept[a], kept[b])]
+                )
+                for (a, b), bond in self.bonds.items()
+            },
+        )

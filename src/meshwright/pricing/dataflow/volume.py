@@ -12,11 +12,12 @@ import numpy as np
 
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel, single_dims
+from meshwright.graph.dataflow.readings import ends
 from meshwright.pricing.dataflow.memory import Holdings
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.dataflow.changes import collective_of, payload_bytes
-from meshwright.strategy.dataflow.splits import KernelSplit, Layout, splits_of
+from meshwright.strategy.dataflow.splits import WHOLE, KernelSplit, Layout, splits_of
 
 _TIMES_ROUND = {CollectiveKind.ALL_REDUCE: 2.0}
 Splits = Callable[[Kernel], tuple[KernelSplit, ...]]
@@ -33,10 +34,11 @@ def ring_bytes(kind: CollectiveKind, num_bytes: float, degree: int) -> float:
 def volume_tables(graph: DataflowGraph, degree: int, *, splits: Splits = splits_of) -> SplitTables:
     """Return the ways to split a graph, priced by the bytes that a device sends.
 
-    Memory is that of weights and of what kernels write, in the word of the graph.
+    What leaves the graph for good has no open sums. Memory is that of weights and of what kernels
+    write, in the word of the graph.
     """
     ways = tuple(splits(kernel) for kernel in graph.kernels)
-    holdings = Holdings(graph, degree)
+    holdings, last = Holdings(graph, degree), ends(graph)
 
     def change_cost(tensor_bytes: float, have: Layout, want: Layout) -> float:
         kind = collective_of(have, want)
@@ -44,11 +46,19 @@ def volume_tables(graph: DataflowGraph, degree: int, *, splits: Splits = splits_
             return 0.0
         return ring_bytes(kind, payload_bytes(kind, tensor_bytes, degree), degree)
 
+    def sum_cost(number: int, split: KernelSplit) -> float:
+        is_open = number in last and split.writes.is_partial
+        tensor_bytes = graph.tensor_bytes(graph.kernels[number])
+        return change_cost(tensor_bytes, split.writes, WHOLE) if is_open else 0.0
+
     return SplitTables(
         graph=graph,
         degree=degree,
         splits=ways,
-        costs=tuple(np.zeros(len(found)) for found in ways),
+        costs=tuple(
+            np.array([sum_cost(number, split) for split in found])
+            for number, found in enumerate(ways)
+        ),
         held_bytes=tuple(
             np.array([holdings.kernel_bytes(number, split) for split in found])
             for number, found in enumerate(ways)

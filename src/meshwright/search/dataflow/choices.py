@@ -79,6 +79,13 @@ class SplitChoices:
         """Return the way of each kernel among its ways, from the choices of all nodes."""
         return tuple(choices[: len(self.tables.graph.kernels)])
 
+    def cost(self, ways: Sequence[int]) -> float:
+        """Return what it costs to split each kernel in its way."""
+        alone = zip(self.tables.costs, ways, strict=True)
+        between = (bond.costs[ways[a], ways[b]] for (a, b), bond in self.tables.bonds.items())
+        changed = sum(change.cost for change in self.changes(ways))
+        return float(sum(costs[way] for costs, way in alone) + sum(between)) + changed
+
     def changes(self, ways: Sequence[int]) -> Iterator[PlacedChange]:
         """Yield what has to be changed when each kernel is split in its way."""
         tables = self.tables
@@ -114,6 +121,7 @@ class _Builder:
             for costs, held in zip(tables.costs, tables.held_bytes, strict=True)
         ]
         self.edges: dict[Pair, list[FloatArray]] = {}
+        self.sets: dict[tuple[float, Layout, tuple[Layout, ...]], list[float]] = {}
 
     def build(self, demands: Sequence[Demand]) -> ChoiceGraph:
         """Return the graph of choices."""
@@ -139,12 +147,16 @@ class _Builder:
     def _add_sets(self, demand: Demand) -> None:
         """Add a node for the set of layouts in which a tensor will lie."""
         writes = self._writes(demand)
-        targets = sorted({want for read in demand.readings for want in self._reads(read)}, key=str)
-        sets = {have: self._set_costs(demand, have, targets) for have in set(writes)}
+        asked = {want for read in demand.readings for want in self._reads(read)}
+        targets = tuple(sorted(asked, key=str))
         node = len(self.nodes)
         size = (1 << len(targets)) - 1
         self.nodes.append([np.zeros(size), np.zeros(size)])
-        self._add(demand.producer, node, np.array([sets[have][1:] for have in writes]))
+        self._add(
+            demand.producer,
+            node,
+            np.array([self._set_costs(demand, have, targets)[1:] for have in writes]),
+        )
         dearest = [max(self._cost(demand, have, want) for have in writes) for want in targets]
         member = np.arange(1, size + 1)[None, :] >> np.arange(len(targets))[:, None] & 1
         missing = np.where(member, 0.0, np.array(dearest)[:, None])
@@ -178,5 +190,9 @@ class _Builder:
     def _cost(self, demand: Demand, have: Layout, want: Layout) -> float:
         return self.tables.change_cost(demand.num_bytes, have, want)
 
-    def _set_costs(self, demand: Demand, have: Layout, targets: list[Layout]) -> list[float]:
-        return costs_of_sets(have, targets, lambda a, b: self._cost(demand, a, b))
+    def _set_costs(self, demand: Demand, have: Layout, targets: tuple[Layout, ...]) -> list[float]:
+        """Return what each set of targets costs; worked out once for tensors of equal size."""
+        key = (demand.num_bytes, have, targets)
+        if key not in self.sets:
+            self.sets[key] = costs_of_sets(have, targets, lambda a, b: self._cost(demand, a, b))
+        return self.sets[key]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,7 +60,11 @@ class Sharding:
 
 
 def choose_sharding(
-    tables: SplitTables, room_bytes: float = float("inf"), *, most_entries: int = MOST_ENTRIES
+    tables: SplitTables,
+    room_bytes: float = float("inf"),
+    *,
+    most_entries: int = MOST_ENTRIES,
+    uses_program: bool = True,
 ) -> Sharding | None:
     """Return the cheapest ways within a memory; of equally cheap ones the leaner. None: no room.
 
@@ -69,17 +74,45 @@ def choose_sharding(
         Memory of a device that kernels may fill [bytes].
     most_entries
         Entries of a table of elimination; a graph that needs more is not exact and has a gap.
+    uses_program
+        Whether an integer program may close the gap that a limit on memory leaves.
     """
     choices = SplitChoices(tables)
     tie = _tie(choices.graph)
     graph = _at_price(choices.graph, tie)
-    chosen = cheapest_within(graph, room_bytes, most_entries=most_entries)
+    chosen = cheapest_within(
+        graph, room_bytes, most_entries=most_entries, uses_program=uses_program
+    )
     if chosen is None:
         return None
     ways = choices.splits_of(chosen.choices)
     cost = choices.graph.time_s(chosen.choices)
     bound = chosen.lower_bound_s - tie * _most_bytes(choices.graph)
     return Sharding(tables, ways, cost, chosen.num_bytes, min(max(bound, 0.0), cost))
+
+
+def choose_for_largest(
+    sums: Sequence[SplitTables], room_bytes: float = float("inf"), *, uses_program: bool = True
+) -> Sharding | None:
+    """Return ways whose largest sum is small, with a bound for the best; None: no room.
+
+    Where computation runs beside collectives, the larger of both counts. Any mean of both lies
+    below it, so the least mean is a bound, and the ways that have it are likely to be good ones.
+
+    Parameters
+    ----------
+    sums
+        One, the other, and means of both, over the same graph and ways.
+    """
+    found = [choose_sharding(one, room_bytes, uses_program=uses_program) for one in sums]
+    fitting = [sharding for sharding in found if sharding is not None]
+    if len(fitting) < len(sums):
+        return None
+    choices = [SplitChoices(tables) for tables in sums]
+    costs = [max(one.cost(sharding.ways) for one in choices) for sharding in fitting]
+    best = int(np.argmin(costs))
+    bound = max(sharding.lower_bound for sharding in fitting)
+    return replace(fitting[best], cost=costs[best], lower_bound=min(bound, costs[best]))
 
 
 def _tie(graph: ChoiceGraph) -> float:

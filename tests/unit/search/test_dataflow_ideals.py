@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.ideals import members, order_ideals, reads_of
+from meshwright.search.dataflow.ideals import members, order_ideals, reads_of
 
 
 def test_a_chain_has_one_more_ideal_than_kernels() -> None:
