@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.compute import Engine
-from meshwright.cost.core_array import CoreArray
+from meshwright.cost.compute import CoreArray, Engine
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.chips import load_chip
-from meshwright.cost.compute import matmul_compute_s
-from meshwright.cost.core_array import CoreArray, blocked_product_s
+from meshwright.cost.compute import CoreArray, blocked_product_s, matmul_compute_s
 from meshwright.cost.engine import make_engine
 from meshwright.spec.workload import Precision, SoftwareStack
 
