@@ -11,7 +11,6 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 
-
 ACCUMULATOR_BYTES = 4.0
 """Sums are kept in FP32."""
 MOST_ARRAYS = 4
