@@ -104,11 +104,14 @@ def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
     """
     lattice, places = orders.lattice, orders.places
     prices = price_partitions(problem, lattice.sets)
-    best, best_of, num_pairs = None, (1, 1), 0
+    best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
     for allowed in problem.tried_micro_batches:
+        if allowed[0] * least_bytes > problem.room_bytes:
+            continue
         steps, finish = _steps(problem, lattice, prices, allowed), _finish(problem, allowed)
         if best is not None and steps.least_s(finish) >= best.finished_s:
             break
+        least_bytes = float(steps.bytes_left[0])
         path, pairs = best_path(steps, finish)
         num_pairs += pairs
         if path is not None and (best is None or path.finished_s < best.finished_s):
