@@ -25,8 +25,8 @@ def model_graphs(
 ) -> tuple[DataflowGraph, ...]:
     """Return embedding, each kind of layer with its count, and head, for one sequence.
 
-    All scores of attention are counted, as without a causal mask; a window limits the keys. Norm
-    of the loss runs over whole rows of logits.
+    All scores of attention are counted, as without a causal mask; a window limits the keys. The
+    loss needs whole rows of logits.
 
     Parameters
     ----------
