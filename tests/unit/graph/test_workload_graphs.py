@@ -85,7 +85,7 @@ def test_iteration_of_hpl_sends_pivots_panel_and_swapped_rows() -> None:
 def test_blocks_of_hpl_fit_the_matrix() -> None:
     with pytest.raises(SpecError, match="block: found 5"):
         hpl(4, 5)
-    with pytest.raises(SpecError, match="found 1 .from 15259 to the size"):
+    with pytest.raises(SpecError, match=r"found 1 .from 15259 to the size"):
         hpl(10**9, 1)
     assert len(hpl(10, 4).kernels) == 4 * 3
 
