@@ -103,10 +103,13 @@ class SearchSpace:
 
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
-        """What streams and in which form: left open, unless it is fixed."""
-        streamed = self.choices.allowed.get("streamed", ("auto",))
+        """What streams and in which form, unless it is fixed: one tensor or both, in any form."""
+        every = ("auto", "both") if self.problem.has_grid else ("auto",)
+        streamed = [Streamed(str(s)) for s in self.choices.allowed.get("streamed", every)]
+        if Streamed.AUTO in streamed:
+            streamed = [s for s in streamed if s in (Streamed.AUTO, Streamed.BOTH)]
         forms = self.choices.allowed.get("stream_form", ("auto",))
-        return tuple((Streamed(str(s)), StreamForm(str(f))) for s, f in product(streamed, forms))
+        return tuple((tensor, StreamForm(str(form))) for tensor, form in product(streamed, forms))
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
@@ -189,11 +192,13 @@ def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Stru
     """Return the rows for which a structure is not another one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
-    kind of stream.
+    kind of stream. Both tensors stream on blocks of tp x tatp devices.
     """
     keep = np.ones(len(columns.tp), dtype=bool)
     if (structure.streamed, structure.stream_form) != space.stream_choices[0]:
         keep &= columns.tatp > 1
+    if structure.streamed is Streamed.BOTH:
+        keep &= (columns.tatp > 1) & structure.sequence_parallel
     if structure.sequence_parallel:
         keep &= columns.tp > 1
     if structure.context_kind is ContextKind.ULYSSES:

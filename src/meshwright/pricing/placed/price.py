@@ -18,13 +18,16 @@ from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import send_bytes
 from meshwright.pricing.steps import joined, take_rows
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import AXES, Strategy, Structure, stack
+from meshwright.strategy.strategy import AXES, Strategy, Streamed, Structure, stack
 from meshwright.topology.network import Network
 from meshwright.topology.of_system import network_of
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")
 """What runs beside the computation of a whole stage, and leaves the links to its streams."""
+
+BLOCK_AXES = ("tp", "tatp")
+"""What travels in the same rounds where both tensors stream."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,8 @@ def contention_of(
     """
     network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
     messages = list(window_messages(problem, structure, strategy, network, params))
-    loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING)
+    meeting = BLOCK_AXES if structure.streamed is Streamed.BOTH else ()
+    loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING, meeting=meeting)
     return contention(list(loads), physical, is_routed=is_routed)
 
 
