@@ -5,6 +5,7 @@ Formulas use arithmetic and these; they never branch on a candidate's number.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,3 +48,13 @@ def read_only(column: NDArray[Any]) -> NDArray[Any]:
     """Return the column after forbidding changes to it."""
     column.setflags(write=False)
     return column
+
+
+def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
+    """Return the first of each group of rows that are equal in all parts, and the groups."""
+    code = np.zeros(len(parts[0]), dtype=np.int64)
+    for part in parts:
+        values, inverse = np.unique(part, return_inverse=True)
+        code = code * len(values) + inverse.reshape(-1)
+    _, first, groups = np.unique(code, return_index=True, return_inverse=True)
+    return first, groups.reshape(-1)

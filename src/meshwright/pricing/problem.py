@@ -20,8 +20,8 @@ from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload
-from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.axes.tatp import streams_inputs
+from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
 from meshwright.strategy.space import device_counts
 from meshwright.strategy.strategy import (

@@ -13,7 +13,7 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, unique_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
 from meshwright.pricing.network import (
@@ -29,7 +29,13 @@ from meshwright.pricing.steps import joined, take_rows
 from meshwright.search.counts import Counts
 from meshwright.strategy.axes import all_refusals, all_rules
 from meshwright.strategy.rules import Case
-from meshwright.strategy.space import Choices, axis_orders, divisors, first_orders
+from meshwright.strategy.space import (
+    Choices,
+    axis_orders,
+    divisors,
+    first_orders,
+    stream_choices,
+)
 from meshwright.strategy.strategy import (
     AXES,
     ContextKind,
@@ -103,13 +109,8 @@ class SearchSpace:
 
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
-        """What streams and in which form, unless it is fixed: one tensor or both, in any form."""
-        every = ("auto", "both") if self.problem.has_grid else ("auto",)
-        streamed = [Streamed(str(s)) for s in self.choices.allowed.get("streamed", every)]
-        if Streamed.AUTO in streamed:
-            streamed = [s for s in streamed if s in (Streamed.AUTO, Streamed.BOTH)]
-        forms = self.choices.allowed.get("stream_form", ("auto",))
-        return tuple((tensor, StreamForm(str(form))) for tensor, form in product(streamed, forms))
+        """What streams and in which form."""
+        return stream_choices(self.choices, has_grid=self.problem.has_grid)
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
@@ -242,16 +243,6 @@ def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
         *network.layout.keys(("tp", "tatp", "cp")),
     )  # fmt: skip
     return unique_rows(parts)
-
-
-def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
-    """Return the first of each group of rows that are equal in all parts, and the groups."""
-    code = np.zeros(len(parts[0]), dtype=np.int64)
-    for part in parts:
-        values, inverse = np.unique(part, return_inverse=True)
-        code = code * len(values) + inverse.reshape(-1)
-    _, first, groups = np.unique(code, return_index=True, return_inverse=True)
-    return first, groups.reshape(-1)
 
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
