@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -63,8 +64,9 @@ class AxisLoad:
     """It runs beside computation, and so beside other axes."""
     yields: bool
     """Others that run beside computation come first."""
-    meets: bool = False
-    """It travels in the rounds of another axis that meets it."""
+    meets: float = 0.0
+    """Share of what others of the same rounds send that passes while it travels; 0 where it has
+    rounds of its own."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def contention(
     slowdown = {}
     for load in loads:
         alone = busy[load.axis]
-        shared = meeting[alone > 0] if load.meets else alone
+        shared = (alone + load.meets * (meeting - alone))[alone > 0]
         shared = beside[alone > 0] if load.is_beside and load.yields else shared
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
     return Contention(
@@ -209,7 +211,7 @@ def axis_loads(
     ranks: Ranks,
     *,
     yielding: Sequence[str] = (),
-    meeting: Sequence[str] = (),
+    meeting: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[AxisLoad]:
     """Yield the load of each axis that sends some of the messages, each so many times.
 
@@ -220,7 +222,7 @@ def axis_loads(
     yielding
         Axes that wait for others where both run beside computation.
     meeting
-        Axes along which tensors travel in the same rounds.
+        Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
     """
     axes = dict.fromkeys(message.axis for message, _ in messages)
     for axis in axes:
@@ -241,7 +243,7 @@ def axis_loads(
             float(private.max()),
             any(message.is_beside for message, _ in mine),
             axis in yielding,
-            axis in meeting,
+            meeting.get(axis, 0.0),
         )
 
 

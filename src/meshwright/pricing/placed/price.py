@@ -26,9 +26,6 @@ DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")
 """What runs beside the computation of a whole stage, and leaves the links to its streams."""
 
-BLOCK_AXES = ("tp", "tatp")
-"""What travels in the same rounds where both tensors stream."""
-
 
 @dataclass(frozen=True)
 class PlacedPrice:
@@ -73,8 +70,10 @@ def contention_of(
     """
     network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
     messages = list(window_messages(problem, structure, strategy, network, params))
-    meeting = BLOCK_AXES if structure.streamed is Streamed.BOTH else ()
-    loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING, meeting=meeting)
+    loads = axis_loads(
+        messages, structure, network, ranks,
+        yielding=YIELDING, meeting=_meeting(structure, strategy),
+    )  # fmt: skip
     return contention(list(loads), physical, is_routed=is_routed)
 
 
@@ -119,6 +118,16 @@ def price_placed(
         PlacedPrice(ranks, take_rows(alone, [row]), take_rows(together, [row]), shared[row])
         for row, (_, ranks) in enumerate(fitting)
     ]
+
+
+def _meeting(structure: Structure, strategy: Strategy) -> dict[str, float]:
+    """Return the axes of the same rounds, where both tensors stream, with what each one meets.
+
+    Of N sub-weights N - 1 are sent, one beside all that passes along the rows.
+    """
+    if structure.streamed is not Streamed.BOTH or strategy.tatp == 1:
+        return {}
+    return {"tp": 1.0 / (strategy.tatp - 1.0), "tatp": 1.0}
 
 
 def window_messages(

@@ -12,7 +12,7 @@ from meshwright.pricing.placed.contention import AxisLoad, contention
 ON = {"is_beside": True}
 
 
-def load(axis, rows, private_s=None, *, is_beside=False, yields=False, meets=False):
+def load(axis, rows, private_s=None, *, is_beside=False, yields=False, meets=0.0):
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
@@ -42,12 +42,12 @@ def test_streams_come_first_and_others_get_what_is_left():
 
 
 def test_axes_of_the_same_rounds_share_the_links_that_both_use():
-    """Weights on 0 -> 1 and 2 -> 3, inputs on 0 -> 1 alone: rows and columns that do not meet on a
-    link leave each other alone."""
-    weights = load("tatp", [(0, 1, 2.0), (2, 3, 2.0)], meets=True, **ON)
-    inputs = load("tp", [(0, 1, 1.0)], meets=True, **ON)
-    assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 3.0}
-    elsewhere = load("tp", [(0, 2, 1.0)], meets=True, **ON)
+    """Weights on 0 -> 1 and 2 -> 3 meet all inputs, and inputs on 0 -> 1 half of the weights: of
+    three sub-weights two are sent. Rows and columns that share no link leave each other alone."""
+    weights = load("tatp", [(0, 1, 2.0), (2, 3, 2.0)], meets=1.0, **ON)
+    inputs = load("tp", [(0, 1, 1.0)], meets=0.5, **ON)
+    assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 2.0}
+    elsewhere = load("tp", [(0, 2, 1.0)], meets=0.5, **ON)
     assert contention([weights, elsewhere], grid(2, 2)).slowdown == {"tatp": 1.0, "tp": 1.0}
 
 
