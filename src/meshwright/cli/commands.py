@@ -78,6 +78,7 @@ COMMANDS: CommandTable = {
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
     "show": SHOW,
+    "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
     "study": Command("rebuild a published figure or question", "study"),
 }
 
