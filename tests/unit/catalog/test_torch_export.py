@@ -13,6 +13,7 @@ from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph, to_spec
 from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.dataflow.transformer import model_graphs
+from meshwright.graph.op import Phase
 from meshwright.strategy.dataflow.splits import splits_of
 
 torch = pytest.importorskip("torch")
@@ -173,6 +174,8 @@ def test_imported_graphs_have_a_backward_pass_and_a_file(name) -> None:
     graph = to_graph(spec)
     training = with_backward(graph)
     checked(to_spec(training))
+    made = [kernel for kernel in training.kernels if kernel.phase is Phase.WEIGHT_GRADIENT]
+    assert len(made) == sum(len(kernel.weights) for kernel in graph.kernels)
     assert all(edge.producer < edge.consumer for edge in training.edges)
     assert product_flops(graph) < product_flops(training) <= 3 * product_flops(graph)
 

@@ -75,8 +75,9 @@ def test_data_gets_no_gradient_but_the_weights_behind_it_do() -> None:
         flops_per_point=2.0,
     )  # fmt: skip
     sizes = {"rows": 4, "wide": 3, "out": 2}
-    graph = DataflowGraph("g", (kernel,), sizes, {"x": ("rows", "wide")}, ("fc",), "rows")
-    made = [k.name for k in with_backward(graph, constants={"x"}).kernels]
+    inputs = {"x": ("rows", "wide")}
+    graph = DataflowGraph("g", (kernel,), sizes, inputs, ("fc",), "rows", constants=("x",))
+    made = [k.name for k in with_backward(graph).kernels]
     assert made == ["fc", "fc.grad.weight"]
 
 
@@ -127,5 +128,5 @@ def test_a_graph_that_has_gradients_is_refused() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(SpecError, match="no input 'dense'"):
-        with_backward(LAYER, constants={"dense"})
+    with pytest.raises(SpecError, match="no kernel 'add9'"):
+        with_backward(LAYER, prologue={"add9"})

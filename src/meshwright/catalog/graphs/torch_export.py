@@ -151,7 +151,9 @@ class _ProgramReader:
             self.known[node] = self.to.weight(self.weights[node.name], shape, word)
         else:
             name = self.others.get(node.name, node.name)
-            self.known[node] = self.to.input(name, shape, word, self.dims.get(node.name))
+            is_constant = node.name in self.others or not meta.is_floating_point()
+            dims = self.dims.get(node.name)
+            self.known[node] = self.to.input(name, shape, word, dims, is_constant=is_constant)
 
     def _shape(self, node: Any, meta: Any) -> list[int]:
         sizes = list(meta.shape)

@@ -96,18 +96,21 @@ def _index_select(to: GraphBuilder, call: Call) -> Value:
 
 
 def _index(to: GraphBuilder, call: Call) -> Value:
-    """Return the elements at places that tensors name, along one axis or several at once."""
+    """Return the elements at places that tensors name, along one axis or several at once.
+
+    The axes of those tensors stand where the axes were that they name, or first where these are
+    not neighbours.
+    """
     value, given = call["self"], call["indices"]
     ids = {axis: found for axis, found in enumerate(given) if found is not None}
     rank = max(len(found.axes) for found in ids.values())
     rows: list[Any] = [("row", number) for number in range(rank)]
     keys: list[Any] = [("at", a) if a in ids else a for a in range(len(value.axes))]
     operands = [(found, rows[rank - len(found.axes) :]) for found in ids.values()]
-    first, last = min(ids), max(ids)
-    together = last - first + 1 == len(ids)
-    before = keys[:first] if together else []
-    after = [key for key in keys[len(before) :] if key not in [("at", axis) for axis in ids]]
-    writes = [*before, *rows, *after]
+    are_neighbours = max(ids) - min(ids) + 1 == len(ids)
+    kept = [axis for axis in range(len(value.axes)) if axis not in ids]
+    before = [axis for axis in kept if axis < min(ids)] if are_neighbours else []
+    writes = [*before, *rows, *kept[len(before) :]]
     return to.emit(
         call.name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes
     )
@@ -118,12 +121,9 @@ def _gather(to: GraphBuilder, call: Call) -> Value:
     value, ids = call["self"], call["index"]
     gone = value.axis(call["dim"])
     keys = list(range(len(ids.axes)))
-    own: list[Any] = ["row" if key == gone else ("own", key) for key in keys]
-    same = [
-        key if before == after else part
-        for key, part, before, after in zip(keys, own, value.shape, ids.shape, strict=True)
+    own: list[Any] = [
+        key if key != gone and value.shape[key] == ids.shape[key] else ("own", key) for key in keys
     ]
-    own = ["row" if key == gone else part for key, part in zip(keys, same, strict=True)]
     word = call.word_bytes
     return to.emit(call.name, "none", [(ids, keys), (value, own)], keys, word_bytes=word)
 
@@ -161,7 +161,7 @@ MOVES: Mapping[str, Rule] = {
     **named(
         _seen,
         "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
-        "_assert_tensor_metadata feature_dropout",
+        "_assert_tensor_metadata",
     ),
     **named(
         _view, "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze"

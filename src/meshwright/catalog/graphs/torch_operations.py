@@ -81,7 +81,11 @@ def _batch_norm(to: GraphBuilder, call: Call) -> Value:
 
 
 def _reduce(needs_whole: bool) -> Rule:
+    """Return the rule of a reduction; the larger of two tensors is none."""
+
     def rule(to: GraphBuilder, call: Call) -> Made:
+        if call["other"] is not None:
+            return _elementwise(to, call)
         value = call["self"]
         dims = call["dim"]
         over = list(range(len(value.axes))) if dims in (None, []) else dims
@@ -164,7 +168,7 @@ RULES: Mapping[str, Rule] = {
         "softsign",
     ),
     **named(_add, "add"),
-    **named(_dropout, "dropout"),
+    **named(_dropout, "dropout feature_dropout"),
     **named(_linear, "linear"),
     **named(_matmul, "matmul mm bmm mv dot"),
     **named(_addmm, "addmm baddbmm"),

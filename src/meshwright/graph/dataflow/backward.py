@@ -31,19 +31,16 @@ from meshwright.graph.op import Phase
 def with_backward(
     graph: DataflowGraph,
     *,
-    constants: Collection[str] = (),
     prologue: Collection[str] = (),
     vector_saves: bool = True,
 ) -> DataflowGraph:
-    """Return the graph with the gradients of its inputs and weights behind it.
+    """Return the graph with the gradients of its weights and inputs behind it.
 
-    The gradient of each output comes in as an input, named ``NAME.grad``; those of inputs and
-    weights go out.
+    The gradient of each output comes in as an input, named ``NAME.grad``; those of weights and of
+    inputs that are not constants go out.
 
     Parameters
     ----------
-    constants
-        Inputs without a gradient: data, not activations.
     prologue
         Kernels that no gradient passes: it goes out where it would enter them.
     vector_saves
@@ -55,8 +52,8 @@ def with_backward(
     SpecError
         For a graph that has gradients already, or sends messages, which no rule turns round.
     """
-    _check(graph, constants, prologue)
-    done = _Backward(graph, frozenset(constants), frozenset(prologue), vector_saves)
+    _check(graph, prologue)
+    done = _Backward(graph, frozenset(prologue), vector_saves)
     done.run()
     gradients = {f"{name}.grad": done.dims_of(name) for name in graph.outputs}
     return replace(
@@ -64,6 +61,7 @@ def with_backward(
         name=f"{graph.name}-training",
         kernels=(*graph.kernels, *done.kernels),
         inputs={**graph.inputs, **gradients},
+        constants=(*graph.constants, *gradients),
         outputs=(*graph.outputs, *done.outputs()),
     )
 
@@ -73,16 +71,13 @@ def gradient_name(kernel: Kernel, weight: Weight) -> str:
     return f"{kernel.name}.grad.{weight.name.removeprefix(f'{kernel.name}.')}"
 
 
-def _check(graph: DataflowGraph, constants: Collection[str], prologue: Collection[str]) -> None:
+def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
     faults = [
         Fault(f"kernels.{k.name}", "is no kernel of a forward pass", "give the forward graph")
         if k.phase is not Phase.FORWARD
         else Fault(f"kernels.{k.name}", "sends messages, so its gradient is not known")
         for k in graph.kernels
         if k.phase is not Phase.FORWARD or k.messages
-    ]
-    faults += [
-        Fault("constants", f"no input {name!r}") for name in set(constants) - graph.inputs.keys()
     ]
     faults += [Fault("prologue", f"no kernel {n!r}") for n in set(prologue) - graph.number.keys()]
     if faults:
@@ -94,7 +89,6 @@ class _Backward:
     """Kernels of the backward pass, made from the last forward kernel to the first."""
 
     graph: DataflowGraph
-    constants: frozenset[str]
     prologue: frozenset[str]
     vector_saves: bool
     kernels: list[Kernel] = field(default_factory=list)
@@ -132,7 +126,7 @@ class _Backward:
 
     def _wanted(self) -> set[str]:
         """Return the tensors that have a gradient: those that weights or inputs reach."""
-        wanted = (self.graph.inputs.keys() - self.constants) | self.prologue
+        wanted = (self.graph.inputs.keys() - set(self.graph.constants)) | self.prologue
         for kernel in self.graph.kernels:
             if kernel.weights or any(read.source in wanted for read in kernel.inputs):
                 wanted.add(kernel.name)

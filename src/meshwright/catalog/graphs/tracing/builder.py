@@ -28,13 +28,21 @@ class GraphBuilder:
     sizes: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
     num_names: int = 0
 
     def input(
-        self, name: str, shape: Sequence[int], word_bytes: float, dims: Sequence[str] | None = None
+        self,
+        name: str,
+        shape: Sequence[int],
+        word_bytes: float,
+        dims: Sequence[str] | None = None,
+        *,
+        is_constant: bool = False,
     ) -> Value:
         """Return an input of the graph, its axes named by the user or by their number."""
         value = self._made(name, shape, word_bytes, dims)
+        self.constants += [name] if is_constant else []
         self.inputs[name] = tuple(factor.name for (factor,) in value.places)
         for (factor,) in value.places:
             self.sizes[factor.name] = factor.size
@@ -195,6 +203,7 @@ class GraphBuilder:
                 "word_bytes": self.word_bytes,
                 "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
                 "inputs": inputs,
+                "constants": [name for name in self.constants if name in inputs],
                 "outputs": ends,
                 "kernels": kernels,
                 **other,

@@ -239,12 +239,22 @@ def moved(
     ``changed`` are the axes along which the values are not those of the output.
     """
     operands = []
-    for place, value in enumerate(values):
+    is_mixed = len({value.is_weight for value in values}) > 1
+    for place, given in enumerate(values):
+        value = _loaded(to, f"{name}.{place}", given) if is_mixed else given
         own = [(place, key) if key in changed else key for key in range(len(value.axes))]
         operands.append((value, own))
     fresh = {key: shape[key] for key in changed}
     word = values[0].word_bytes
     return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+
+
+def _loaded(to: GraphBuilder, name: str, value: Value) -> Value:
+    """Return a weight as a result: a move that holds weights reads numbers of rows, not data."""
+    if not value.is_weight:
+        return value
+    keys = range(len(value.axes))
+    return to.emit(name, "none", [(value, keys)], keys, word_bytes=value.word_bytes)
 
 
 def copied(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) -> Value:
