@@ -78,6 +78,7 @@ COMMANDS: CommandTable = {
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
+    "fuse": Command("fuse kernels into partitions that run on a chip one by one", "fuse"),
     "show": SHOW,
     "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
     "study": Command("rebuild a published figure or question", "study"),

@@ -61,6 +61,9 @@ class ChipSpec(Declaration):
     """Units that each work on one output tile of a matrix product (SMs of a GPU)."""
     tile_rows: Count = 128
     tile_columns: Count = 128
+    array_rows: Count | None = None
+    array_columns: Count | None = None
+    """Multiply-adds of one core, where it is known that they are fewer than its output tile."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None

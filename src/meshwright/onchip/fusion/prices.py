@@ -1,0 +1,132 @@
+"""What each set of kernels costs as a partition: columns, one entry for each set.
+
+While a partition runs, tiles pass through its kernels in a pipeline, the next tiles come from DRAM
+and partial sums travel over the network; the slowest of the three sets the pace. Before it starts,
+its weights come from DRAM, once for all sequences of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger
+from meshwright.onchip.fusion.cores import least_cycles
+from meshwright.onchip.fusion.problem import FusionProblem
+
+
+@dataclass(frozen=True)
+class PartitionPrices:
+    """Columns, one entry for each set; seconds and bytes are those of one sequence."""
+
+    fits: BoolArray
+    """Whether cores and SRAM hold the set."""
+    tile_cycles: FloatArray
+    """Of the slowest kernel, on the cores that the best division gives it."""
+    compute_s: FloatArray
+    dram_s: FloatArray
+    network_s: FloatArray
+    setup_s: FloatArray
+    """Reading weights, and reading and writing sums, of one micro-batch."""
+    fill_s: FloatArray
+    """Filling the pipeline of kernels, of one micro-batch."""
+    sram_bytes: FloatArray
+    moved_bytes: FloatArray
+    """Between DRAM and chip, weights apart."""
+    crossing_bytes: FloatArray
+    """Tensors that are read or written, each once."""
+    inside_bytes: FloatArray
+    """Tensors that never leave the chip."""
+    weight_parts: FloatArray
+    """Parts in which the weights come; more than 1 only for a kernel that is alone."""
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """The slowest of computation, DRAM and network."""
+        found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
+        return found
+
+
+@dataclass(frozen=True)
+class _Flows:
+    """Bytes of each set that do not depend on how its weights come."""
+
+    buffer_bytes: FloatArray
+    read_bytes: FloatArray
+    written_bytes: FloatArray
+    inside_bytes: FloatArray
+
+
+def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
+    """Return the price of each set of kernels, shape (sets, kernels), as a partition."""
+    grid, tiles = problem.grid, float(problem.num_tiles)
+    flows = _flows(problem, sets)
+    held = sets @ problem.held_bytes
+    parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
+    sram = flows.buffer_bytes + ceil_div(held, parts)
+    passes = parts if problem.rules.rereads else np.ones(len(sets))
+    tables = sets @ problem.looked_up_bytes
+    moved = passes * flows.read_bytes + flows.written_bytes + tables
+    cycles = least_cycles(problem.choices, grid.num_cores, sets)
+    compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
+    network = sets @ problem.network_s
+    busy = larger(compute, larger(dram, network))
+    rows = _kernels_in_a_row(problem, sets) if problem.rules.counts_fill else np.ones(len(sets))
+    return PartitionPrices(
+        fits=(sram <= grid.sram_bytes) & np.isfinite(cycles),
+        tile_cycles=cycles,
+        compute_s=compute,
+        dram_s=dram,
+        network_s=network,
+        setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
+        fill_s=(rows - 1.0) * busy / tiles,
+        sram_bytes=sram,
+        moved_bytes=moved,
+        crossing_bytes=flows.read_bytes + flows.written_bytes,
+        inside_bytes=flows.inside_bytes,
+        weight_parts=parts,
+    )
+
+
+def _flows(problem: FusionProblem, sets: BoolArray) -> _Flows:
+    """Return what the tensors of each set need and move."""
+    tensors = problem.tensors
+    member = np.append(sets, np.zeros((len(sets), 1), bool), axis=1)
+    writes = member[:, tensors.writer]
+    num_inside = np.zeros(writes.shape, np.int64)
+    inside, read = np.zeros(writes.shape), np.zeros(writes.shape)
+    most = tensors.readers.shape[1]
+    for slot in range(most):
+        is_here = member[:, tensors.readers[:, slot]]
+        num_inside += is_here
+        inside = np.where(is_here, larger(inside, tensors.inside_bytes[:, slot]), inside)
+        read = np.where(is_here, larger(read, tensors.read_bytes[:, slot]), read)
+    leaves, enters = writes & (num_inside < most), ~writes & (num_inside > 0)
+    return _Flows(
+        buffer_bytes=np.sum(np.where(writes, inside, read), axis=1)
+        + leaves @ tensors.written_bytes,
+        read_bytes=enters @ tensors.sequence_bytes,
+        written_bytes=leaves @ tensors.sequence_bytes,
+        inside_bytes=(writes & (num_inside == most)) @ tensors.sequence_bytes,
+    )
+
+
+def _weight_parts(
+    is_alone: BoolArray, weight_bytes: FloatArray, free_bytes: FloatArray
+) -> FloatArray:
+    """Return the parts in which weights come so that one part fits; 1 for several kernels."""
+    needed = ceil_div(weight_bytes, np.where(free_bytes > 0, free_bytes, np.inf))
+    parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
+    return parts
+
+
+def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
+    """Return the longest path inside each set, in kernels."""
+    longest = np.zeros(sets.shape)
+    for kernel in range(problem.num_kernels):
+        before = np.flatnonzero(problem.reads[kernel])
+        path = longest[:, before].max(axis=1, initial=0.0) + 1.0
+        longest[:, kernel] = np.where(sets[:, kernel], path, 0.0)
+    rows: FloatArray = larger(longest.max(axis=1), 1.0)
+    return rows
