@@ -16,6 +16,7 @@ from meshwright.graph.dataflow.hpl import hpl
 from meshwright.graph.dataflow.kernel import MessageKind
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.search.dataflow.plan import plan_graph
+from meshwright.search.dataflow.work import StagePrice
 from meshwright.spec.collective import CollectiveKind
 
 SMALL = (2048, 16, 128, 1024)
@@ -91,12 +92,13 @@ def test_a_stage_may_be_priced_by_others():
 
     def stage_time(work):
         asked.append(work)
-        return None if work.tp == 1 else 1.0 / work.tp
+        return None if work.tp == 1 else StagePrice(1.0 / work.tp, 0.5 / work.tp)
 
     found = inference(stage_time=stage_time)
     assert found.best.degrees == (8, 1, 1)
     assert found.best.stage_s == 1 / 8
     assert found.refused == {"memory of a chip": 4}
+    assert found.gap == pytest.approx(1.0)
     eight = next(work for work in asked if work.tp == 8)
     changed = sum(change.cost for change in eight.sharding.changes)
     assert sum(eight.network_s.values()) == pytest.approx(changed)

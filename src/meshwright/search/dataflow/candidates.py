@@ -15,7 +15,7 @@ from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.dataflow.sharding import Sharding, choose_for_largest, choose_sharding
 from meshwright.search.dataflow.stages import Stage, cut_stages
-from meshwright.search.dataflow.work import StageTime, StageWork, sent_bytes
+from meshwright.search.dataflow.work import StagePrice, StageTime, StageWork, sent_bytes
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
 
@@ -146,30 +146,38 @@ class Candidates:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         seconds = self._seconds(tp, dp, Holding(layers, min(pp, passes), self._bytes_per_param))
-        sharding = choose_for_largest(
+        found = choose_for_largest(
             self._sums(seconds), self.machine.room_bytes, uses_program=is_final
         )
-        if sharding is None:
+        if not found:
             return Refusal("memory")
-        sharding = replace(sharding, tables=seconds.tables())
-        send_s = 0.0
+        works = [
+            StageWork(self.graph, tp, replace(one, tables=seconds.tables()), layers, passes)
+            for one in found
+        ]
+        priced = [(price, work) for work in works if (price := self._stage(work)) is not None]
+        if not priced:
+            return Refusal("memory of a chip")
+        price, work = min(priced, key=lambda one: one[0].time_s)
+        sharding, send_s = work.sharding, 0.0
         if pp > 1:
             links = self.machine.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
-        stage_s, bound_s = layers * sharding.cost, layers * sharding.lower_bound
-        if self.stage_time is not None:
-            fused_s = self.stage_time(StageWork(self.graph, tp, sharding, layers, send_s))
-            if fused_s is None:
-                return Refusal("memory of a chip")
-            stage_s = bound_s = fused_s
         params = self._parameters(seconds, sharding)
         gradient_s, update_s = self._once_a_step(params, tp, dp)
         return GraphPlan(
-            tp, pp, dp, layers, sharding, (), passes, stage_s, send_s,
-            (pp - 1) * max(stage_s, send_s), gradient_s, update_s, sharding.held_bytes,
-            (passes + pp - 1) * bound_s + gradient_s + update_s,
+            tp, pp, dp, layers, sharding, (), passes, price.time_s, send_s,
+            (pp - 1) * max(price.time_s, send_s), gradient_s, update_s, sharding.held_bytes,
+            (passes + pp - 1) * price.bound_s + gradient_s + update_s,
         )  # fmt: skip
+
+    def _stage(self, work: StageWork) -> StagePrice | None:
+        """Return what a pass through a stage takes: as its sharding says, or by whoever knows."""
+        if self.stage_time is not None:
+            return self.stage_time(work)
+        sharding = work.sharding
+        return StagePrice(work.layers * sharding.cost, work.layers * sharding.lower_bound)
 
     def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
         """Return the plan whose stages are parts of the graph."""
