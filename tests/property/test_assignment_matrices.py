@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
@@ -33,6 +33,7 @@ def assigned_graphs(draw):
     return graph, partition, columns
 
 
+@settings(max_examples=60, deadline=None)
 @given(assigned_graphs())
 def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
     graph, partition, columns = case
@@ -48,6 +49,7 @@ def test_matrices_mark_what_they_are_defined_to_mark(case) -> None:
             assert found.H[row, column] == (column == start)
 
 
+@settings(max_examples=60, deadline=None)
 @given(assigned_graphs())
 def test_matrices_agree_with_one_another(case) -> None:
     found = assignment_matrices(*case)

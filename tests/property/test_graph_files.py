@@ -2,11 +2,11 @@
 
 from contextlib import suppress
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.graphs.read import graph_of_text
+from meshwright.catalog.graphs.read import checked, graph_of_text
 from meshwright.catalog.graphs.write import graph_yaml
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph, to_spec
@@ -31,6 +31,7 @@ WORDS = [
 ]
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(TEXTS))
 def test_a_file_with_slips_is_read_or_told(data, text) -> None:
     lines = text.splitlines()
@@ -54,9 +55,10 @@ def test_a_file_with_slips_is_read_or_told(data, text) -> None:
     assert all(edge.producer < edge.consumer for edge in graph.edges)
     assert graph.flops >= 0
     if not any(kernel.messages for kernel in graph.kernels):
-        with_backward(graph)
+        checked(to_spec(with_backward(graph)))
 
 
+@settings(max_examples=60, deadline=None)
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_told(text) -> None:
     with suppress(SpecError):

@@ -103,5 +103,7 @@ class GraphSpec(Declaration):
     repeats: Count = 1
     dims: Mapping[str, Count]
     inputs: Mapping[str, Dims] = Field(default_factory=dict)
+    constants: Dims = ()
+    """Inputs that have no gradient."""
     outputs: Dims
     kernels: Mapping[str, KernelSpec]

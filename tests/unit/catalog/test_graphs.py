@@ -123,6 +123,7 @@ def test_graphs_of_the_catalog_are_those_of_the_builders(name, built) -> None:
         ("out: 2", "out: 2, spare: 5", "dims.spare: no tensor has this dim (line 5)"),
         ("tiled: rows", "tiled: row", "tiled: no dim 'row' (line 3) (did you mean rows?)"),
         ("[act]", "[akt]", "outputs[0]: no kernel 'akt' (line 8) (did you mean act?)"),
+        ("[act]", "[act]\nconstants: [y]", "constants[0]: no input 'y' (line 9) ("),
         ("[act]", "[]", "outputs: is empty: nothing would be computed (line 8)"),
         ("fc[rows, out]", "fd[rows, out]", "no kernel or input 'fd' (line 13) (did you mean fc"),
         ("fc[rows, out]", "fc[rows]", "reads 1 dims of 'fc', which has 2 (line 13) (it is fc["),

@@ -75,8 +75,9 @@ def test_data_gets_no_gradient_but_the_weights_behind_it_do() -> None:
         flops_per_point=2.0,
     )  # fmt: skip
     sizes = {"rows": 4, "wide": 3, "out": 2}
-    graph = DataflowGraph("g", (kernel,), sizes, {"x": ("rows", "wide")}, ("fc",), "rows")
-    made = [k.name for k in with_backward(graph, constants={"x"}).kernels]
+    inputs = {"x": ("rows", "wide")}
+    graph = DataflowGraph("g", (kernel,), sizes, inputs, ("fc",), "rows", constants=("x",))
+    made = [k.name for k in with_backward(graph).kernels]
     assert made == ["fc", "fc.grad.weight"]
 
 
@@ -106,11 +107,26 @@ def test_lookup_keeps_one_gradient_for_each_row_it_read() -> None:
     assert len(graph.kernels) == 2
 
 
+@pytest.mark.parametrize(
+    ("unit", "made"),
+    [
+        (Unit.NONE, ["cut", "cut.grad.x"]),
+        (Unit.VECTOR, ["cut", "cut.grad.x", "cut.grad.x.back"]),
+    ],
+)
+def test_the_gradient_of_a_part_goes_back_into_the_whole(unit, made) -> None:
+    kernel = Kernel("cut", unit, ("part",), (Operand("x", ("part",)),))
+    sizes = {"rows": 8, "part": 2}
+    graph = with_backward(DataflowGraph("g", (kernel,), sizes, {"x": ("rows",)}, ("cut",), "rows"))
+    assert [k.name for k in graph.kernels] == made
+    assert graph.kernels[-1].dims == ("rows",)
+
+
 def test_a_graph_that_has_gradients_is_refused() -> None:
     with pytest.raises(SpecError, match="no kernel of a forward pass"):
         with_backward(with_backward(LAYER))
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(SpecError, match="no input 'dense'"):
-        with_backward(LAYER, constants={"dense"})
+    with pytest.raises(SpecError, match="no kernel 'add9'"):
+        with_backward(LAYER, prologue={"add9"})

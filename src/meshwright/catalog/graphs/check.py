@@ -58,7 +58,7 @@ class _GraphCheck:
                 yield at, "is the name of a kernel too", "give the input another name"
 
     def of_ends(self, value: Mapping[Any, Any]) -> Iterator[Found]:
-        """Yield outputs that no kernel writes, and a tiled dim that is none."""
+        """Yield outputs that no kernel writes, constants that are no inputs, no tiled dim."""
         outputs = _names(value.get("outputs")) or ()
         for place, name in enumerate(outputs):
             if name not in self.kernels:
@@ -66,6 +66,9 @@ class _GraphCheck:
                 yield ("outputs", place), message, nearest(name, self.kernels)
             elif name in outputs[:place]:
                 yield ("outputs", place), f"{name!r} stands twice", ""
+        for place, name in enumerate(_names(value.get("constants")) or ()):
+            if name not in self.inputs:
+                yield ("constants", place), f"no input {name!r}", nearest(name, self.inputs)
         if "outputs" in value and value["outputs"] == []:
             yield ("outputs",), "is empty: nothing would be computed", "name the last kernel"
         tiled = value.get("tiled")

@@ -63,8 +63,8 @@ def import_onnx(
     name = name or str(graph.name) or "onnx"
     try:
         spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except ValueError as error:
-        raise SpecError(Fault("", f"computes nothing: {error}"), origin=origin) from error
+    except UnevenError as error:
+        raise SpecError(Fault("", str(error)), origin=origin) from error
     return checked(spec)
 
 
@@ -92,8 +92,14 @@ class _FileReader:
         inputs = [entry.name for entry in self.graph.input if entry.name not in self.held]
         self._check_dims(inputs)
         for name in inputs:
-            word = self._word(self.types[name].elem_type)
-            self.known[name] = self.to.input(name, self._shape(name), word, self.dims.get(name))
+            kind = self.types[name].elem_type
+            self.known[name] = self.to.input(
+                name,
+                self._shape(name),
+                self._word(kind),
+                self.dims.get(name),
+                is_constant=not self._is_real(kind),
+            )
         for node in nodes:
             self._node(node)
         found = (self.known.get(entry.name) for entry in self.graph.output)
@@ -187,13 +193,13 @@ class _FileReader:
         """Return the word of the first weight or input that is no whole number."""
         kinds = [tensor.data_type for tensor in self.graph.initializer]
         kinds += [self.types[entry.name].elem_type for entry in self.graph.input]
-        helper = _onnx().helper
-        words = [
-            self._word(kind)
-            for kind in kinds
-            if helper.tensor_dtype_to_np_dtype(kind).kind not in "iub"
-        ]
+        words = [self._word(kind) for kind in kinds if self._is_real(kind)]
         return words[0] if words else 2.0
+
+    @staticmethod
+    def _is_real(kind: int) -> bool:
+        """Tell whether an element is no whole number and no truth value."""
+        return _onnx().helper.tensor_dtype_to_np_dtype(kind).kind not in "iub"
 
     @staticmethod
     def _word(kind: int) -> float:

@@ -45,6 +45,13 @@ def read_graph(path: str | Path) -> GraphSpec:
     return graph_of_text(read_text(Path(path)), origin=str(path))
 
 
+def is_graph_file(path: str | Path) -> bool:
+    """Tell whether a file may hold a graph: YAML does, JSON where it has kernels."""
+    if Path(path).suffix.lower() != ".json":
+        return True
+    return "kernels" in read_tree(read_text(Path(path)), str(path)).value
+
+
 def graph_of_text(text: str, *, origin: str = "") -> GraphSpec:
     """Return the graph of a YAML or JSON text; see :func:`read_graph`."""
     tree = read_tree(text, origin)

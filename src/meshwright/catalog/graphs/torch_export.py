@@ -11,7 +11,8 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs.read import checked
-from meshwright.catalog.graphs.torch_operations import RULES, Call
+from meshwright.catalog.graphs.torch_call import Call
+from meshwright.catalog.graphs.torch_operations import RULES
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
 from meshwright.catalog.graphs.tracing.values import Value
 from meshwright.spec.graph import GraphSpec
@@ -55,7 +56,8 @@ def import_torch(
     torch = _torch()
     name = name or type(module).__name__.lower()
     try:
-        program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
+        with torch.no_grad():
+            program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
     except Exception as error:
         message = f"torch.export: {str(error).strip().splitlines()[0]}"
         raise SpecError(Fault("", message, "make the module traceable"), origin=name) from error
@@ -79,8 +81,8 @@ def graph_of_program(
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
     try:
         spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except ValueError as error:
-        raise SpecError(Fault("", f"computes nothing: {error}"), origin=name) from error
+    except UnevenError as error:
+        raise SpecError(Fault("", str(error)), origin=name) from error
     return checked(spec)
 
 
@@ -149,7 +151,9 @@ class _ProgramReader:
             self.known[node] = self.to.weight(self.weights[node.name], shape, word)
         else:
             name = self.others.get(node.name, node.name)
-            self.known[node] = self.to.input(name, shape, word, self.dims.get(node.name))
+            is_constant = node.name in self.others or not meta.is_floating_point()
+            dims = self.dims.get(node.name)
+            self.known[node] = self.to.input(name, shape, word, dims, is_constant=is_constant)
 
     def _shape(self, node: Any, meta: Any) -> list[int]:
         sizes = list(meta.shape)

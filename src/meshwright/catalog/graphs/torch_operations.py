@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import ceil
-from typing import Any
 
+from meshwright.catalog.graphs.torch_call import Call, Made, Rule, named
+from meshwright.catalog.graphs.torch_moves import MOVES
 from meshwright.catalog.graphs.tracing import operations as make
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
 from meshwright.catalog.graphs.tracing.values import Value
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operator of a program: its arguments by name, values of tensors among them."""
-
-    name: str
-    """For the kernel."""
-    arguments: Mapping[str, Any]
-    shapes: Sequence[Sequence[int]]
-    """Of the outputs."""
-    word_bytes: float
-    """Of the first output."""
-
-    def __getitem__(self, name: str) -> Any:
-        return self.arguments.get(name)
-
-    @property
-    def shape(self) -> Sequence[int]:
-        """Of the first output."""
-        return self.shapes[0]
-
-    @property
-    def values(self) -> list[Value]:
-        """All tensors among the arguments."""
-        found = (v if isinstance(v, list) else [v] for v in self.arguments.values())
-        return [value for values in found for value in values if isinstance(value, Value)]
-
-
-Made = Value | list[Any]
-Rule = Callable[[GraphBuilder, Call], Made]
 
 
 def _elementwise(to: GraphBuilder, call: Call) -> Value:
@@ -50,11 +19,6 @@ def _elementwise(to: GraphBuilder, call: Call) -> Value:
 def _add(to: GraphBuilder, call: Call) -> Value:
     is_sum = call["alpha"] in (None, 1)
     return make.elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=call.word_bytes)
-
-
-def _seen(to: GraphBuilder, call: Call) -> Value:
-    """Return the same elements: a copy, a cast to another type, dropout in inference."""
-    return call.values[0]
 
 
 def _dropout(to: GraphBuilder, call: Call) -> Value:
@@ -117,7 +81,11 @@ def _batch_norm(to: GraphBuilder, call: Call) -> Value:
 
 
 def _reduce(needs_whole: bool) -> Rule:
+    """Return the rule of a reduction; the larger of two tensors is none."""
+
     def rule(to: GraphBuilder, call: Call) -> Made:
+        if call["other"] is not None:
+            return _elementwise(to, call)
         value = call["self"]
         dims = call["dim"]
         over = list(range(len(value.axes))) if dims in (None, []) else dims
@@ -142,86 +110,16 @@ def _cumulative(to: GraphBuilder, call: Call) -> Value:
     return make.along(to, call.name, call["self"], over, word_bytes=call.word_bytes)
 
 
-def _view(to: GraphBuilder, call: Call) -> Value:
-    return make.reshaped(to, call.name, call.values[0], call.shape)
-
-
-def _permute(to: GraphBuilder, call: Call) -> Value:
-    return call.values[0].permuted(call["dims"])
-
-
-def _transpose(to: GraphBuilder, call: Call) -> Value:
-    value = call.values[0]
-    order = list(range(len(value.axes)))
-    first, second = (value.axis(call[name]) for name in ("dim0", "dim1"))
-    order[first], order[second] = order[second], order[first]
-    return value.permuted(order)
-
-
-def _turned(to: GraphBuilder, call: Call) -> Value:
-    value = call.values[0]
-    return value.permuted(range(len(value.axes) - 1, -1, -1))
-
-
-def _expand(to: GraphBuilder, call: Call) -> Value:
-    return call.values[0].expanded(call.shape, to.num_names)
-
-
-def _slice(to: GraphBuilder, call: Call) -> Value:
-    """Return a part of an axis; all of it is the value itself."""
-    value = call.values[0]
-    if tuple(call.shape) == value.shape:
-        return value
-    return make.moved(to, call.name, [value], call.shape, [value.axis(call["dim"] or 0)])
-
-
-def _select(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["self"], call["dim"], None)
-
-
-def _split(to: GraphBuilder, call: Call) -> Made:
+def _sort(to: GraphBuilder, call: Call) -> Made:
+    """Return sorted values and their places; of the largest only the first ones are kept."""
     value = call["self"]
-    axis = value.axis(call["dim"] or 0)
+    axis = value.axis(-1 if call["dim"] is None else call["dim"])
+    made = [make.along(to, f"{call.name}.{n}", value, [axis]) for n in range(len(call.shapes))]
     return [
-        make.moved(to, f"{call.name}.{number}", [value], shape, [axis])
-        for number, shape in enumerate(call.shapes)
-    ]
-
-
-def _cat(to: GraphBuilder, call: Call) -> Value:
-    values = [value for value in call["tensors"] if value.shape != (0,)]
-    axis = values[0].axis(call["dim"] or 0)
-    return make.moved(to, call.name, values, call.shape, [axis])
-
-
-def _stack(to: GraphBuilder, call: Call) -> Value:
-    axis = (call["dim"] or 0) % len(call.shape)
-    ones = [size if number != axis else 1 for number, size in enumerate(call.shape)]
-    values = [make.reshaped(to, call.name, value, ones) for value in call["tensors"]]
-    return make.moved(to, call.name, values, call.shape, [axis])
-
-
-def _embedding(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["weight"], 0, call["indices"])
-
-
-def _index_select(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["self"], call["dim"], call["index"])
-
-
-def _index(to: GraphBuilder, call: Call) -> Value:
-    """Return rows along the one axis that has indices."""
-    given = [axis for axis, ids in enumerate(call["indices"]) if ids is not None]
-    if len(given) != 1:
-        raise UnevenError("indices along several axes at once have no kernel here")
-    return make.rows(to, call.name, call["self"], given[0], call["indices"][given[0]])
-
-
-def _unbind(to: GraphBuilder, call: Call) -> Made:
-    axis = call["dim"] or 0
-    return [
-        make.rows(to, f"{call.name}.{number}", call["self"], axis, None)
-        for number in range(len(call.shapes))
+        out
+        if out.shape == tuple(shape)
+        else make.moved(to, f"{out.source}.top", [out], shape, [axis])
+        for out, shape in zip(made, call.shapes, strict=True)
     ]
 
 
@@ -248,21 +146,6 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
     return make.pooling(to, call.name, value, call.shape, window)
 
 
-def _pad(to: GraphBuilder, call: Call) -> Value:
-    value = call["self"]
-    pairs = enumerate(zip(value.shape, call.shape, strict=True))
-    changed = [axis for axis, (before, after) in pairs if before != after]
-    return make.moved(to, call.name, [value], call.shape, changed)
-
-
-def _made(to: GraphBuilder, call: Call) -> Value:
-    """Return what is made from nothing: a constant, a range of numbers."""
-    fresh = dict(enumerate(call.shape))
-    return to.emit(
-        call.name, "none", [], range(len(call.shape)), fresh=fresh, word_bytes=call.word_bytes
-    )
-
-
 def _first_of(rule: Rule) -> Rule:
     """Return the rule of an operator whose further outputs are statistics that nobody reads."""
 
@@ -272,66 +155,42 @@ def _first_of(rule: Rule) -> Rule:
     return first
 
 
-def _rules(rule: Rule, names: str) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
 RULES: Mapping[str, Rule] = {
-    **_rules(
+    **MOVES,
+    **named(
         _elementwise,
         "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
         "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
         "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
         "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
-        "bitwise_or prelu glu_backward addcmul lerp square remainder floor_divide "
-        "tril triu isnan isinf fmod expm1 log2 log10 atan2 hypot celu selu logsigmoid softsign",
+        "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
+        "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
+        "softsign",
     ),
-    **_rules(_add, "add"),
-    **_rules(
-        _seen,
-        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
-        "_assert_tensor_metadata feature_dropout",
-    ),
-    **_rules(_dropout, "dropout"),
-    **_rules(_linear, "linear"),
-    **_rules(_matmul, "matmul mm bmm mv dot"),
-    **_rules(_addmm, "addmm baddbmm"),
-    **_rules(_einsum, "einsum"),
-    **_rules(_attention, "scaled_dot_product_attention"),
-    **_rules(_softmax, "softmax log_softmax _softmax _log_softmax"),
-    **_rules(_norm, "layer_norm rms_norm"),
-    **_rules(_first_of(_norm), "native_layer_norm _fused_rms_norm"),
-    **_rules(_group_norm, "group_norm"),
-    **_rules(_batch_norm, "batch_norm"),
-    **_rules(_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
-    **_rules(_reduce(needs_whole=False), "sum mean"),
-    **_rules(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
-    **_rules(_cumulative, "cumsum cumprod flip roll"),
-    **_rules(
-        _view, "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze"
-    ),
-    **_rules(_permute, "permute"),
-    **_rules(_transpose, "transpose"),
-    **_rules(_turned, "t numpy_T"),
-    **_rules(_expand, "expand expand_as broadcast_to"),
-    **_rules(_slice, "slice narrow"),
-    **_rules(_select, "select"),
-    **_rules(_split, "split split_with_sizes chunk"),
-    **_rules(_cat, "cat concat"),
-    **_rules(_stack, "stack"),
-    **_rules(_unbind, "unbind"),
-    **_rules(_embedding, "embedding"),
-    **_rules(_index_select, "index_select"),
-    **_rules(_index, "index"),
-    **_rules(_convolution, "conv1d conv2d conv3d"),
-    **_rules(_core_convolution, "convolution"),
-    **_rules(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
-    **_rules(
+    **named(_add, "add"),
+    **named(_dropout, "dropout feature_dropout"),
+    **named(_linear, "linear"),
+    **named(_matmul, "matmul mm bmm mv dot"),
+    **named(_addmm, "addmm baddbmm"),
+    **named(_einsum, "einsum"),
+    **named(_attention, "scaled_dot_product_attention"),
+    **named(_softmax, "softmax log_softmax _softmax _log_softmax"),
+    **named(_norm, "layer_norm rms_norm"),
+    **named(_first_of(_norm), "native_layer_norm _fused_rms_norm"),
+    **named(_group_norm, "group_norm"),
+    **named(_batch_norm, "batch_norm"),
+    **named(_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
+    **named(_reduce(needs_whole=False), "sum mean"),
+    **named(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
+    **named(_cumulative, "cumsum cumprod flip roll"),
+    **named(_sort, "sort topk"),
+    **named(_convolution, "conv1d conv2d conv3d"),
+    **named(_core_convolution, "convolution"),
+    **named(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
+    **named(
         _pooling,
         "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     ),
-    **_rules(_pad, "pad constant_pad_nd"),
-    **_rules(_made, "arange full ones zeros full_like ones_like zeros_like scalar_tensor"),
 }
 """By the name of the operator without its overload."""

@@ -25,9 +25,13 @@ def graph_record(spec: GraphSpec) -> dict[str, Any]:
     record |= {"tiled": spec.tiled, "word": _bytes(spec.word_bytes)}
     if spec.repeats != 1:
         record["repeats"] = spec.repeats
-    return record | {
+    record |= {
         "dims": dict(spec.dims),
         "inputs": {name: list(dims) for name, dims in spec.inputs.items()},
+    }
+    if spec.constants:
+        record["constants"] = list(spec.constants)
+    return record | {
         "outputs": list(spec.outputs),
         "kernels": {name: _kernel_record(kernel) for name, kernel in spec.kernels.items()},
     }

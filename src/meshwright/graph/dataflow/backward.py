@@ -16,26 +16,31 @@ from dataclasses import dataclass, field, replace
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Dims, Kernel, Operand, Unit, Weight, single_dims
+from meshwright.graph.dataflow.kernel import (
+    Dims,
+    Kernel,
+    Operand,
+    Unit,
+    Weight,
+    num_elements,
+    single_dims,
+)
 from meshwright.graph.op import Phase
 
 
 def with_backward(
     graph: DataflowGraph,
     *,
-    constants: Collection[str] = (),
     prologue: Collection[str] = (),
     vector_saves: bool = True,
 ) -> DataflowGraph:
-    """Return the graph with the gradients of its inputs and weights behind it.
+    """Return the graph with the gradients of its weights and inputs behind it.
 
-    The gradient of each output comes in as an input, named ``NAME.grad``; those of inputs and
-    weights go out.
+    The gradient of each output comes in as an input, named ``NAME.grad``; those of weights and of
+    inputs that are not constants go out.
 
     Parameters
     ----------
-    constants
-        Inputs without a gradient: data, not activations.
     prologue
         Kernels that no gradient passes: it goes out where it would enter them.
     vector_saves
@@ -47,8 +52,8 @@ def with_backward(
     SpecError
         For a graph that has gradients already, or sends messages, which no rule turns round.
     """
-    _check(graph, constants, prologue)
-    done = _Backward(graph, frozenset(constants), frozenset(prologue), vector_saves)
+    _check(graph, prologue)
+    done = _Backward(graph, frozenset(prologue), vector_saves)
     done.run()
     gradients = {f"{name}.grad": done.dims_of(name) for name in graph.outputs}
     return replace(
@@ -56,6 +61,7 @@ def with_backward(
         name=f"{graph.name}-training",
         kernels=(*graph.kernels, *done.kernels),
         inputs={**graph.inputs, **gradients},
+        constants=(*graph.constants, *gradients),
         outputs=(*graph.outputs, *done.outputs()),
     )
 
@@ -65,16 +71,13 @@ def gradient_name(kernel: Kernel, weight: Weight) -> str:
     return f"{kernel.name}.grad.{weight.name.removeprefix(f'{kernel.name}.')}"
 
 
-def _check(graph: DataflowGraph, constants: Collection[str], prologue: Collection[str]) -> None:
+def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
     faults = [
         Fault(f"kernels.{k.name}", "is no kernel of a forward pass", "give the forward graph")
         if k.phase is not Phase.FORWARD
         else Fault(f"kernels.{k.name}", "sends messages, so its gradient is not known")
         for k in graph.kernels
         if k.phase is not Phase.FORWARD or k.messages
-    ]
-    faults += [
-        Fault("constants", f"no input {name!r}") for name in set(constants) - graph.inputs.keys()
     ]
     faults += [Fault("prologue", f"no kernel {n!r}") for n in set(prologue) - graph.number.keys()]
     if faults:
@@ -86,7 +89,6 @@ class _Backward:
     """Kernels of the backward pass, made from the last forward kernel to the first."""
 
     graph: DataflowGraph
-    constants: frozenset[str]
     prologue: frozenset[str]
     vector_saves: bool
     kernels: list[Kernel] = field(default_factory=list)
@@ -101,6 +103,7 @@ class _Backward:
         wanted = self._wanted()
         for name in self.graph.outputs:
             self.parts[name].append(f"{name}.grad")
+            self.names.add(f"{name}.grad")
         for kernel in reversed(self.graph.kernels):
             if kernel.name not in self.prologue and self.parts[kernel.name]:
                 self._through(kernel, self._summed(kernel.name), wanted)
@@ -123,7 +126,7 @@ class _Backward:
 
     def _wanted(self) -> set[str]:
         """Return the tensors that have a gradient: those that weights or inputs reach."""
-        wanted = (self.graph.inputs.keys() - self.constants) | self.prologue
+        wanted = (self.graph.inputs.keys() - set(self.graph.constants)) | self.prologue
         for kernel in self.graph.kernels:
             if kernel.weights or any(read.source in wanted for read in kernel.inputs):
                 wanted.add(kernel.name)
@@ -153,13 +156,37 @@ class _Backward:
                 continue
             made = _gradient_of(kernel, of_output, read.dims, place, self.vector_saves)
             made = replace(made, name=f"{kernel.name}.grad.{read.source}")
-            self.parts[read.source].append(self._add(made))
+            self.parts[read.source].append(self._add_whole(made, read))
         for number, weight in enumerate(kernel.weights):
             place = len(kernel.inputs) + number
             made = _gradient_of(kernel, of_output, weight.dims, place, self.vector_saves)
             word = weight.word_bytes if kernel.word_bytes is None else kernel.word_bytes
             made = replace(made, name=gradient_name(kernel, weight), word_bytes=word)
             self.weight_gradients.append(self._add(replace(made, phase=Phase.WEIGHT_GRADIENT)))
+
+    def _add_whole(self, gradient: Kernel, read: Operand) -> str:
+        """Add the gradient of what was read, and return where that of the whole tensor is.
+
+        A reader that takes a part, or rows again and again, has a gradient of what it took. A move
+        puts it back into all of the tensor, at once where the reader is a move itself.
+        """
+        there = self.dims_of(read.source)
+        other = {
+            taken: made
+            for taken, made in zip(read.dims, there, strict=True)
+            if num_elements((taken,), self.graph.sizes) != num_elements((made,), self.graph.sizes)
+        }
+        if gradient.unit is not Unit.NONE:
+            name = self._add(gradient)
+            if not other:
+                return name
+            back = (Operand(name, there),)
+            return self._add(Kernel(f"{name}.back", Unit.NONE, there, back))
+        reads = tuple(
+            Operand(r.source, tuple(other.get(dim, dim) for dim in r.dims)) for r in gradient.inputs
+        )
+        dims = tuple(other.get(dim, dim) for dim in gradient.dims)
+        return self._add(replace(gradient, dims=dims, inputs=reads))
 
     def _add(self, kernel: Kernel) -> str:
         """Add a kernel under a name of its own, and return the name."""

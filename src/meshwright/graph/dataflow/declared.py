@@ -36,6 +36,7 @@ def to_graph(spec: GraphSpec) -> DataflowGraph:
         tiled=spec.tiled,
         word_bytes=spec.word_bytes,
         repeats=spec.repeats,
+        constants=spec.constants,
     )
 
 
@@ -47,6 +48,7 @@ def to_spec(graph: DataflowGraph, *, about: str = "") -> GraphSpec:
         tiled=graph.tiled,
         word_bytes=graph.word_bytes,
         repeats=graph.repeats,
+        constants=graph.constants,
         dims=dict(graph.sizes),
         inputs=dict(graph.inputs),
         outputs=graph.outputs,

@@ -51,6 +51,7 @@ def dlrm(
         outputs=(top[-1].name,),
         tiled="samples",
         word_bytes=word_bytes,
+        constants=("dense", "ids"),
     )  # fmt: skip
 
 

@@ -14,6 +14,9 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Dims, Kernel, Message, MessageKind, Operand, Unit
 
+MOST_STEPS = 65_536
+"""More iterations than any run has; each is four kernels."""
+
 
 def hpl(
     size: int,
@@ -33,9 +36,10 @@ def hpl(
         The grid of devices, which decides how much a panel (broadcast along a row of the grid) and
         the swapped rows (sent along a column) hold on one device.
     """
-    if not 1 <= block <= size:
-        fault = Fault("block", f"found {block}", f"from 1 to the size of the matrix, {size}")
-        raise SpecError(fault, origin="hpl")
+    least = -(-size // MOST_STEPS)
+    if not max(1, least) <= block <= size:
+        allowed = f"from {max(1, least)} to the size of the matrix, {size}"
+        raise SpecError(Fault("block", f"found {block}", allowed), origin="hpl")
     kernels: list[Kernel] = []
     sizes = {"rows": size, "columns": size, "block": block, "pivots": block}
     last = "matrix"

@@ -25,8 +25,8 @@ def model_graphs(
 ) -> tuple[DataflowGraph, ...]:
     """Return embedding, each kind of layer with its count, and head, for one sequence.
 
-    All scores of attention are counted, as without a causal mask; a window limits the keys. Norm
-    of the loss runs over whole rows of logits.
+    All scores of attention are counted, as without a causal mask; a window limits the keys. The
+    loss needs whole rows of logits.
 
     Parameters
     ----------
@@ -61,6 +61,7 @@ class _Conversion:
         """Return the kernels of all operators."""
         kernels = tuple(kernel for op in self.layer.ops for kernel in _RULES[op.kind](self, op))
         entry = self.layer.input
+        is_data = self.layer.ops[0].kind is OpKind.EMBEDDING
         dims = {dim for kernel in kernels for dim in _all_dims(kernel)} | {"tokens"}
         sizes = self.sizes()
         return DataflowGraph(
@@ -71,6 +72,7 @@ class _Conversion:
             outputs=(kernels[-1].name,),
             tiled="tokens",
             repeats=self.layer.count,
+            constants=(entry.name,) if is_data else (),
         )
 
     def sizes(self) -> dict[str, int]:

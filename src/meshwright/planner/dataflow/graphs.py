@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import find_name
 from meshwright.catalog.graphs.onnx_files import import_onnx
-from meshwright.catalog.graphs.read import catalog_graph, checked, graph_names, read_graph
+from meshwright.catalog.graphs.read import (
+    catalog_graph,
+    checked,
+    graph_names,
+    is_graph_file,
+    read_graph,
+)
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.chain import chained
@@ -36,9 +42,9 @@ def load_graph(name_or_path: str, *, tokens: int = TOKENS, training: bool = Fals
     ----------
     name_or_path
         A graph of the catalog (``dlrm-a``), a YAML or JSON file of a graph, an ONNX file, a
-        member of a family (``hpl-16384x1024``), or a model (``llama3-70b``): its layer, which
-        repeats. A part of a model has its name behind a dot: ``deepseek-v3.layer1``,
-        ``.embedding``, ``.head``, or ``.whole`` for all layers unrolled.
+        member of a family (``hpl-16384x1024``), or a model (``llama3-70b``, ``config.json``):
+        its layer, which repeats. A part of a model has its name behind a dot:
+        ``deepseek-v3.layer1``, ``.embedding``, ``.head``, or ``.whole`` for all layers unrolled.
     tokens
         Length of the sequence of a model.
     training
@@ -71,7 +77,7 @@ def _forward(text: str, tokens: int) -> DataflowGraph:
     member = _MEMBER.fullmatch(text)
     if find_name(text, graph_names()):
         return to_graph(catalog_graph(text))
-    if _FILE.fullmatch(text):
+    if _FILE.fullmatch(text) and is_graph_file(text):
         return to_graph(read_graph(text))
     if text.lower().endswith(".onnx"):
         return to_graph(import_onnx(text))

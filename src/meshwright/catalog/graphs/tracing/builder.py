@@ -28,13 +28,21 @@ class GraphBuilder:
     sizes: dict[str, int] = field(default_factory=dict)
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
     num_names: int = 0
 
     def input(
-        self, name: str, shape: Sequence[int], word_bytes: float, dims: Sequence[str] | None = None
+        self,
+        name: str,
+        shape: Sequence[int],
+        word_bytes: float,
+        dims: Sequence[str] | None = None,
+        *,
+        is_constant: bool = False,
     ) -> Value:
         """Return an input of the graph, its axes named by the user or by their number."""
         value = self._made(name, shape, word_bytes, dims)
+        self.constants += [name] if is_constant else []
         self.inputs[name] = tuple(factor.name for (factor,) in value.places)
         for (factor,) in value.places:
             self.sizes[factor.name] = factor.size
@@ -171,7 +179,13 @@ class GraphBuilder:
         return tuple(Factor(names[f], f.size, ages[names[f]]) for f in axis)
 
     def graph(self, name: str, outputs: Sequence[Value], **other: object) -> GraphSpec:
-        """Return what leads to the outputs, the dim that most kernels write being tiled."""
+        """Return what leads to the outputs; ``tiled`` is else the dim that most kernels write.
+
+        Raises
+        ------
+        UnevenError
+            Where no output comes from a kernel, or no result has a dim.
+        """
         ends = tuple(dict.fromkeys(v.source for v in outputs if v.source in self.kernels))
         kernels = self._needed(ends)
         read = {read.name for kernel in kernels.values() for read in kernel.reads}
@@ -179,6 +193,8 @@ class GraphBuilder:
         used = Counter(dim for kernel in kernels.values() for dim in kernel.writes)
         dims = [dim for kernel in kernels.values() for dim in _dims_of(kernel)]
         dims += [dim for written in inputs.values() for dim in written]
+        if not used:
+            raise UnevenError("no output with a dim is computed")
         tiled = other.pop("tiled", None) or max(used, key=used.__getitem__)
         return GraphSpec.model_validate(
             {
@@ -187,6 +203,7 @@ class GraphBuilder:
                 "word_bytes": self.word_bytes,
                 "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
                 "inputs": inputs,
+                "constants": [name for name in self.constants if name in inputs],
                 "outputs": ends,
                 "kernels": kernels,
                 **other,

@@ -19,7 +19,7 @@ def elementwise(
     word_bytes: float | None = None,
 ) -> Value:
     """Return a function of each element, the last axes of all values being the same."""
-    rank = max(len(value.axes) for value in values)
+    rank = max((len(value.axes) for value in values), default=0)
     operands = [(value, range(rank - len(value.axes), rank)) for value in values]
     same = len({value.shape for value in values}) == 1 and len(values) > 1
     return to.emit(
@@ -63,7 +63,12 @@ def with_ones(value: Value, axes: Sequence[int], rank: int) -> Value:
 def matmul(
     to: GraphBuilder, name: str, left: Value, right: Value, bias: Value | None = None
 ) -> Value:
-    """Return the product of the last two axes, over all others as they are broadcast."""
+    """Return the product of the last two axes, over all others as they are broadcast.
+
+    A weight is added in the product, as a bias; anything else is added behind it.
+    """
+    if bias is not None and not bias.is_weight:
+        return elementwise(to, f"{name}.add", [matmul(to, name, left, right), bias], is_sum=True)
     first = len(left.axes) == 1
     second = len(right.axes) == 1
     rank = max(len(left.axes), len(right.axes), 2) - 2
@@ -234,12 +239,22 @@ def moved(
     ``changed`` are the axes along which the values are not those of the output.
     """
     operands = []
-    for place, value in enumerate(values):
+    is_mixed = len({value.is_weight for value in values}) > 1
+    for place, given in enumerate(values):
+        value = _loaded(to, f"{name}.{place}", given) if is_mixed else given
         own = [(place, key) if key in changed else key for key in range(len(value.axes))]
         operands.append((value, own))
     fresh = {key: shape[key] for key in changed}
     word = values[0].word_bytes
     return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+
+
+def _loaded(to: GraphBuilder, name: str, value: Value) -> Value:
+    """Return a weight as a result: a move that holds weights reads numbers of rows, not data."""
+    if not value.is_weight:
+        return value
+    keys = range(len(value.axes))
+    return to.emit(name, "none", [(value, keys)], keys, word_bytes=value.word_bytes)
 
 
 def copied(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) -> Value:
