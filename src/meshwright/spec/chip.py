@@ -64,6 +64,9 @@ class ChipSpec(Declaration):
     array_rows: Count | None = None
     array_columns: Count | None = None
     """Multiply-adds of one core, where it is known that they are fewer than its output tile."""
+    noc_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="noc_rate")
+    """What the network on the chip brings to one core. With it, the share of the peak that a
+    product reaches follows from its shape; without it, calibration states that share."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None
