@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from meshwright.base.errors import InfeasibleError
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.lattice.ideals import Lattice, TooWideError, lattice_of, limits_of
+from meshwright.onchip.fusion.lattice.ideals import limits_of
+from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion
 
@@ -48,7 +49,7 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
     """
     listed = list(candidates)
     bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
-    lattices: dict[tuple[object, ...], Lattice | None] = {}
+    known: dict[tuple[object, ...], tuple[Orders, ...]] = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0
     refused: list[str] = []
@@ -58,7 +59,7 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
             continue
         entry = listed[number]
         try:
-            fusion = fuse(entry.problem, _lattice(entry.problem, lattices))
+            fusion = fuse(entry.problem, _orders(entry.problem, known))
         except InfeasibleError as error:
             refused.append(str(error))
             continue
@@ -73,16 +74,13 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
     return Choice(number, fusion, weighted, bound, num_fused, num_pruned, tuple(refused))
 
 
-def _lattice(
-    problem: FusionProblem, known: dict[tuple[object, ...], Lattice | None]
-) -> Lattice | None:
-    """Return the lattice of a problem, made once for all with the same limits."""
+def _orders(
+    problem: FusionProblem, known: dict[tuple[object, ...], tuple[Orders, ...]]
+) -> tuple[Orders, ...]:
+    """Return the orders of a problem, found once for all with the same limits."""
     if problem.runs_by_kernel:
-        return None
+        return ()
     limits = limits_of(problem)
     if limits.key not in known:
-        try:
-            known[limits.key] = lattice_of(limits)
-        except TooWideError:
-            known[limits.key] = None
+        known[limits.key] = orders_of(limits)
     return known[limits.key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,28 +13,26 @@ from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.cores import cores_needed
 from meshwright.onchip.fusion.lattice.ideals import (
     Lattice,
-    TooWideError,
     chain_of,
-    lattice_of,
     limits_of,
 )
 from meshwright.onchip.fusion.lattice.paths import Finish, Steps, best_path
-from meshwright.onchip.fusion.lattice.windows import windows
+from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.prices import PartitionPrices, price_partitions
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion, Partition, SearchCounts
 
 
-def fuse(problem: FusionProblem, lattice: Lattice | None = None) -> Fusion:
+def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
     """Return the best partitions of a problem.
 
     Parameters
     ----------
     problem
         What is fused; kernel by kernel it has one answer.
-    lattice
-        That of the problem, where it is known: problems that differ in tile, network or DRAM
-        alone share it.
+    orders
+        Those of the problem, where they are known: problems that differ in tile, network or DRAM
+        alone share them.
 
     Raises
     ------
@@ -43,13 +41,8 @@ def fuse(problem: FusionProblem, lattice: Lattice | None = None) -> Fusion:
     """
     if problem.runs_by_kernel:
         return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
-    try:
-        return _best([_solve(problem, lattice or lattice_of(limits_of(problem)), None)], problem)
-    except TooWideError:
-        found = (
-            _solve(problem, window.lattice, window.places) for window in windows(limits_of(problem))
-        )
-        return _best(found, problem)
+    looked_at = orders or orders_of(limits_of(problem))
+    return _best((_solve(problem, entry) for entry in looked_at), problem)
 
 
 def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
@@ -63,7 +56,7 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
         When a partition does not fit, or DRAM holds not one sequence.
     """
     _check_partitions(problem, sets)
-    return _best([_solve(problem, chain_of(sets), None)], problem)
+    return _best([_solve(problem, Orders(chain_of(sets)))], problem)
 
 
 def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
@@ -104,17 +97,21 @@ def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:
     return min(results, key=lambda fusion: fusion.time_s)
 
 
-def _solve(problem: FusionProblem, lattice: Lattice, places: int | None) -> Fusion | None:
-    """Return the best partitions within a lattice; None where none fit.
+def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
+    """Return the best partitions within some orders; None where none fit.
 
     Larger micro-batches come first: none of a smaller one is faster than the least seconds there.
     """
+    lattice, places = orders.lattice, orders.places
     prices = price_partitions(problem, lattice.sets)
-    best, best_of, num_pairs = None, (1, 1), 0
+    best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
     for allowed in problem.tried_micro_batches:
+        if allowed[0] * least_bytes > problem.room_bytes:
+            continue
         steps, finish = _steps(problem, lattice, prices, allowed), _finish(problem, allowed)
         if best is not None and steps.least_s(finish) >= best.finished_s:
             break
+        least_bytes = float(steps.bytes_left[0])
         path, pairs = best_path(steps, finish)
         num_pairs += pairs
         if path is not None and (best is None or path.finished_s < best.finished_s):

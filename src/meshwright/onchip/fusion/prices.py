@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, larger
 from meshwright.onchip.fusion.cores import least_cycles
 from meshwright.onchip.fusion.problem import FusionProblem
 
@@ -80,7 +80,7 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
         dram_s=dram,
         network_s=network,
         setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
-        fill_s=(rows - 1.0) * busy / tiles,
+        fill_s=(rows - 1.0) * np.where(np.isfinite(busy), busy, 0.0) / tiles,
         sram_bytes=sram,
         moved_bytes=moved,
         crossing_bytes=flows.read_bytes + flows.written_bytes,
@@ -90,26 +90,54 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
 
 
 def _flows(problem: FusionProblem, sets: BoolArray) -> _Flows:
-    """Return what the tensors of each set need and move."""
-    tensors = problem.tensors
-    member = np.append(sets, np.zeros((len(sets), 1), bool), axis=1)
-    writes = member[:, tensors.writer]
-    num_inside = np.zeros(writes.shape, np.int64)
-    inside, read = np.zeros(writes.shape), np.zeros(writes.shape)
-    most = tensors.readers.shape[1]
-    for slot in range(most):
-        is_here = member[:, tensors.readers[:, slot]]
-        num_inside += is_here
-        inside = np.where(is_here, larger(inside, tensors.inside_bytes[:, slot]), inside)
-        read = np.where(is_here, larger(read, tensors.read_bytes[:, slot]), read)
-    leaves, enters = writes & (num_inside < most), ~writes & (num_inside > 0)
-    return _Flows(
-        buffer_bytes=np.sum(np.where(writes, inside, read), axis=1)
-        + leaves @ tensors.written_bytes,
-        read_bytes=enters @ tensors.sequence_bytes,
-        written_bytes=leaves @ tensors.sequence_bytes,
-        inside_bytes=(writes & (num_inside == most)) @ tensors.sequence_bytes,
+    """Return what the tensors of each set need and move.
+
+    Pairs of a set and a tensor stand for themselves: those that the set reads, all reads of one
+    tensor joined, and those that it writes.
+    """
+    tensors, count = problem.tensors, len(sets)
+    num_tensors = len(tensors.writer)
+    row, kernel = np.nonzero(sets)
+    slots = np.flatnonzero(tensors.is_slot)
+    read_row, slot = _expanded(row, kernel, tensors.readers.ravel()[slots], problem.num_kernels)
+    order = np.argsort(read_row * num_tensors + slots[slot] // tensors.readers.shape[1])
+    slot, read_row = slots[slot][order], read_row[order]
+    read = read_row * num_tensors + slot // tensors.readers.shape[1]
+    first = np.flatnonzero(np.diff(read, prepend=-1))
+    inside, outside = (
+        np.maximum.reduceat(values.ravel()[slot], first) if len(first) else np.zeros(0)
+        for values in (tensors.inside_bytes, tensors.read_bytes)
     )
+    read, num_reads = read[first], np.diff(np.append(first, len(read)))
+    write_row, write = _expanded(row, kernel, tensors.writer, problem.num_kernels)
+    written = np.sort(write_row * num_tensors + write)
+    tensor_read, tensor_written = read % num_tensors, written % num_tensors
+    is_own = np.isin(read, written)
+    has_all = read[is_own & (num_reads == tensors.is_slot.sum(axis=1)[tensor_read])]
+    leaves = ~np.isin(written, has_all)
+
+    def per_set(keys: IntArray, values: FloatArray) -> FloatArray:
+        return np.bincount(keys // num_tensors, values, minlength=count).astype(np.float64)
+
+    whole = tensors.sequence_bytes
+    return _Flows(
+        buffer_bytes=per_set(read, np.where(is_own, inside, outside))
+        + per_set(written, np.where(leaves, tensors.written_bytes[tensor_written], 0.0)),
+        read_bytes=per_set(read, np.where(is_own, 0.0, whole[tensor_read])),
+        written_bytes=per_set(written, np.where(leaves, whole[tensor_written], 0.0)),
+        inside_bytes=per_set(written, np.where(leaves, 0.0, whole[tensor_written])),
+    )
+
+
+def _expanded(
+    row: IntArray, kernel: IntArray, owner: IntArray, num_kernels: int
+) -> tuple[IntArray, IntArray]:
+    """Return each row with every entry that its kernel owns."""
+    order = np.argsort(owner, kind="stable")
+    start = np.searchsorted(owner[order], np.arange(num_kernels + 1))
+    times = np.diff(start)[kernel]
+    place = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(row, times), order[np.repeat(start[kernel], times) + place]
 
 
 def _weight_parts(
@@ -123,10 +151,10 @@ def _weight_parts(
 
 def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
     """Return the longest path inside each set, in kernels."""
-    longest = np.zeros(sets.shape)
-    for kernel in range(problem.num_kernels):
+    longest = np.zeros(sets.T.shape)
+    for kernel, members in enumerate(sets.T):
+        rows = np.flatnonzero(members)
         before = np.flatnonzero(problem.reads[kernel])
-        path = longest[:, before].max(axis=1, initial=0.0) + 1.0
-        longest[:, kernel] = np.where(sets[:, kernel], path, 0.0)
-    rows: FloatArray = larger(longest.max(axis=1), 1.0)
-    return rows
+        longest[kernel, rows] = longest[np.ix_(before, rows)].max(axis=0, initial=0.0) + 1.0
+    found: FloatArray = larger(longest.max(axis=0), 1.0)
+    return found

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.graph.dataflow.graph import DataflowGraph, Edge
 from meshwright.graph.dataflow.kernel import Dims, Kernel, single_dims
 from meshwright.onchip.fusion.rules import Rules
@@ -36,6 +37,13 @@ class Tensors:
     """Buffers where it leaves the partition [bytes]."""
     read_bytes: FloatArray
     """Buffers where it comes from another partition, like ``readers`` [bytes]."""
+
+    @cached_property
+    def is_slot(self) -> BoolArray:
+        """Which readers are no padding, like ``readers``."""
+        found: BoolArray = self.readers != self.readers[:, :1]
+        found[:, :1] = True
+        return found
 
 
 @dataclass(frozen=True)

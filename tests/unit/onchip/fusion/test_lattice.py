@@ -16,6 +16,7 @@ from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.fusion import fuse
 from meshwright.onchip.fusion.lattice.ideals import lattice_of, limits_of, row_keys
 from meshwright.onchip.fusion.lattice.symmetry import Branches, alike_branches
+from meshwright.onchip.fusion.lattice.windows import Orders
 from meshwright.onchip.fusion.machine import CoreGrid
 from meshwright.onchip.fusion.problem import Share, fusion_problem
 from meshwright.onchip.fusion.rules import DFMODEL
@@ -65,9 +66,9 @@ def test_alike_branches_count_once_for_each_multiset_of_states(count, length):
 @pytest.mark.parametrize(("count", "length"), [(3, 2), (4, 2), (3, 3)])
 def test_alike_branches_leave_the_optimum_as_it_is(count, length):
     asked = problem(experts(count, length))
-    every = lattice_of(replace(limits_of(asked), branches=Branches(())))
-    assert len(every.ideals) == (length + 1) ** count + 2
-    assert fuse(asked).time_s == pytest.approx(fuse(asked, every).time_s, rel=1e-12)
+    every = Orders(lattice_of(replace(limits_of(asked), branches=Branches(()))))
+    assert len(every.lattice.ideals) == (length + 1) ** count + 2
+    assert fuse(asked).time_s == pytest.approx(fuse(asked, [every]).time_s, rel=1e-12)
 
 
 def test_branches_of_unlike_sizes_are_not_exchanged():

@@ -1,6 +1,6 @@
-"""Wide graphs: too many orders to look at all, so some of them.
+"""The lattices of a problem: of all its orders, or of some of them where a graph is too wide.
 
-Kernels may leave a fixed order by fewer than so many places; the more places, the more orders.
+Then kernels may leave a fixed order by fewer than so many places; the more places, the more orders.
 """
 
 from __future__ import annotations
@@ -19,15 +19,24 @@ MOST_STEPS = 200_000
 
 
 @dataclass(frozen=True)
-class Window:
-    """Orders that differ from a fixed one by fewer than so many places."""
+class Orders:
+    """The lattice of some orders of the kernels."""
 
     lattice: Lattice
-    places: int
+    places: int | None = None
+    """They differ from a fixed one by fewer than so many places; None: they are all orders."""
 
 
-def windows(limits: Limits) -> Iterator[Window]:
-    """Yield the widest window that can be looked at, for two orders of the kernels."""
+def orders_of(limits: Limits) -> tuple[Orders, ...]:
+    """Return all orders; of a wide graph the widest windows that can be looked at."""
+    try:
+        return (Orders(lattice_of(limits)),)
+    except TooWideError:
+        return tuple(_windows(limits))
+
+
+def _windows(limits: Limits) -> Iterator[Orders]:
+    """Yield the widest window for two orders of the kernels."""
     numbered = np.arange(len(limits.phase))
     for position in (numbered, _depth_first(limits.needs)):
         found = None
@@ -37,7 +46,7 @@ def windows(limits: Limits) -> Iterator[Window]:
                 limits, needs=limits.needs | is_far, position=position, branches=Branches(())
             )
             try:
-                found = Window(lattice_of(narrowed, MOST_STEPS), places)
+                found = Orders(lattice_of(narrowed, MOST_STEPS), places)
             except TooWideError:
                 break
         if found is not None:
