@@ -74,3 +74,15 @@ def test_a_bound_that_is_not_tight_goes_to_the_integer_program():
     assert bounded.gap > 0.0
     assert proven.time_s == pytest.approx(least, **EXACT)
     assert proven.gap < 1e-6
+
+
+@pytest.mark.parametrize("seed", sampled(range(30), 6))
+def test_what_a_bound_misses_within_a_budget_the_program_finds(seed):
+    graph = wide_graph(seed, density=1.0)
+    tried = sorted((graph.num_bytes(c), graph.time_s(c)) for c in everything(graph))
+    budget = tried[0][0]
+    least = min(time_s for held, time_s in tried if held <= budget)
+    chosen = cheapest_within(graph, budget, most_entries=1)
+    assert chosen.num_bytes <= budget
+    assert chosen.time_s == pytest.approx(least, **EXACT)
+    assert chosen.lower_bound_s <= least * (1 + 1e-9)

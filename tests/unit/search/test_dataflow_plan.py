@@ -12,10 +12,14 @@ from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.dlrm import dlrm_a
 from meshwright.graph.dataflow.fft import fft
 from meshwright.graph.dataflow.gpt import gpt_layer
+from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.hpl import hpl
-from meshwright.graph.dataflow.kernel import MessageKind
+from meshwright.graph.dataflow.kernel import Kernel, MessageKind, Operand, Unit, Weight
 from meshwright.pricing.dataflow.machine import Machine
+from meshwright.search.dataflow.candidates import Candidates
+from meshwright.search.dataflow.choices import SplitChoices
 from meshwright.search.dataflow.plan import plan_graph
+from meshwright.search.dataflow.work import StagePrice
 from meshwright.spec.collective import CollectiveKind
 
 SMALL = (2048, 16, 128, 1024)
@@ -69,6 +73,10 @@ def test_training_counts_gradients_state_and_update():
     assert plans[1, 1, 8].gradient_s > 0.0
     assert plans[8, 1, 1].gradient_s == 0.0
     assert all(plan.update_s > 0.0 for plan in found.plans)
+    for plan in found.plans:
+        alone = SplitChoices(plan.sharding.tables).cost(plan.sharding.ways)
+        assert plan.stage_s == pytest.approx(plan.layers * alone)
+        assert plan.lower_bound_s <= plan.step_s
     params = 8 * 12 * 2048**2
     assert plans[1, 1, 8].held_bytes > 16 * params
 
@@ -91,12 +99,13 @@ def test_a_stage_may_be_priced_by_others():
 
     def stage_time(work):
         asked.append(work)
-        return None if work.tp == 1 else 1.0 / work.tp
+        return None if work.tp == 1 else StagePrice(1.0 / work.tp, 0.5 / work.tp)
 
     found = inference(stage_time=stage_time)
     assert found.best.degrees == (8, 1, 1)
     assert found.best.stage_s == 1 / 8
     assert found.refused == {"memory of a chip": 4}
+    assert found.gap == pytest.approx(1.0)
     eight = next(work for work in asked if work.tp == 8)
     changed = sum(change.cost for change in eight.sharding.changes)
     assert sum(eight.network_s.values()) == pytest.approx(changed)
@@ -142,6 +151,25 @@ def test_a_factorisation_sends_its_messages():
         links.time_s(kinds[m.kind], m.num_bytes) for k in graph.kernels for m in k.messages
     )
     assert steps[0] - steps[1] == pytest.approx(sent_s)
+
+
+def test_a_graph_that_is_too_wide_for_stages_says_so_and_keeps_its_bound():
+    """Twelve products side by side have 4096 order ideals."""
+    dims = ("tokens", "in")
+    kernels = tuple(
+        Kernel(
+            f"k{n}", Unit.MATRIX, ("tokens", "out"), (Operand("x", dims),),
+            (Weight(f"k{n}.weight", ("in", "out")),), flops_per_point=2.0,
+        )
+        for n in range(12)
+    )  # fmt: skip
+    sizes = {"tokens": 8192, "in": 8192, "out": 8192}
+    outputs = tuple(kernel.name for kernel in kernels)
+    graph = DataflowGraph("wide", kernels, sizes, {"x": dims}, outputs, "tokens")
+    refused = Candidates(graph, machine("4xA100"), 8, None, False, None).priced(2, 2, 1)
+    assert refused.reason == "too many branches side by side for stages"
+    work_s = graph.flops / (2 * 312e12)
+    assert refused.lower_bound_s >= work_s
 
 
 def test_words_without_a_rate_are_refused():

@@ -123,10 +123,13 @@ def _check(question: FusionQuestion) -> None:
 
 
 def _tiles(question: FusionQuestion) -> list[int]:
-    """Return the tiles that are tried: the given one, or powers of two and the whole length."""
-    if question.tile is not None:
-        return [question.tile]
-    length = question.graph.sizes[question.graph.tiled]
+    """Return the tiles that are tried: the given one, or all that are likely."""
+    return tiles_of(question.graph) if question.tile is None else [question.tile]
+
+
+def tiles_of(graph: DataflowGraph) -> list[int]:
+    """Return powers of two and the whole length."""
+    length = graph.sizes[graph.tiled]
     powers = [1 << power for power in range(length.bit_length())]
     return sorted({size for size in powers if LEAST_TILE <= size < length} | {length})
 

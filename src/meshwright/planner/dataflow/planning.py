@@ -10,6 +10,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
+from meshwright.planner.dataflow.fused_stages import fused_stage_time
 from meshwright.planner.question import default_optimizer, refuse_mixed_chips
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.search.dataflow.plan import GraphPlans, plan_graph
@@ -43,7 +44,8 @@ def plan_dataflow(
     optimizer
         A preset of the catalog; where the graph trains, None means that of the system.
     hides_network
-        Whether collectives run beside the computation of other inputs.
+        Whether collectives run beside the computation of other inputs. On a chip that states an
+        array of multiply-adds they always do: its kernels are fused.
     allowed
         Values of ``tp``, ``pp`` and ``dp``, where they are limited.
 
@@ -67,7 +69,8 @@ def plan_dataflow(
             for name, degree in zip(DEGREES, degrees, strict=True)
         )
 
+    fused = fused_stage_time(machine.system.chip)
     return plan_graph(
         graph, machine, num_passes=num_passes, optimizer=preset if trains else None,
-        hides_network=hides_network, is_allowed=is_allowed,
+        hides_network=hides_network or fused is not None, stage_time=fused, is_allowed=is_allowed,
     )  # fmt: skip

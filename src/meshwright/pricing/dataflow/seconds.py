@@ -82,8 +82,14 @@ class Seconds:
             return 0.0
         return self.links.time_s(kind, payload_bytes(kind, num_bytes, self.degree))
 
-    def tables(self, weights: Weights = EXPOSED) -> SplitTables:
-        """Return the ways with their seconds, weighted."""
+    def tables(self, weights: Weights = EXPOSED, *, s_per_param: float = 0.0) -> SplitTables:
+        """Return the ways with their seconds, weighted.
+
+        Parameters
+        ----------
+        s_per_param
+            What a parameter on the device takes once a step, spread over the passes [s].
+        """
         compute = self._compute_s
         network = [
             np.array([self._alone_s(number, split) for split in ways])
@@ -94,8 +100,8 @@ class Seconds:
             degree=self.degree,
             splits=self.splits,
             costs=tuple(
-                weights.compute * c + weights.network * n
-                for c, n in zip(compute, network, strict=True)
+                weights.compute * c + weights.network * n + s_per_param * p
+                for c, n, p in zip(compute, network, self.parameters, strict=True)
             ),
             held_bytes=tuple(
                 np.array([self._holdings.kernel_bytes(number, split) for split in ways])
@@ -110,6 +116,15 @@ class Seconds:
         roofline = Roofline(self.graph, self.machine, self.degree)
         return tuple(
             np.array([roofline.kernel_s(number, split.dim) for split in ways])
+            for number, ways in enumerate(self.splits)
+        )
+
+    @cached_property
+    def parameters(self) -> tuple[FloatArray, ...]:
+        """Parameters of one repetition on the device, for each way of each kernel."""
+        holdings = Holdings(self.graph, self.degree)
+        return tuple(
+            np.array([holdings.num_parameters(number, split) for split in ways])
             for number, ways in enumerate(self.splits)
         )
 

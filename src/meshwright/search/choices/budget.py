@@ -61,19 +61,24 @@ def cheapest_within(
     most_entries
         Entries of a table of elimination, beyond which choices are bounded in place of exact.
     """
-    found = _Dual(graph, budget_bytes, most_entries).solve()
-    if found is None or not uses_program or found.gap <= tolerance:
+    dual = _Dual(graph, budget_bytes, most_entries)
+    found = dual.solve()
+    if not uses_program or num_variables(graph) > MOST_VARIABLES:
         return found
-    return _proven(graph, budget_bytes, found) if num_variables(graph) <= MOST_VARIABLES else found
+    if found is None:
+        return None if dual.is_exact else _from_program(graph, budget_bytes)
+    return found if found.gap <= tolerance else _proven(graph, budget_bytes, found)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Dual:
     """The price of memory at which the budget is kept."""
 
     graph: ChoiceGraph
     budget_bytes: float
     most_entries: int
+    is_exact: bool = True
+    """Whether all choices so far were exact: where they were not, some may fit that were missed."""
 
     def solve(self) -> Chosen | None:
         """Return the best choices that were found on the way to that price."""
@@ -109,6 +114,7 @@ class _Dual:
     def at(self, s_per_byte: float) -> Chosen:
         """Return the cheapest choices at a price of memory; the bound is what they cost at it."""
         best = cheapest(self.graph, s_per_byte, most_entries=self.most_entries)
+        self.is_exact &= best.is_exact
         choices = best.choices if best.is_exact else descend(self.graph, best.choices, s_per_byte)
         time_s, num_bytes = self.graph.time_s(choices), self.graph.num_bytes(choices)
         return Chosen(choices, time_s, num_bytes, best.value_s)
@@ -127,6 +133,15 @@ def _proven(graph: ChoiceGraph, budget_bytes: float, found: Chosen) -> Chosen:
         held = graph.num_bytes(solved.choices)
         found = Chosen(solved.choices, solved.time_s, held, bound_s)
     return replace(found, lower_bound_s=min(bound_s, found.time_s))
+
+
+def _from_program(graph: ChoiceGraph, budget_bytes: float) -> Chosen | None:
+    """Return what the integer program finds alone."""
+    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
+    if solved.choices is None:
+        return None
+    held = graph.num_bytes(solved.choices)
+    return Chosen(solved.choices, solved.time_s, held, min(solved.lower_bound_s, solved.time_s))
 
 
 def _time_s(chosen: Chosen) -> float:

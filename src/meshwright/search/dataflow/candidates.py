@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+
 from meshwright.base.errors import UnsupportedError
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
-from meshwright.pricing.dataflow.memory import Holding, Holdings
+from meshwright.pricing.dataflow.memory import Holding
 from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.dataflow.sharding import Sharding, choose_for_largest, choose_sharding
 from meshwright.search.dataflow.stages import Stage, cut_stages
-from meshwright.search.dataflow.work import StageTime, StageWork, sent_bytes
+from meshwright.search.dataflow.work import StagePrice, StageTime, StageWork, sent_bytes
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
 
@@ -145,31 +147,69 @@ class Candidates:
     def _repeated(self, tp: int, pp: int, dp: int, is_final: bool) -> GraphPlan | Refusal:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
-        seconds = self._seconds(tp, dp, Holding(layers, min(pp, passes), self._bytes_per_param))
-        sharding = choose_for_largest(
-            self._sums(seconds), self.machine.room_bytes, uses_program=is_final
+        rounds = passes + pp - 1
+        holding = Holding(layers, min(pp, passes), self._bytes_per_param)
+        seconds = self._seconds(tp, dp, holding)
+        slope, fixed_s = self._line(seconds, dp)
+        each_s = slope / rounds
+        found = choose_for_largest(
+            self._sums(seconds, each_s), self.machine.room_bytes, uses_program=is_final
         )
-        if sharding is None:
+        if not found:
             return Refusal("memory")
-        sharding = replace(sharding, tables=seconds.tables())
-        send_s = 0.0
+        tables = seconds.tables()
+        works = [
+            StageWork(self.graph, tp, replace(one, tables=tables), layers, passes) for one in found
+        ]
+        priced = [(price, n) for n, work in enumerate(works)
+                  if (price := self._stage(work, seconds, each_s)) is not None]  # fmt: skip
+        if not priced:
+            return Refusal("memory of a chip")
+        price, number = min(priced, key=lambda one: one[0].time_s)
+        sharding, send_s = works[number].sharding, 0.0
         if pp > 1:
             links = self.machine.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
-        stage_s, bound_s = layers * sharding.cost, layers * sharding.lower_bound
-        if self.stage_time is not None:
-            fused_s = self.stage_time(StageWork(self.graph, tp, sharding, layers, send_s))
-            if fused_s is None:
-                return Refusal("memory of a chip")
-            stage_s = bound_s = fused_s
-        params = self._parameters(seconds, sharding)
-        gradient_s, update_s = self._once_a_step(params, tp, dp)
+        gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
         return GraphPlan(
-            tp, pp, dp, layers, sharding, (), passes, stage_s, send_s,
-            (pp - 1) * max(stage_s, send_s), gradient_s, update_s, sharding.held_bytes,
-            (passes + pp - 1) * bound_s + gradient_s + update_s,
+            tp, pp, dp, layers, sharding, (), passes, price.time_s, send_s,
+            (pp - 1) * max(price.time_s, send_s), gradient_s, update_s, sharding.held_bytes,
+            rounds * price.bound_s + fixed_s,
         )  # fmt: skip
+
+    def _line(self, seconds: Seconds, dp: int) -> tuple[float, float]:
+        """Return a line below what parameters take once a step: seconds for each, and the rest.
+
+        Collectives have the time of their fastest algorithm, which is concave in the bytes: the
+        chord between the fewest and the most parameters lies below it.
+        """
+        few, many = (
+            seconds.holding.layers * sum(float(pick(params)) for params in seconds.parameters)
+            for pick in (np.min, np.max)
+        )
+        low, high = (sum(self._once_a_step(p, seconds.degree, dp)) for p in (few, many))
+        slope = (high - low) / (many - few) if many > few else 0.0
+        return slope, low - slope * few
+
+    def _stage(self, work: StageWork, seconds: Seconds, each_s: float) -> StagePrice | None:
+        """Return what a pass through a stage takes: as its sharding says, or by whoever knows.
+
+        Parameters
+        ----------
+        each_s
+            What a parameter takes once a step, spread over the passes: part of the bound [s].
+        """
+        sharding, least = work.sharding, sum(float(p.min()) for p in seconds.parameters)
+        if self.stage_time is None:
+            once_s = each_s * _parameters(seconds, sharding)
+            return StagePrice(
+                work.layers * sharding.cost - once_s, work.layers * sharding.lower_bound
+            )
+        price = self.stage_time(work)
+        if price is None:
+            return None
+        return replace(price, bound_s=price.bound_s + work.layers * each_s * least)
 
     def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
         """Return the plan whose stages are parts of the graph."""
@@ -184,7 +224,7 @@ class Candidates:
                 sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b), most=enough_s / passes
             )
         except UnsupportedError:
-            return Refusal("too many branches side by side for stages", 0.0)
+            return Refusal("too many branches side by side for stages", self.least_s(tp, pp, dp))
         if found is None:
             return Refusal("slower by its bound")
         bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
@@ -210,9 +250,9 @@ class Candidates:
     def _seconds(self, tp: int, dp: int, holding: Holding) -> Seconds:
         return Seconds(self.graph, self.machine, tp, holding, -(-self.num_passes // dp))
 
-    def _sums(self, seconds: Seconds) -> list[SplitTables]:
+    def _sums(self, seconds: Seconds, s_per_param: float = 0.0) -> list[SplitTables]:
         weights = BESIDE if self.hides_network else (EXPOSED,)
-        return [seconds.tables(each) for each in weights]
+        return [seconds.tables(each, s_per_param=s_per_param) for each in weights]
 
     @property
     def _bytes_per_param(self) -> float | None:
@@ -225,11 +265,6 @@ class Candidates:
             + preset.state_bytes_per_param
         )
 
-    def _parameters(self, seconds: Seconds, sharding: Sharding) -> float:
-        """Return the parameters on a device."""
-        holdings = Holdings(self.graph, seconds.degree, seconds.holding)
-        return sum(holdings.num_parameters(n, split) for n, split in enumerate(sharding.splits))
-
     def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
         """Return the seconds of summing gradients over replicas, and of the update [s]."""
         if self.optimizer is None or not self.trains:
@@ -238,3 +273,9 @@ class Candidates:
         sums_s = self.machine.links(tp, dp).time_s(CollectiveKind.ALL_REDUCE, gradients)
         moved = params * self.optimizer.step_traffic_bytes_per_param
         return sums_s, moved / float(self.machine.engine(self.graph).memory_bytes_per_s)
+
+
+def _parameters(seconds: Seconds, sharding: Sharding) -> float:
+    """Return the parameters on a device, over all repetitions."""
+    chosen = zip(seconds.parameters, sharding.ways, strict=True)
+    return seconds.holding.layers * sum(float(params[way]) for params, way in chosen)

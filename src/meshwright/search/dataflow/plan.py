@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
@@ -42,7 +43,9 @@ class GraphPlans:
     @property
     def gap(self) -> float:
         """How far the best plan may lie above the best possible, as a fraction."""
-        return max(self.best.step_s / self.lower_bound_s - 1.0, 0.0)
+        if self.best.step_s <= self.lower_bound_s:
+            return 0.0
+        return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
 
 
 def plan_graph(
@@ -117,7 +120,7 @@ def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusa
 
 def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
     found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
-    return min(found, default=float("inf"))
+    return min(found, default=inf)
 
 
 def _check(graph: DataflowGraph, num_passes: int, optimizer: OptimizerPreset | None) -> None:

@@ -93,26 +93,26 @@ def choose_sharding(
 
 def choose_for_largest(
     sums: Sequence[SplitTables], room_bytes: float = float("inf"), *, uses_program: bool = True
-) -> Sharding | None:
-    """Return ways whose largest sum is small, with a bound for the best; None: no room.
+) -> tuple[Sharding, ...]:
+    """Return ways whose largest sum is small, the best ones first; none where there is no room.
 
     Where computation runs beside collectives, the larger of both counts. Any mean of both lies
-    below it, so the least mean is a bound, and the ways that have it are likely to be good ones.
+    below it, so the least mean is a bound for all, and the ways that have it are likely to be good.
 
     Parameters
     ----------
     sums
-        One, the other, and means of both, over the same graph and ways.
+        Means of one and the other, over the same graph and ways.
     """
     found = [choose_sharding(one, room_bytes, uses_program=uses_program) for one in sums]
-    fitting = [sharding for sharding in found if sharding is not None]
-    if len(fitting) < len(sums):
-        return None
+    fitting = {sharding.ways: sharding for sharding in found if sharding is not None}
     choices = [SplitChoices(tables) for tables in sums]
-    costs = [max(one.cost(sharding.ways) for one in choices) for sharding in fitting]
-    best = int(np.argmin(costs))
-    bound = max(sharding.lower_bound for sharding in fitting)
-    return replace(fitting[best], cost=costs[best], lower_bound=min(bound, costs[best]))
+    bound = max((sharding.lower_bound for sharding in found if sharding is not None), default=0.0)
+    priced = []
+    for ways, sharding in fitting.items():
+        cost = max(one.cost(ways) for one in choices)
+        priced.append(replace(sharding, cost=cost, lower_bound=min(bound, cost)))
+    return tuple(sorted(priced, key=lambda sharding: sharding.cost))
 
 
 def _tie(graph: ChoiceGraph) -> float:

@@ -22,8 +22,8 @@ class StageWork:
     sharding: Sharding
     layers: int
     """Repetitions on the stage."""
-    send_s: float
-    """Seconds in which a pass moves on to the next stage."""
+    num_passes: int
+    """Of a replica in a step."""
 
     @property
     def network_s(self) -> dict[str, float]:
@@ -34,8 +34,17 @@ class StageWork:
         return dict(found)
 
 
-StageTime = Callable[[StageWork], float | None]
-"""Seconds of one pass through a stage, collectives included; None where it does not fit."""
+@dataclass(frozen=True)
+class StagePrice:
+    """What one pass through a stage takes, collectives included."""
+
+    time_s: float
+    bound_s: float
+    """No way to split the kernels takes less [s]."""
+
+
+StageTime = Callable[[StageWork], StagePrice | None]
+"""None where the work does not fit."""
 
 
 def sent_bytes(graph: DataflowGraph, tp: int, sharding: Sharding) -> float:
