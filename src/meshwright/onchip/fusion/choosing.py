@@ -20,6 +20,14 @@ class Candidate:
 
     problem: FusionProblem
     weight: float = 1.0
+    least_s: float | None = None
+    """What the problem takes at least, where that is known [s]."""
+
+    @property
+    def weighted_bound_s(self) -> float:
+        """What the whole takes at least [s]."""
+        least_s = bound_s(self.problem) if self.least_s is None else self.least_s
+        return self.weight * least_s
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
         When none fits; says why for each.
     """
     listed = list(candidates)
-    bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
+    bounds = [entry.weighted_bound_s for entry in listed]
     known: dict[tuple[object, ...], tuple[Orders, ...]] = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0

@@ -1,0 +1,1 @@
+"""What DFModel claims of its mappings, its search and its predictions."""
