@@ -58,7 +58,7 @@ def _column_faults(columns: list[str]) -> list[Fault]:
 
 def _value(column: str, cell: str) -> object:
     """Return what a cell states: a number under a unit or of a count, otherwise text."""
-    if column != "name" and column not in file_keys(LayerFootprint) or column == "repeat":
+    if (column != "name" and column not in file_keys(LayerFootprint)) or column == "repeat":
         try:
             return int(cell) if column == "repeat" else float(cell)
         except ValueError:

@@ -138,5 +138,5 @@ def _columns(costs: Sequence[Any], order: Sequence[int]) -> Any:
 
 
 def _outputs(sent_bytes: float, returned_bytes: float, num_layers: int) -> FloatArray:
-    """Return what each layer hands on: the residual stream; after the head, token ids or nothing."""
+    """Return what each layer hands on: the residual stream; the head token ids, or nothing."""
     return np.array([*[sent_bytes] * (num_layers + 1), returned_bytes])

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, inf
 
-import numpy as np
-
 from meshwright.base.errors import UnsupportedError
 from meshwright.onchip.contiguous.rooms import Rooms
 from meshwright.pricing.partition.computed import computed_rows
@@ -96,7 +94,7 @@ def solve(setting: Setting, objective: Objective, num_groups: int | None = None)
     Where the number of groups is open, the one is taken that needs the fewest stages, then yields
     most tokens per second, then is smallest (``time``: the one that yields most).
     """
-    tried = [num_groups] if num_groups else _group_counts(setting)
+    tried = [num_groups] if num_groups else group_choices(setting)
     found = [
         solution
         for groups, ground in zip(tried, grounds_of(setting, tried), strict=True)
@@ -105,7 +103,7 @@ def solve(setting: Setting, objective: Objective, num_groups: int | None = None)
     return min(found, key=lambda s: _rank(s, objective), default=None)
 
 
-def _group_counts(setting: Setting) -> list[int]:
+def group_choices(setting: Setting) -> list[int]:
     """Return the numbers of groups worth trying: in training each sequence is one."""
     batch = batch_of(setting.workload)
     if isinstance(setting.workload, Training):
@@ -141,9 +139,7 @@ def _solutions(
         yield priced.solution(fast_stops(ground, cuts, number))
 
 
-def _numbers_of_stages(
-    slowest_s: np.ndarray[tuple[int], np.dtype[np.float64]], most: int
-) -> list[int]:
+def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
     """Return, for each number of replicas that fits, the number of stages that is fastest."""
     best: dict[int, int] = {}
     for number, seconds in enumerate(slowest_s.tolist(), start=1):
