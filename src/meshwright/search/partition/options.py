@@ -47,16 +47,11 @@ class BatchOption:
     solution: Solution
 
 
-def batch_options(setting: Setting, objective: Objective) -> tuple[list[BatchOption], bool]:
+def batch_options(setting: Setting, objective: Objective) -> tuple[list[BatchOption], int]:
     """Return the batches that none beats in tokens per second and in those of one user.
 
-    Powers of two, the batch that was asked for, and the largest one that fits.
-
-    Returns
-    -------
-    tuple
-        The batches, smallest first, and whether the last one is the largest that fits; otherwise
-        larger ones than ``MOST_IN_FLIGHT`` do.
+    Powers of two, the batch that was asked for, and the largest one that fits, which is returned
+    beside them; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
     """
     largest = largest_batch(setting, MOST_IN_FLIGHT)
     sizes = {1 << power for power in range(largest.bit_length())}
@@ -71,7 +66,7 @@ def batch_options(setting: Setting, objective: Objective) -> tuple[list[BatchOpt
             best = solution.rates.tokens_per_s
             kept = [o for o in kept if _user_rate(o) > _user_rate(BatchOption(batch, solution))]
             kept.append(BatchOption(batch, solution))
-    return kept, largest < MOST_IN_FLIGHT
+    return kept, largest
 
 
 def _user_rate(option: BatchOption) -> float:

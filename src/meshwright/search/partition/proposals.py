@@ -9,6 +9,7 @@ from math import ceil, inf
 import numpy as np
 
 from meshwright.onchip.contiguous.rooms import Rooms
+from meshwright.pricing.partition.computed import STRUCTURE
 from meshwright.pricing.partition.rates import batch_of
 from meshwright.pricing.partition.row import LayerRow
 from meshwright.pricing.partition.setting import Setting
@@ -19,7 +20,7 @@ from meshwright.search.partition.spilling import spilled
 from meshwright.spec.chip import DType
 from meshwright.spec.workload import BYTES_OF, Training
 from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.strategy import Structure, stack
+from meshwright.strategy.strategy import stack
 
 MOST_SPLIT = 256
 """Devices over which one layer is split at most."""
@@ -114,7 +115,7 @@ def _legal_degrees(setting: Setting, *, spreads_experts: bool) -> list[int]:
     ]
     chip = setting.system.chip
     refused = all_refusals(
-        setting.model, setting.workload, stack(each), Structure(zero_stage=0),
+        setting.model, setting.workload, stack(each), STRUCTURE,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     )  # fmt: skip
     is_refused = np.zeros(len(each), dtype=bool)

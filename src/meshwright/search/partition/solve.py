@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, inf
 
+from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
 from meshwright.onchip.contiguous.rooms import Rooms
 from meshwright.pricing.partition.computed import computed_rows
