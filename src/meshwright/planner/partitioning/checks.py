@@ -1,4 +1,4 @@
-"""Whether a layer can be split as the user says."""
+"""Whether layers and batches can be split as the user says."""
 
 from __future__ import annotations
 
@@ -33,3 +33,17 @@ def check_degrees(setting: Setting) -> None:
     ]
     if faults:
         raise SpecError(faults)
+
+
+def check_groups(num_groups: int | None, batch: int) -> None:
+    """Refuse more groups than there are sequences.
+
+    Raises
+    ------
+    SpecError
+        Saying how many there may be.
+    """
+    if num_groups is not None and num_groups > batch:
+        raise SpecError(
+            Fault("groups", f"{num_groups} groups of a batch of {batch}", f"at most {batch}")
+        )

@@ -19,10 +19,11 @@ from meshwright.planner.partitioning.answer import (
     rates_of,
     stages_of,
 )
-from meshwright.planner.partitioning.checks import check_degrees
+from meshwright.planner.partitioning.checks import check_degrees, check_groups
 from meshwright.planner.partitioning.notes import notes_of
 from meshwright.plans.partitions import PartitionPlan
 from meshwright.pricing.partition.line import Line
+from meshwright.pricing.partition.rates import batch_of
 from meshwright.pricing.partition.row import measured_row
 from meshwright.pricing.partition.setting import Setting, level_of
 from meshwright.search.partition.cuts import Objective, layers_too_large
@@ -78,6 +79,7 @@ def partition(
         capacity_bytes=cut.capacity_bytes,
     )
     check_degrees(setting)
+    check_groups(cut.num_groups, batch_of(workload))
     objective = Objective(cut.objective)
     solution = solve(setting, objective, cut.num_groups)
     groups = solution.num_groups if solution else cut.num_groups or group_choices(setting)[-1]

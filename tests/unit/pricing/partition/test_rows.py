@@ -91,7 +91,7 @@ def test_the_nearer_level_is_read_faster_and_holds_less():
 
 
 def test_a_level_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="H100 has no 'l3'.*l2"):
+    with pytest.raises(ValueError, match=r"H100 has no 'l3'.*l2"):
         level_of(load_system("8xH100").chip, "l3")
 
 
