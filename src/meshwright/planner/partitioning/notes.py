@@ -27,7 +27,7 @@ def notes_of(setting: Setting, solution: Solution | None) -> Iterator[str]:
     if solution is None:
         return
     if isinstance(setting.workload, Training) and solution.has_devices:
-        yield "one row of stages; gradients of further replicas are not priced"
+        yield "one row of stages; the update, and gradients of further replicas, are not priced"
     idle = system.num_alive - len(solution.stops) * setting.tensor_degree * solution.replicas
     if solution.has_devices and idle:
         yield f"{idle} of {system.num_alive} devices stay idle"

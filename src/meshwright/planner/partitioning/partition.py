@@ -25,7 +25,7 @@ from meshwright.plans.partitions import PartitionPlan
 from meshwright.pricing.partition.line import Line
 from meshwright.pricing.partition.rates import batch_of
 from meshwright.pricing.partition.row import measured_row
-from meshwright.pricing.partition.setting import Setting, level_of
+from meshwright.pricing.partition.setting import Setting, level_of, room_bytes
 from meshwright.search.partition.cuts import Objective, layers_too_large
 from meshwright.search.partition.ground import Ground
 from meshwright.search.partition.options import batch_options, level_options
@@ -86,21 +86,19 @@ def partition(
     ground = solution.ground if solution else grounds_of(setting, [groups])[0]
     fits = solution is not None and solution.has_devices
     tuned = fits and cut.num_groups is None and not isinstance(workload, Training)
+    offers = [] if fits else proposals(setting, objective, cut.num_groups, solution)
     batches, largest = batch_options(setting, objective) if tuned else ([], None)
-    answer = _plan(
+    return _plan(
         setting.model.name, system_spec, cut, ground, solution,
         workload=workload,
         level=setting.memory.name if cut.capacity_bytes is None else "stated",
         levels=levels_of(level_options(setting, objective, cut.num_groups), cut.tensor_degree),
         batches=batches_of(batches),
         largest_batch=largest,
-        proposals=()
-        if fits
-        else proposals_of(proposals(setting, objective, cut.num_groups, solution)),
+        proposals=proposals_of(offers),
         warnings=tuple(notes_of(setting, solution)),
         command=command,
     )  # fmt: skip
-    return answer
 
 
 def partition_measured(
@@ -126,18 +124,16 @@ def partition_measured(
     ground = solution.ground if solution else Ground(row, rooms, line)
     fits = solution is not None and solution.has_devices
     offers = [] if fits else row_proposals(row, rooms, ground.most_stages)
-    name = "stated" if cut.capacity_bytes is not None else cut.level
-    if name is None:
-        assert spec is not None
-        name = spec.chip.memories[0].name
-    return _plan(file.name, spec, cut, ground, solution, level=name,
-                 proposals=proposals_of(offers), command=command)  # fmt: skip
+    name = spec.chip.memories[0].name if spec else ""
+    return _plan(
+        file.name, spec, cut, ground, solution,
+        level="stated" if cut.capacity_bytes is not None else cut.level or name,
+        proposals=proposals_of(offers), command=command,
+    )  # fmt: skip
 
 
 def _measured_rooms(cut: Cut, line: Line | None) -> Rooms:
     """Return the room of the stages of measured layers."""
-    from meshwright.pricing.partition.setting import room_bytes
-
     if cut.capacity_bytes is not None:
         return Rooms((cut.capacity_bytes,))
     if line is None:

@@ -7,11 +7,15 @@ from enum import StrEnum
 import numpy as np
 
 from meshwright.base.arrays import IntArray
+from meshwright.base.errors import UnsupportedError
 from meshwright.onchip.contiguous.balanced import balanced_stops
 from meshwright.onchip.contiguous.bottleneck import Bottlenecks, bottleneck_cuts
 from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages, too_large
 from meshwright.onchip.contiguous.loads import LayerLoads
 from meshwright.search.partition.ground import Ground
+
+MOST_PLACES = 50_000_000
+"""Layers times stages beyond which the table of the fastest cuts is not made."""
 
 
 class Objective(StrEnum):
@@ -39,7 +43,19 @@ def even_stops(ground: Ground, num_stages: int) -> list[int]:
 
 
 def fast_cuts(ground: Ground, most_stages: int) -> Bottlenecks:
-    """Return the cuts whose slowest stage is fastest, on each number of stages."""
+    """Return the cuts whose slowest stage is fastest, on each number of stages.
+
+    Raises
+    ------
+    UnsupportedError
+        The table would have too many places.
+    """
+    count = len(ground.row.names)
+    if count * min(most_stages, count) > MOST_PLACES:
+        raise UnsupportedError(
+            f"{count:,} layers on {most_stages:,} stages are too many for the objective time; "
+            "count and balance have no such limit"
+        )
     times = [ground.times_of(stage) for stage in range(most_stages)]
     if ground.is_training:
         times = [times[0].reversed()]
