@@ -19,7 +19,7 @@ from pathlib import Path
 from meshwright.planner.question import make_problem, training
 from meshwright.search.counts import Counts
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import plan_string
 

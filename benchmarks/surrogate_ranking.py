@@ -19,8 +19,8 @@ from meshwright.pricing.placed.price import physical_network
 from meshwright.pricing.placed.simulated import simulate_step
 from meshwright.pricing.problem import Problem
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
 from meshwright.search.placing import place
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import plan_string
 from meshwright.surrogate.configurations import draw_problem

@@ -16,7 +16,7 @@ from meshwright.planner.question import make_problem, training
 from meshwright.pricing.price import price_one
 from meshwright.pricing.steps import fits_memory, shard_degrees
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import (
     ContextKind,

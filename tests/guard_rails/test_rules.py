@@ -14,10 +14,10 @@ from meshwright.planner.planning import plan
 from meshwright.planner.question import make_problem, training
 from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
-from meshwright.search.choice import in_order_of_preference
-from meshwright.search.exhaustive import Found, search
-from meshwright.search.families import SearchSpace
+from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import search
 from meshwright.search.robustness import NUM_DRAWS, robustness
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import Structure, make_strategy
 

@@ -14,7 +14,7 @@ from meshwright.cost.step import TIME_PARTS
 from meshwright.planner.question import make_problem, training
 from meshwright.pricing.price import price_columns
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import ContextKind, Recompute, StrategyOf, row
 
@@ -36,8 +36,9 @@ class Sample:
         self.rows = defaultdict(list)
         self.num_seen = 0
 
-    def visit(self, families, block):
+    def visit(self, block):
         """Keep some rows of a block with all parts of their price."""
+        families = block.families
         number = len(block.family_rows)
         self.num_seen += number
         kept = np.flatnonzero(self.chance.random(number) * self.every < 1.0)

@@ -18,7 +18,7 @@ from meshwright.pricing.power import idles_above_cap
 from meshwright.pricing.price import price_columns, price_one
 from meshwright.pricing.steps import fits_memory, shard_degrees
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.space import MICRO_BATCH_SIZES, Choices, device_counts
 from meshwright.strategy.strategy import (

@@ -5,6 +5,7 @@ Formulas use arithmetic and these; they never branch on a candidate's number.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,3 +48,19 @@ def read_only(column: NDArray[Any]) -> NDArray[Any]:
     """Return the column after forbidding changes to it."""
     column.setflags(write=False)
     return column
+
+
+def groups_of(columns: Iterable[NDArray[Any]]) -> tuple[IntArray, IntArray]:
+    """Return the first of each group of rows that are equal in all columns, and the groups.
+
+    Columns with few different values cost least: rows are looked up among them, not sorted.
+    """
+    code: IntArray = np.zeros(1, dtype=np.int64)
+    for column in columns:
+        values = np.unique(column)
+        code = code * len(values) + np.searchsorted(values, column)
+    values = np.unique(code)
+    groups: IntArray = np.searchsorted(values, code)
+    first: IntArray = np.empty(len(values), dtype=np.int64)
+    first[groups[::-1]] = np.arange(len(code))[::-1]
+    return first, groups

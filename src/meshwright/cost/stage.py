@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, larger, read_only, where
+from meshwright.base.arrays import FloatArray, IntArray, groups_of, larger, read_only, where
 from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
 
 POSITIONS = ("first", "middle", "last")
@@ -80,9 +80,9 @@ def stage_layout(
     The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
     exact for models of one kind, at most one layer too many for alternating kinds.
     """
-    pairs, inverse = np.unique(
-        np.stack([num_stages, num_chunks]).astype(np.int64), axis=1, return_inverse=True
-    )
+    pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
+    distinct, pair_of = groups_of(pairs)
+    pairs = pairs[:, distinct]
     table = np.zeros((3, num_kinds, pairs.shape[1]))
     for column, (stages, chunks) in enumerate(pairs.T.tolist()):
         counts = deal_layers(pattern, num_kinds, stages, chunks)
@@ -91,7 +91,7 @@ def stage_layout(
             table[2, :, column] = counts[-1]
         if stages > 2:
             table[1, :, column] = counts[1:-1].max(axis=0)
-    columns = table[:, :, inverse.reshape(-1)]
+    columns = table[:, :, pair_of]
     total = tuple(float(sum(1 for kind in pattern if kind == k)) for k in range(num_kinds))
     first, middle, last = (tuple(columns[p, k] for k in range(num_kinds)) for p in range(3))
     return StageLayout(first, middle, last, total, num_stages)

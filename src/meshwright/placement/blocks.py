@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, groups_of
 from meshwright.collectives.spans import Reach
 from meshwright.spec.system import NetworkLevel
 from meshwright.strategy.strategy import StrategyColumns
@@ -98,8 +98,7 @@ def block_reaches(
     Rows that fit no blocks get a reach of zero members at each level: they keep their numbers.
     """
     table = np.stack([getattr(strategy, axis) for axis in axis_order]).astype(np.int64)
-    code = np.ravel_multi_index(tuple(table), tuple(table.max(axis=1, initial=0) + 1))
-    _, first, row_of = np.unique(code, return_index=True, return_inverse=True)
+    first, row_of = groups_of(table)
     distinct = table[:, first].T
     sides = tuple(level.size for level in levels)
     rates = tuple(level.bandwidth_bytes_per_s * level.links_per_device for level in levels)

@@ -18,7 +18,8 @@ from meshwright.spec.system import SystemSpec
 from meshwright.strategy.strategy import Strategy, Structure, plan_string, stack
 
 if TYPE_CHECKING:
-    from meshwright.search.exhaustive import Found, SearchResult
+    from meshwright.search.best import Found
+    from meshwright.search.exhaustive import SearchResult
 
 
 def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:

@@ -16,7 +16,7 @@ from meshwright.plans import Candidate
 from meshwright.plans.comparison import Comparison, Entry
 from meshwright.pricing.problem import Mapper, Problem
 from meshwright.search.exhaustive import Progress, search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training

@@ -10,9 +10,9 @@ from meshwright.planner.question import problem_of
 from meshwright.plans import Candidate, Plan
 from meshwright.report.explain import Explanation
 from meshwright.search.exhaustive import search
-from meshwright.search.families import SearchSpace
 from meshwright.search.neighbours import leaner, missing_features
 from meshwright.search.sensitivity import Change, changes
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import Strategy, Structure
 

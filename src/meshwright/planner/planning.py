@@ -22,11 +22,11 @@ from meshwright.planner.grids.placing import best_placed, placed_candidates
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
-from meshwright.search.choice import in_order_of_preference
-from meshwright.search.exhaustive import Found, Progress, SearchResult, search
-from meshwright.search.families import SearchSpace
+from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import Progress, SearchResult, search
 from meshwright.search.pareto import pareto_front
 from meshwright.search.robustness import NUM_DRAWS, Verdict, robustness
+from meshwright.search.space import SearchSpace
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training

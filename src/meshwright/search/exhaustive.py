@@ -18,19 +18,18 @@ from meshwright.graph.flops import step_flops
 from meshwright.pricing.power import IDLE_ABOVE_CAP, least_pipeline_s
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import shard_degrees, step_memory
-from meshwright.search.best import Best
+from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
-from meshwright.search.families import Families, SearchSpace, families
+from meshwright.search.families import AllFamilies, Families, families
 from meshwright.search.links import link_table
 from meshwright.search.members import Block, members
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Grid, degree_columns
 from meshwright.strategy.strategy import (
     Offload,
-    Strategy,
     StrategyColumns,
     Structure,
     row,
-    take,
 )
 
 BLOCK_ROWS = 8_192
@@ -42,17 +41,7 @@ ROUNDING = 1e-9
 """What sums of the same parts in another order may differ by, as a fraction."""
 Progress = Callable[[Counts, Best, float], None]
 Watch = Callable[[StrategyColumns], BoolArray]
-Visit = Callable[[Families, Block], None]
-
-
-@dataclass(frozen=True)
-class Found:
-    """One candidate among the best."""
-
-    strategy: Strategy
-    structure: Structure
-    time_s: float
-    memory_bytes: float
+Visit = Callable[[Block], None]
 
 
 @dataclass(frozen=True)
@@ -109,12 +98,12 @@ def search(
     started = time.perf_counter()
     run = _Run(space, Best(KEPT, top), watch, visit)
     is_complete = run.cover(prune=prune, progress=progress)
-    best, table = run.best, run.table
+    best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
     return SearchResult(
-        found=tuple(_found(table, best, index) for index in range(len(best.times_s))),
+        found=tuple(_found(run.families, best, index) for index in range(len(best.times_s))),
         watched=tuple(
-            _found(table, run.watched, index) for index in range(len(run.watched.times_s))
+            _found(run.families, run.watched, index) for index in range(len(run.watched.times_s))
         ),
         counts=run.counts,
         lower_bound_s=proven_s if is_complete else min(proven_s, run.left_s),
@@ -125,7 +114,7 @@ def search(
 
 
 class _Run:
-    """One search: its table of families, what was counted, and the best so far."""
+    """One search: its families, what was counted, and the best so far."""
 
     def __init__(
         self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
@@ -133,59 +122,79 @@ class _Run:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
         self.watched = Best(1, 1)
         self.counts = Counts()
-        self.table = families(space, degree_tables(space), self.counts)
-        self.links = link_table(space, self.table)
-        self.bound_s = _bound_s(space.problem, self.table)
+        self.families = families(space, degree_tables(space), self.counts)
+        self.num_members = self.families.column(lambda part: part.num_members)
+        self.bound_s = self.families.column(lambda part: _bound_s(space.problem, part))
         self.left_s = self.least_memory_bytes = float("inf")
 
     def cover(self, *, prune: bool, progress: Progress | None) -> bool:
-        """Go through all families in order of their bounds; False after an interrupt."""
-        bound_s = self.bound_s
-        can_run = np.isfinite(bound_s)
-        self.counts.refused[IDLE_ABOVE_CAP] += int(self.table.num_members[~can_run].sum())
-        needed = np.where(can_run, _least_memory_bytes(self.space, self.table), np.inf)
-        can_fit = needed <= self.space.problem.system.chip.main_memory.capacity_bytes
-        self.counts.pruned_by_memory += int(self.table.num_members[can_run & ~can_fit].sum())
-        self.least_memory_bytes = float(needed.min())
-        rows = np.flatnonzero(can_fit)
-        rows = rows[np.argsort(bound_s[rows], kind="stable")]
-        if not self.table.is_complete:
-            self._price(rows[:FIRST_ROWS], prune=False)
+        """Go through all families in order of their bounds; False after an interrupt.
+
+        The first ones set a limit beyond which no others are collected.
+        """
+        rows = self._fitting()
+        if not self.families.is_complete:
+            self._price(rows[:FIRST_ROWS], prune=False, progress=None)
             self.left_s = arithmetic_s(self.space.problem)
             return False
         try:
-            for part in _parts(rows):
-                self.left_s = float(bound_s[part[0]])
-                self._price(part, prune=prune)
-                if progress is not None:
-                    progress(self.counts, self.best, self.left_s)
+            for part in (rows[:FIRST_ROWS], rows[FIRST_ROWS:]):
+                self._price(part, prune=prune, progress=progress)
         except KeyboardInterrupt:
             return False
         return True
 
-    def _price(self, rows: IntArray, *, prune: bool) -> None:
-        """Price the members of some families, or leave out those beyond the bound."""
-        near = self._near(rows) if prune else np.ones(len(rows), dtype=bool)
-        self.counts.pruned_by_bound += int(self.table.num_members[rows[~near]].sum())
-        if not near.any():
-            return
-        for block in members(self.space, self.table, self.links, rows[near], self.counts):
-            times_s, identities = block.time.total_s, _identities(block)
-            self.best.fold(times_s, block.memory_bytes, identities)
-            if self.watch is not None:
-                seen = np.flatnonzero(self.watch(block.strategy))
-                self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
-            if self.visit is not None:
-                self.visit(self.table, block)
+    def _fitting(self) -> IntArray:
+        """Return the families that can run and may fit, in order of their bounds."""
+        problem, counts = self.space.problem, self.counts
+        can_run = np.isfinite(self.bound_s)
+        counts.refused[IDLE_ABOVE_CAP] += int(self.num_members[~can_run].sum())
+        least = self.families.column(lambda part: _least_memory_bytes(self.space, part))
+        needed = np.where(can_run, least, np.inf)
+        can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
+        counts.pruned_by_memory += int(self.num_members[can_run & ~can_fit].sum())
+        self.least_memory_bytes = float(needed.min())
+        rows = np.flatnonzero(can_fit)
+        return rows[np.argsort(self.bound_s[rows], kind="stable")]
 
-    def _near(self, rows: IntArray) -> BoolArray:
-        """Return which families may hold a candidate among the best, or the best watched one."""
-        bound_s = self.bound_s[rows]
-        near: BoolArray = bound_s <= self.best.limit_s
+    def _price(self, rows: IntArray, *, prune: bool, progress: Progress | None) -> None:
+        """Collect and price some families block by block, in order of their bounds."""
+        rows = self._near(rows) if prune else rows
+        if not len(rows):
+            return
+        collected = np.sort(rows)
+        table = self.families.take(collected)
+        links = link_table(self.space, table)
+        for first in range(0, len(rows), BLOCK_ROWS):
+            part = rows[first : first + BLOCK_ROWS]
+            self.left_s = float(self.bound_s[part[0]])
+            part = self._near(part) if prune and first else part
+            if len(part):
+                places = np.searchsorted(collected, part)
+                for block in members(self.space, table, links, places, self.counts):
+                    self._fold(block, collected)
+            if progress is not None:
+                progress(self.counts, self.best, self.left_s)
+
+    def _fold(self, block: Block, collected: IntArray) -> None:
+        """Take the members of a block into account."""
+        times_s, identities = block.time.total_s, _identities(block, collected)
+        self.best.fold(times_s, block.memory_bytes, identities)
         if self.watch is not None:
-            is_watched = self.watch(take(self.table.strategy, rows))
-            near = near | ((bound_s <= self.watched.limit_s) & is_watched)
-        return near
+            seen = np.flatnonzero(self.watch(block.strategy))
+            self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
+        if self.visit is not None:
+            self.visit(block)
+
+    def _near(self, rows: IntArray) -> IntArray:
+        """Return the families that may hold one of the best, or the best watched one."""
+        bound_s = self.bound_s[rows]
+        near = bound_s <= self.best.limit_s
+        if self.watch is not None:
+            is_watched = self.watch(self.families.strategy)[rows]
+            near |= (bound_s <= self.watched.limit_s) & is_watched
+        self.counts.pruned_by_bound += int(self.num_members[rows[~near]].sum())
+        return rows[near]
 
 
 def _bound_s(problem: Problem, table: Families) -> FloatArray:
@@ -245,19 +254,13 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     return needed
 
 
-def _parts(rows: IntArray) -> list[IntArray]:
-    """Return the rows in blocks; the first ones are small."""
-    cuts = range(FIRST_ROWS, len(rows), BLOCK_ROWS)
-    return [part for part in np.array_split(rows, cuts) if len(part)]
-
-
-def _identities(block: Block) -> IntArray:
+def _identities(block: Block, collected: IntArray) -> IntArray:
     """Return whole numbers that name members: family, shards, ZeRO stage, reshard, offload."""
     structure = block.structure
     fixed = np.ones(len(block.family_rows), dtype=np.int64)
     return np.stack(
         [
-            block.family_rows,
+            collected[block.family_rows],
             block.dp_shard.astype(np.int64),
             fixed * structure.zero_stage,
             fixed * structure.reshard_after_forward,
@@ -267,13 +270,14 @@ def _identities(block: Block) -> IntArray:
     )
 
 
-def _found(table: Families, best: Best, index: int) -> Found:
+def _found(every: AllFamilies, best: Best, index: int) -> Found:
     """Return one of the best candidates by its identity."""
     family, shards, stage, reshard, offload = best.identities[index].tolist()
-    whole = row(take(table.strategy, np.array([family])), 0)
+    table = every.take(np.array([family]))
+    whole = row(table.strategy, 0)
     strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
     structure = replace(
-        table.structures[int(table.structure_of[family])],
+        table.structures[int(table.structure_of[0])],
         zero_stage=stage,
         reshard_after_forward=bool(reshard),
         offload=list(Offload)[offload],

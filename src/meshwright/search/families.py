@@ -7,13 +7,14 @@ each, so a whole family is refused or bounded at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
 from meshwright.base.errors import InfeasibleError
 from meshwright.pricing.layers import Collectives, LayerPrices, price_layers
 from meshwright.pricing.network import (
@@ -27,27 +28,23 @@ from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import PipelinePrice, price_pipeline
 from meshwright.pricing.steps import joined, take_rows
 from meshwright.search.counts import Counts
-from meshwright.strategy.axes import all_refusals, all_rules
-from meshwright.strategy.rules import Case
-from meshwright.strategy.space import Choices, axis_orders, divisors, first_orders
+from meshwright.search.space import (
+    EXPERTS_REGROUP,
+    SearchSpace,
+    num_divisions,
+    num_members,
+    num_sharded_choices,
+    orders_of,
+)
+from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import (
-    AXES,
     ContextKind,
-    Offload,
     Recompute,
     ScheduleKind,
     StrategyColumns,
-    Streamed,
-    StreamForm,
     Structure,
     take,
 )
-
-ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
-"""ZeRO stage, and whether weights are dropped between forward and backward pass."""
-
-EXPERTS_REGROUP = "ep-devices"
-"""Rule on which members of one family differ."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,6 @@ class Families:
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
-    is_complete: bool = True
-    """False after an interrupt: some families are missing."""
 
     @property
     def bound_s(self) -> FloatArray:
@@ -72,99 +67,50 @@ class Families:
     def __len__(self) -> int:
         return len(self.structure_of)
 
+    def take(self, rows: IntArray, first_structure: int = 0) -> Families:
+        """Return some of the families; structures are numbered from the given one."""
+        return Families(
+            self.structures,
+            self.structure_of[rows] + first_structure,
+            take(self.strategy, rows),
+            take_rows(self.price, rows),
+            self.num_members[rows],
+        )
+
 
 @dataclass(frozen=True)
-class SearchSpace:
-    """A problem, and the choices that the user left open."""
+class AllFamilies:
+    """Families in the parts in which they were priced; rows are numbered through all of them."""
 
-    problem: Problem
-    choices: Choices
+    parts: tuple[Families, ...]
+    is_complete: bool
+    """False after an interrupt: some families are missing."""
 
-    @property
-    def offloads(self) -> tuple[Offload, ...]:
-        """What may live in host memory, where there is any."""
-        kinds = (Offload.NONE,) if self.problem.system.host is None else tuple(Offload)
-        return tuple(o for o in kinds if self.choices.keeps("offload", o))
+    def column(self, values: Callable[[Families], FloatArray]) -> FloatArray:
+        """Return a value of each family."""
+        return np.concatenate([values(part) for part in self.parts])
 
-    @property
-    def zero_choices(self) -> tuple[tuple[int, bool], ...]:
-        """ZeRO stages that are allowed; without ZeRO there is one shard."""
-        keeps = self.choices.keeps
-        allowed = (z for z in ZERO_CHOICES if keeps("zero_stage", z[0]))
-        return tuple(z for z in allowed if z[0] or keeps("dp_shard", 1))
+    @cached_property
+    def strategy(self) -> StrategyColumns:
+        """The degrees of all families."""
+        return joined([part.strategy for part in self.parts])
 
-    @property
-    def overlaps_data_parallel(self) -> bool:
-        """Whether gradients and parameters travel beside computation: yes, unless it is fixed.
-
-        That is never slower: what is hidden costs only a share of itself.
-        """
-        return self.choices.keeps("overlap_data_parallel", True)
-
-    @property
-    def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
-        """What streams and in which form: left open, unless it is fixed."""
-        streamed = self.choices.allowed.get("streamed", ("auto",))
-        forms = self.choices.allowed.get("stream_form", ("auto",))
-        return tuple((Streamed(str(s)), StreamForm(str(f))) for s, f in product(streamed, forms))
-
-    @property
-    def orders(self) -> tuple[tuple[str, ...], ...]:
-        """Orders of the axes on the levels; a single level leaves nothing to order."""
-        if len(self.problem.system.levels) == 1:
-            return axis_orders(False)[:1]
-        orders = axis_orders(self.problem.has_grid)
-        if self.problem.num_experts:
-            orders = tuple(order for order in orders if order[-1] == "pp")
-        return tuple(order for order in orders if self.choices.keeps("axis_order", order))
-
-
-def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
-    """Return the number of legal members of each family."""
-    whole = sum(1 for stage, _ in space.zero_choices if stage == 0)
-    divided = num_divisions(space, columns)[0] * _num_sharded_choices(space)
-    number: FloatArray = (whole + divided) * len(space.offloads)
-    return number
-
-
-def _num_sharded_choices(space: SearchSpace) -> int:
-    return sum(1 for stage, _ in space.zero_choices if stage > 0)
-
-
-def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
-    """Return how many divisions of the replicas into shards are legal, and how many are not.
-
-    One device is no shard: neither dp_shard nor cp divides anything then.
-    """
-    legal, refused = np.zeros(len(columns.tp)), np.zeros(len(columns.tp))
-    for dp in np.unique(columns.dp).tolist():
-        rows = np.flatnonzero(columns.dp == dp)
-        of_dp = take(columns, rows)
-        for shard in shard_degrees(space, int(dp)):
-            divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
-            counts = divided.dp_shard * divided.cp > 1
-            regroups = experts_regroup(space, divided)
-            legal[rows] += counts & regroups
-            refused[rows] += counts & ~regroups
-    return legal, refused
-
-
-def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
-    """Return the rows whose experts find their devices among the shards of one replica.
-
-    Families are judged with all replicas whole; ZeRO keeps replicas apart.
-    """
-    if not space.problem.num_experts:
-        return np.ones(len(columns.tp), dtype=bool)
-    sharded = Structure(zero_stage=1)
-    case = Case(space.problem.model, space.problem.workload, sharded, columns)
-    regroups: BoolArray = ~all_rules()[EXPERTS_REGROUP].breaks(case)
-    return regroups
-
-
-def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
-    """Return the ways to divide data replicas into shards: degrees of dp_shard."""
-    return space.choices.of("dp_shard", tuple(divisors(dp)))
+    def take(self, rows: IntArray) -> Families:
+        """Return some of the families; their rows ascend."""
+        starts = np.cumsum([0, *map(len, self.parts)])
+        cuts = np.searchsorted(rows, starts)
+        found, first = [], 0
+        for part, start, one, end in zip(self.parts, starts, cuts, cuts[1:], strict=False):
+            if end > one:
+                found.append(part.take(rows[one:end] - start, first))
+                first += len(part.structures)
+        return Families(
+            structures=tuple(structure for part in found for structure in part.structures),
+            structure_of=np.concatenate([part.structure_of for part in found]),
+            strategy=joined([part.strategy for part in found]),
+            price=joined([part.price for part in found]),
+            num_members=np.concatenate([part.num_members for part in found]),
+        )
 
 
 def layout_structures(space: SearchSpace) -> Iterator[Structure]:
@@ -201,18 +147,6 @@ def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Stru
     return keep
 
 
-def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
-    """Return which orders of the axes each row is to be tried in, shape (orders, rows).
-
-    Orders that differ only in axes of one device are the same plan; the first one stands.
-    """
-    mask = np.zeros(len(columns.tp), dtype=np.int64)
-    for bit, name in enumerate(AXES):
-        mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
-    keeps: BoolArray = first_orders(space.orders)[:, mask] == 1
-    return keeps
-
-
 def schedules_of(space: SearchSpace) -> tuple[ScheduleKind, ...]:
     """Return the schedules that are allowed."""
     return tuple(kind for kind in ScheduleKind if space.choices.keeps("schedule", kind))
@@ -236,20 +170,10 @@ def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
         *network.layout.keys(("tp", "tatp", "cp")),
     )  # fmt: skip
-    return unique_rows(parts)
+    return groups_of(parts)
 
 
-def unique_rows(parts: Sequence[FloatArray]) -> tuple[IntArray, IntArray]:
-    """Return the first of each group of rows that are equal in all parts, and the groups."""
-    code = np.zeros(len(parts[0]), dtype=np.int64)
-    for part in parts:
-        values, inverse = np.unique(part, return_inverse=True)
-        code = code * len(values) + inverse.reshape(-1)
-    _, first, groups = np.unique(code, return_index=True, return_inverse=True)
-    return first, groups.reshape(-1)
-
-
-def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> Families:
+def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
     """Return the legal families of all structures, and count the members of the refused ones."""
     parts, is_complete = [], True
     try:
@@ -266,17 +190,7 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
         )
     if not parts:
         raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
-    starts = np.cumsum([0, *(len(part.structures) for part in parts)])
-    return Families(
-        structures=tuple(structure for part in parts for structure in part.structures),
-        structure_of=np.concatenate(
-            [part.structure_of + start for part, start in zip(parts, starts, strict=False)]
-        ),
-        strategy=joined([part.strategy for part in parts]),
-        price=joined([part.price for part in parts]),
-        num_members=np.concatenate([part.num_members for part in parts]),
-        is_complete=is_complete,
-    )
+    return AllFamilies(tuple(parts), is_complete)
 
 
 def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> Iterator[Families]:
@@ -301,7 +215,7 @@ def _legal_rows(
     refused = np.zeros(len(columns.tp), dtype=bool)
     num_orders = orders_of(space, columns).sum(axis=0)
     weight = len(_recomputes(space)) * num_orders
-    divided = num_divisions(space, columns)[1] * _num_sharded_choices(space) * len(space.offloads)
+    divided = num_divisions(space, columns)[1] * num_sharded_choices(space) * len(space.offloads)
     members = (num_members(space, columns) + divided) * weight
     for refusal in all_refusals(
         problem.model, problem.workload, columns, structure,

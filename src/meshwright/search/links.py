@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray, IntArray, groups_of
 from meshwright.cost.data_parallel import Transfer
 from meshwright.cost.step import DataParallelLinks
 from meshwright.pricing.layers import Collectives
 from meshwright.pricing.steps import SyncLinks, joined, sync_links, take_rows
-from meshwright.search.families import Families, SearchSpace, experts_regroup, shard_degrees
+from meshwright.search.families import Families
+from meshwright.search.space import SearchSpace, experts_regroup, shard_degrees
 from meshwright.strategy.strategy import StrategyColumns, take
 
 _GRID = ("tp", "tatp", "cp", "pp", "dp_shard", "ep", "etp")
@@ -69,12 +70,8 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
 
 def _unique_grids(strategy: StrategyColumns) -> tuple[StrategyColumns, IntArray]:
     """Return the distinct grids of devices, and the grid of each row."""
-    code = np.zeros(len(strategy.tp), dtype=np.int64)
-    for name in _GRID:
-        values, inverse = np.unique(getattr(strategy, name), return_inverse=True)
-        code = code * len(values) + inverse.reshape(-1)
-    _, first, grid_of = np.unique(code, return_index=True, return_inverse=True)
-    return take(strategy, first), grid_of.reshape(-1)
+    first, grid_of = groups_of(getattr(strategy, name) for name in _GRID)
+    return take(strategy, first), grid_of
 
 
 def _divisions(

@@ -15,8 +15,9 @@ from meshwright.pricing.power import throttled
 from meshwright.pricing.stages import PipelinePrice
 from meshwright.pricing.steps import fits_memory, shard_degrees, step_times, take_rows
 from meshwright.search.counts import Counts
-from meshwright.search.families import Families, SearchSpace
+from meshwright.search.families import Families
 from meshwright.search.links import LinkTable
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.strategy import (
     Offload,
     StrategyColumns,

@@ -10,9 +10,10 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.cost.energy import step_cost_usd, total_energy_j
 from meshwright.pricing.power import step_energy_parts_j
 from meshwright.pricing.problem import Problem
-from meshwright.search.exhaustive import Found, Progress, search
-from meshwright.search.families import Families, SearchSpace
+from meshwright.search.best import Found
+from meshwright.search.exhaustive import Progress, search
 from meshwright.search.members import Block
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.strategy import row
 
 OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")
@@ -29,7 +30,7 @@ class Front:
     unknown: tuple[str, ...] = ()
     """Objectives left out, because a price or a power figure is missing."""
 
-    def visit(self, table: Families, block: Block) -> None:
+    def visit(self, block: Block) -> None:
         """Take a priced block into account."""
         parts_j = step_energy_parts_j(
             self.problem, block.structure, block.strategy, block.price_with_mean, block.time
@@ -51,7 +52,7 @@ class Front:
         keep = ~dominated_by(self.values, values[fresh])
         self.values = np.vstack([self.values[keep], values[fresh]])
         self.found = [f for f, kept in zip(self.found, keep.tolist(), strict=True) if kept]
-        self.found += [_found(table, block, int(index)) for index in fresh]
+        self.found += [_found(block, int(index)) for index in fresh]
 
 
 def dominated_by(values: FloatArray, others: FloatArray) -> BoolArray:
@@ -90,8 +91,8 @@ def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Fro
     return front
 
 
-def _found(table: Families, block: Block, index: int) -> Found:
-    family = int(block.family_rows[index])
+def _found(block: Block, index: int) -> Found:
+    table, family = block.families, int(block.family_rows[index])
     own = table.structures[int(table.structure_of[family])]
     structure = type(own)(
         **{

@@ -10,8 +10,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
-from meshwright.search.best import TIE
-from meshwright.search.exhaustive import Found
+from meshwright.search.best import TIE, Found
 from meshwright.spec.calibration import calibration_columns
 from meshwright.strategy.strategy import stack
 

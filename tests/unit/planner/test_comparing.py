@@ -17,7 +17,7 @@ def workload(on=GRID, **fields):
 
 @pytest.fixture(scope="module")
 def compared():
-    return planner.compare(model(num_layers=4), GRID, workload())
+    return planner.compare(model(num_layers=2), GRID, workload())
 
 
 def test_ours_is_first_and_no_slower_than_any_other(compared):
@@ -59,6 +59,7 @@ def test_row_major_ranks_are_those_of_smap(compared):
             assert list(devices) == sorted(devices)
 
 
+@pytest.mark.slow
 def test_what_the_user_fixes_holds_for_all():
     found = planner.compare(
         model(num_layers=4), GRID, workload(), against=["megatron-3"], allowed={"tp": [2]}
@@ -105,12 +106,13 @@ def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
     from meshwright.planner import comparing
 
     monkeypatch.setattr(comparing, "NUM_PLACED", 1)
-    few = planner.compare(model(num_layers=4), GRID, workload())
+    few = planner.compare(model(num_layers=2), GRID, workload())
     for entry, whole in zip(few.entries, compared.entries, strict=True):
         assert entry.recipe == whole.recipe
         assert entry.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_another_recipe_may_come_first():
     asked = {"tp": [1], "pp": [1]}
     found = planner.compare(

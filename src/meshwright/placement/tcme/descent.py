@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.compiled import compiled
 from meshwright.placement.paths import Graph, Scratch
@@ -11,6 +13,7 @@ from meshwright.placement.tcme.moves import (
     State,
     Trial,
     add,
+    excess,
     improve,
     largest,
     lay,
@@ -72,23 +75,37 @@ def negotiate(
     price: FloatArray,
     order: IntArray,
     target_s: float,
+    patience: int,
 ) -> int:
     """Lay messages again until no link exceeds the target; return the passes, -1 for failure.
 
     Each pass takes every message that crosses an overfull link, in the given order of its row, and
-    lays it whatever becomes of the others; the price of links that stay overfull rises.
+    lays it whatever becomes of the others; the price of links that stay overfull rises. It fails
+    where the rows are used up, or so many in a row have not lowered what is too much.
 
     Source: negotiated congestion of PathFinder, McMurchie and Ebeling 1995 (FPGA '95).
     """
     limit_s = target_s * (1.0 + TOLERANCE)
+    least_s, found = np.inf, 0
     for turn in range(len(order)):
         if largest(state.load_s) <= limit_s:
             return turn
+        over_s = excess(state.load_s, target_s)
+        if over_s < least_s:
+            least_s, found = over_s, turn
+        elif turn - found > patience:
+            return -1
         for message in order[turn]:
             if peak_of(state, message) > limit_s:
                 add(graph, state, message, -messages.num_bytes[message])
                 lay(graph, scratch, messages, state, message, price, 1.0 / target_s)
-        for link in range(len(price)):
-            if state.load_s[link] > limit_s:
-                price[link] *= 0.5 + state.load_s[link] / target_s
+        raise_prices(state, price, target_s, limit_s)
     return -1
+
+
+@compiled
+def raise_prices(state: State, price: FloatArray, target_s: float, limit_s: float) -> None:
+    """Make overfull links dearer, the fullest ones most."""
+    for link in range(len(price)):
+        if state.load_s[link] > limit_s:
+            price[link] *= 0.5 + state.load_s[link] / target_s

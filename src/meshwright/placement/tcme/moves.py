@@ -201,6 +201,15 @@ def largest(values: FloatArray) -> float:
 
 
 @compiled
+def excess(values: FloatArray, limit: float) -> float:
+    """Return the sum of what lies above a limit."""
+    total = 0.0
+    for value in values:
+        total += max(value - limit, 0.0)
+    return total
+
+
+@compiled
 def peak_of(state: State, message: int) -> float:
     """Return the largest load among the links of a message [s]."""
     first, most_s = state.start[message], 0.0

@@ -17,6 +17,8 @@ _PASSES = (20, 100)
 """Fewest and most passes over the messages in an escape."""
 _PASS_WORK = 5_000_000
 """Messages times nodes times passes above which an escape gives up sooner."""
+_PATIENCE = 5
+"""Passes of a large search in a row that may bring nothing."""
 _JITTER = 0.5
 """Spread of the link prices with which an escape begins."""
 _FAILURES = (3, 10)
@@ -24,7 +26,7 @@ _FAILURES = (3, 10)
 _FAILURE_WORK = 100_000
 """Messages times nodes times failures above which the search ends sooner."""
 _LARGE = 2_000_000
-"""Messages times nodes from which one failure is enough."""
+"""Messages times nodes from which one failure is enough, and patience ends."""
 _CLOSE = 1e-3
 """Gap that is not worth an escape."""
 _DUAL_ROUNDS = 100
@@ -102,10 +104,12 @@ class Search:
         kept = [column.copy() for column in self.state]
         price = self.flat + _JITTER * random.random(len(self.flat))
         size = self.messages.num_bytes
-        passes = int(np.clip(_PASS_WORK // (len(size) * len(self.scratch.via)), *_PASSES))
+        work = len(size) * len(self.scratch.via)
+        passes = int(np.clip(_PASS_WORK // work, *_PASSES))
+        patience = passes if work < _LARGE else _PATIENCE
         order = np.argsort(-size * random.uniform(0.5, 1.5, (passes, len(size))), axis=1)
-        work = (self.graph, self.scratch, self.messages, self.state)
-        if negotiate(*work, price, order, target_s) >= 0:
+        tools = (self.graph, self.scratch, self.messages, self.state)
+        if negotiate(*tools, price, order, target_s, patience) >= 0:
             return True
         for column, before in zip(self.state, kept, strict=True):
             column[:] = before

@@ -21,8 +21,7 @@ from meshwright.pricing.placed.price import (
 )
 from meshwright.pricing.placed.step_links import price_below_caps, step_links, with_link_energy
 from meshwright.pricing.problem import Mapper, Problem
-from meshwright.search.choice import in_order_of_preference
-from meshwright.search.exhaustive import Found
+from meshwright.search.best import Found, in_order_of_preference
 from meshwright.search.placing import Placing, place, routed
 from meshwright.strategy.strategy import Strategy, Structure
 from meshwright.topology.network import Network

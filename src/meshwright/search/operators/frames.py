@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.pricing.operators.options import Frame
 from meshwright.pricing.problem import Problem
 from meshwright.search.exhaustive import Progress, search
-from meshwright.search.families import SearchSpace
+from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import AXES, Structure
 

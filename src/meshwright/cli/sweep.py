@@ -1,0 +1,84 @@
+"""``meshwright sweep FILE``: one question over all combinations of what varies."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from meshwright.cli.reading import Reading
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file, where results are kept, and what is written."""
+    parser.add_argument("file", metavar="FILE", help="what is asked, fixed and varied (YAML)")
+    parser.add_argument(
+        "--out", metavar="FILE.db",
+        help="keep results there (SQLite); run again to go on where it ended",
+    )  # fmt: skip
+    parser.add_argument("--workers", metavar="N", default="1", help="processes (1)")
+    parser.add_argument("--csv", metavar="FILE", help="write all points and results")
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw the heat map of the file")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask what has no result yet, and print; 3 where nothing was found at any point."""
+    from pathlib import Path
+
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.cli.main import version
+    from meshwright.cli.output import show, write_whole
+    from meshwright.report.heat_map import heat_svg
+    from meshwright.sweep.outcome import cells_of, counts_of, sweep_csv, sweep_data, sweep_lines
+    from meshwright.sweep.points import load_sweep
+    from meshwright.sweep.questions import QUESTIONS, checked
+    from meshwright.sweep.run import run as run_points
+    from meshwright.sweep.store import Store
+
+    reading = Reading()
+    sweep = reading.value(load_sweep, Path(args.file))
+    workers = reading.value(_number_of_workers, args.workers)
+    reading.done()
+    shown = sweep.heat_map
+    if args.picture is not None and shown is None:
+        raise SpecError(Fault("--picture", "the file states no heat_map", "add one to it"))
+    points = checked(sweep)
+    with Store(None if args.out is None else Path(args.out)) as store:
+        swept = run_points(
+            sweep.ask, QUESTIONS[sweep.ask].answer, points, store, version=version(),
+            num_workers=workers, progress=None if args.json else _Progress(),
+        )  # fmt: skip
+    if args.csv is not None:
+        write_whole(Path(args.csv), sweep_csv(swept))
+    if args.picture is not None and shown is not None:
+        write_whole(Path(args.picture), heat_svg(cells_of(sweep, shown, swept)))
+    show(sweep_lines(sweep, swept), sweep_data(sweep, swept) if args.json else None, args.json)
+    return 0 if "found" in counts_of(swept) else 3
+
+
+def _number_of_workers(text: str) -> int:
+    """Return a number of processes.
+
+    Raises
+    ------
+    SpecError
+        What is no whole number above 0.
+    """
+    from meshwright.base.errors import Fault, SpecError
+
+    if not text.isdigit() or not 0 < int(text) <= 1024:
+        raise SpecError(Fault("--workers", f"{text!r} is no number of processes", "1 to 1024"))
+    return int(text)
+
+
+class _Progress:
+    """Tells how many points are done, on a terminal, when it takes more than two seconds."""
+
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, done: int, number: int) -> None:
+        """Print one line that replaces the one before."""
+        if sys.stderr.isatty() and time.monotonic() - self.started > 2.0:
+            sys.stderr.write(f"\r{done} of {number} points; Ctrl-C: what is there so far")
+            sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Ways to split the kernels of a dataflow graph."""

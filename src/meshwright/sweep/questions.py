@@ -1,0 +1,116 @@
+"""What a sweep may ask at each point, which fields that takes, and how it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
+from meshwright.catalog.models import load_model
+from meshwright.planner import plan, training
+from meshwright.spec.sweep import SweepSpec
+from meshwright.sweep.points import Point, points_of
+from meshwright.sweep.store import Result
+from meshwright.sweep.systems import DESIGN, NEEDED, is_design, system_of
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question that points answer."""
+
+    needed: tuple[str, ...]
+    """Fields beside those of the system."""
+    optional: tuple[str, ...]
+    answer: Callable[[Point], Result]
+    values: tuple[str, ...]
+    """Names of the numbers in an answer."""
+
+
+def answer_plan(point: Point) -> Result:
+    """Return the best training plan of a point, or why there is none."""
+    system = system_of(point)
+    fields = {
+        "sequence_length": int(point["seq"]), "global_batch_size": int(point["global_batch"])
+    }  # fmt: skip
+    try:
+        found = plan(str(point["model"]), system, training(system, **fields), top=1)
+    except InfeasibleError as error:
+        return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
+    price = found.best.estimate
+    return {
+        "status": "found",
+        "plan": found.best.text,
+        "fidelity": price.fidelity,
+        "step_time_s": price.step_time_s,
+        "tokens_per_s": price.tokens_per_s,
+        "mfu": price.mfu_causal,
+        "memory_bytes": price.memory_bytes,
+        "power_w": price.power_w,
+        "tokens_per_j": price.tokens_per_j,
+        "cost_usd": price.cost_usd,
+        "lower_bound_s": found.coverage.lower_bound_s if found.coverage else None,
+    }
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "plan": Question(
+        ("model", "seq", "global_batch"), (), answer_plan,
+        ("step_time_s", "tokens_per_s", "mfu", "memory_bytes", "power_w", "tokens_per_j",
+         "cost_usd", "lower_bound_s"),
+    ),
+}  # fmt: skip
+
+
+def checked(sweep: SweepSpec) -> list[Point]:
+    """Return the points of a sweep that can all be asked.
+
+    Raises
+    ------
+    SpecError
+        With all fields that are missing or of no use, and all names that the catalog lacks.
+    """
+    faults = [*_field_faults(sweep)]
+    if not faults:
+        faults += _value_faults(sweep)
+    if faults:
+        raise SpecError(faults, origin=sweep.name)
+    return points_of(sweep)
+
+
+def _field_faults(sweep: SweepSpec) -> list[Fault]:
+    """Return what is missing, and what no question takes."""
+    question, given = QUESTIONS[sweep.ask], {**sweep.fixed, **sweep.vary}
+    system = DESIGN if is_design({**sweep.fixed, **dict.fromkeys(sweep.vary, "")}) else ("on",)
+    needed = (*question.needed, *(NEEDED if system is DESIGN else system))
+    allowed = (*question.needed, *question.optional, *system)
+    faults = [
+        Fault(name, "is missing", f"put it into fixed or vary; needed: {', '.join(needed)}")
+        for name in needed
+        if name not in given
+    ]
+    faults += [
+        Fault(name, f"is no field of a sweep that asks {sweep.ask!r}", nearest(name, allowed))
+        for name in given
+        if name not in allowed
+    ]
+    shown = sweep.heat_map
+    if shown is not None and shown.shows not in question.values:
+        names = ", ".join(question.values)
+        faults.append(Fault("heat_map.shows", f"{shown.shows!r} is no result", f"one of: {names}"))
+    return faults
+
+
+def _value_faults(sweep: SweepSpec) -> list[Fault]:
+    """Return what the catalog lacks, each told once."""
+    faults: dict[str, Fault] = {}
+    for point in points_of(sweep):
+        for field, load in (("model", _load_model), ("system", system_of)):
+            try:
+                load(point)
+            except MeshwrightError as error:
+                faults.setdefault(str(error), Fault(field, str(error)))
+    return list(faults.values())
+
+
+def _load_model(point: Point) -> object:
+    return load_model(str(point["model"]))

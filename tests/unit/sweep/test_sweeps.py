@@ -1,0 +1,173 @@
+"""Sweeps: all combinations once, kept as they come, gone on with, and shown."""
+
+import json
+import sqlite3
+
+import pytest
+
+from meshwright.base.errors import SpecError
+from meshwright.cli.main import main
+from meshwright.report.heat_map import heat_svg
+from meshwright.spec.sweep import HeatMap, SweepSpec
+from meshwright.sweep.outcome import cells_of, counts_of, records, sweep_csv
+from meshwright.sweep.points import key_of, points_of
+from meshwright.sweep.questions import QUESTIONS, checked
+from meshwright.sweep.run import run
+from meshwright.sweep.store import Store
+
+FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
+SWEEP = SweepSpec(
+    name="batches",
+    ask="plan",
+    fixed=FIXED,
+    vary={"global_batch": (8, 16), "seq_name": ("a", "b", "c")},
+    heat_map=HeatMap(rows="global_batch", columns="seq_name", shows="step_time_s"),
+)
+
+
+def answer(point):
+    """Answer at once: what a point is worth follows from its fields."""
+    if point["seq_name"] == "c":
+        return {"status": "nothing fits", "reason": "c is too large"}
+    return {"status": "found", "step_time_s": point["global_batch"] + ord(point["seq_name"])}
+
+
+def test_points_are_all_combinations_and_have_keys_of_their_own():
+    points = points_of(SWEEP)
+    assert [(p["global_batch"], p["seq_name"]) for p in points] == [
+        (8, "a"), (8, "b"), (8, "c"), (16, "a"), (16, "b"), (16, "c")
+    ]  # fmt: skip
+    assert len({key_of("plan", point, "1") for point in points}) == 6
+    turned = dict(reversed(points[0].items()))
+    assert key_of("plan", turned, "1") == key_of("plan", points[0], "1")
+    assert key_of("plan", turned, "2") != key_of("plan", points[0], "1")
+
+
+def test_what_is_known_is_not_asked_again(tmp_path):
+    path, points, asked = tmp_path / "sweep.db", points_of(SWEEP), []
+
+    def stubborn(point):
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        asked.append(point)
+        return answer(point)
+
+    with Store(path) as store:
+        first = run("plan", stubborn, points, store, version="1")
+    assert (first.is_complete, first.num_new) == (False, 4)
+    assert counts_of(first) == {"found": 3, "nothing fits": 1, "not asked yet": 2}
+    with Store(path) as store:
+        whole = run("plan", answer, points, store, version="1")
+    assert (whole.is_complete, whole.num_new) == (True, 2)
+    assert records(whole)[4]["step_time_s"] == 16 + ord("b")
+    with Store(path) as store:
+        assert run("plan", answer, points, store, version="2").num_new == 6
+
+
+def test_several_processes_find_the_same():
+    points = points_of(SWEEP)
+    with Store(None) as one, Store(None) as other:
+        alone = run("plan", answer, points, one, version="1")
+        together = run("plan", answer, points, other, version="1", num_workers=2)
+    assert records(alone) == records(together)
+
+
+def test_cells_hold_the_better_value_and_what_gave_it():
+    sweep = SWEEP.model_copy(
+        update={
+            "vary": {**SWEEP.vary, "extra": (1, 2)},
+            "heat_map": SWEEP.heat_map.model_copy(update={"better": "lowest"}),
+        }
+    )
+    with Store(None) as store:
+        swept = run(
+            "plan", lambda p: answer(p) | {"step_time_s": p["extra"]}, points_of(sweep), store,
+            version="1",
+        )  # fmt: skip
+    cells = cells_of(sweep, sweep.heat_map, swept)
+    assert cells.values["8", "a"] == 1
+    assert cells.notes["8", "a"] == "extra 1"
+    picture = heat_svg(cells)
+    assert picture.count("<rect") == 6
+    assert picture.startswith("<svg")
+
+
+def test_text_from_files_is_escaped_in_pictures():
+    sweep = SWEEP.model_copy(update={"name": "<b>&"})
+    with Store(None) as store:
+        swept = run("plan", answer, points_of(sweep), store, version="1")
+    assert "<b>" not in heat_svg(cells_of(sweep, sweep.heat_map, swept))
+
+
+def test_a_csv_has_a_column_for_each_field():
+    with Store(None) as store:
+        swept = run("plan", answer, points_of(SWEEP), store, version="1")
+    head, *rows = sweep_csv(swept).splitlines()
+    assert head == "model,seq,on,global_batch,seq_name,status,step_time_s,reason"
+    assert len(rows) == 6
+
+
+def test_all_faults_of_fields_and_names_are_told_at_once():
+    vary = {"global_batch": (8,), "chipp": ("H100",)}
+    with pytest.raises(SpecError) as told:
+        checked(SweepSpec(name="s", ask="plan", fixed={"seq": 512}, vary=vary))
+    assert {fault.path for fault in told.value.faults} == {"model", "on", "chipp"}
+    vary = {"global_batch": (8,), "on": ("8xA101", "8xA100"), "model": ("gpt2-medum",)}
+    with pytest.raises(SpecError) as told:
+        checked(SweepSpec(name="s", ask="plan", fixed={"seq": 512}, vary=vary))
+    assert {fault.path for fault in told.value.faults} == {"model", "system"}
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"fixed": {**FIXED, "global_batch": 8}}, "fixed as well"),
+        ({"vary": {"global_batch": (8, 8)}}, "twice"),
+        ({"vary": {"global_batch": ()}}, "no values"),
+        ({"vary": {"global_batch": (True,)}}, "number or a word"),
+    ],
+)
+def test_files_that_say_two_things_are_refused(change, word):
+    fields = {"name": "s", "ask": "plan", "fixed": FIXED, "vary": SWEEP.vary} | change
+    with pytest.raises(ValueError, match=word):
+        SweepSpec(**fields)
+
+
+def test_a_file_with_something_else_is_no_store(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("no database\n" * 200)
+    with pytest.raises(SpecError, match="no file of results"):
+        Store(path)
+    assert path.read_text() == "no database\n" * 200
+
+
+def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
+    path, base = tmp_path / "sweep.yaml", tmp_path / "sweep.db"
+    path.write_text(
+        "name: batches\nask: plan\n"
+        "fixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+        "vary:\n  global_batch: [8, 16]\n"
+    )
+    words = ["sweep", str(path), "--out", str(base), "--csv", str(tmp_path / "all.csv")]
+    assert main([*words, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["num_points"], data["num_new"], data["is_complete"]) == (2, 2, True)
+    names = set(QUESTIONS["plan"].values)
+    assert all(names <= set(point) for point in data["points"])
+    assert main(words) == 0
+    assert "2 points, 0 of them new: 2 found" in capsys.readouterr().out
+    assert sqlite3.connect(base).execute("SELECT count(*) FROM results").fetchone() == (2,)
+    assert (tmp_path / "all.csv").read_text().count("\n") == 3
+    assert main([*words, "--picture", str(tmp_path / "x.svg")]) == 2
+    assert "heat_map" in capsys.readouterr().err
+    assert main([*words, "--workers", "many"]) == 2
+
+
+def test_nothing_that_fits_anywhere_ends_with_3(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "name: too large\nask: plan\nfixed: {model: gpt3-175b, seq: 2048, global_batch: 1}\n"
+        "vary:\n  on: [1xA100]\n"
+    )
+    assert main(["sweep", str(path)]) == 3
+    assert "nothing fits" in capsys.readouterr().out
