@@ -5,11 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.onchip.contiguous.balanced import balanced_stops
 from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages
 from meshwright.onchip.contiguous.loads import LayerLoads
 from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates, round_s
 from meshwright.onchip.contiguous.rooms import Rooms
+from meshwright.pricing.partition.rates import StageSeconds, rates
+from meshwright.schedule import schedules
+from meshwright.schedule.timeline import StageTimes, build_timeline
+from meshwright.spec.workload import Training
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 
@@ -66,3 +72,25 @@ def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size)
     tokens_per_s, token_s = measured_rates(schedule, group_size)
     assert token_s == pytest.approx(round_s(sum(occupied_s), max(occupied_s), num_groups))
     assert tokens_per_s * token_s == pytest.approx(num_groups * group_size)
+
+
+SECONDS = st.floats(0.5, 3.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=6), st.integers(1, 16))
+def test_a_step_is_never_shorter_than_its_replay(stages, num_groups):
+    forward_s, backward_s = zip(*stages, strict=True)
+    work = Training(global_batch_size=num_groups, sequence_length=8,
+                    optimizer=load_optimizer("megatron-adam"))  # fmt: skip
+    constants = load_calibration("hopper", "uncalibrated")
+    seconds = [StageSeconds(sum(stage), 0.0, 0.0) for stage in stages]
+    price = rates(work, constants, seconds, {"work_s": sum(map(sum, stages))},
+                  num_groups=num_groups, group_devices=1, replicas=1)  # fmt: skip
+    step_s = price.latency_s - price.time_parts_s["jitter_s"]
+    times = StageTimes(forward_s, backward_s, [0.0] * len(stages))
+    replayed = build_timeline(schedules["1f1b"], len(stages), 1, num_groups, times).makespan_s
+    slowest_s = max(map(sum, stages))
+    assert num_groups * slowest_s * (1 - 1e-9) <= replayed <= step_s * (1 + 1e-9)
+    if len(set(stages)) == 1:
+        assert replayed == pytest.approx(step_s)

@@ -132,7 +132,7 @@ def longest_pass(kind: Kind, least_gain: float) -> int:
 class LayersInSram:
     """Arithmetic of the table, the roofline of what fits, the cut itself, and what is missing."""
 
-    title = "four layers kept in the caches of 16 H100: what it would take for the table to hold"
+    title = "a table of four layers in the caches of 16 H100: what it takes to hold"
     source = "proposal of a layer-wise deployment in SRAM or L2, section Experiments"
 
     @staticmethod
