@@ -93,6 +93,8 @@ def _measured(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
     refuse_idle(reading, args, MODEL_ONLY, "is of use with a model only")
     if args.on is None and args.capacity is None:
         reading.fault("--capacity", "is needed", "or --on SYSTEM")
+    if args.level is not None and (args.on is None or args.capacity is not None):
+        reading.fault("--level", "is of use with --on and without --capacity")
     file = reading.value(load_footprints, args.layers)
     system = reading.value(load_system, args.on) if args.on else None
     cut = reading.value(_cut, args)

@@ -14,6 +14,7 @@ from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates
 from meshwright.planner.partitioning.partition import Cut
 from meshwright.planner.question import training
 from meshwright.plans.partitions import partition_to_data
+from meshwright.report.partition import partition_lines
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
@@ -206,6 +207,16 @@ def test_training_keeps_more_micro_batches_on_earlier_stages():
     assert plan.rates.tokens_per_s == pytest.approx(16 * 4096 / plan.rates.latency_s)
     faster = planner.partition("llama3-8b", "8xWSE-3", work, Cut(objective="time"))
     assert faster.rates.latency_s < plan.rates.latency_s
+
+
+def test_early_stages_of_training_may_be_what_does_not_fit():
+    work = training("64xWSE-3", sequence_length=32768, global_batch_size=64)
+    plan = planner.partition("llama3-8b", "64xWSE-3", work)
+    assert (plan.stages, plan.too_large) == ((), ())
+    assert any("earlier stages keep more" in line for line in partition_lines(plan))
+    offers = {offer.kind: offer for offer in plan.proposals}
+    assert offers["batch"].changes_numbers
+    assert not offers["split"].changes_numbers
 
 
 def test_prompts_take_their_time_to_the_first_token():

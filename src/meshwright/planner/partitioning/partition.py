@@ -139,13 +139,13 @@ def _measured_rooms(cut: Cut, line: Line | None) -> Rooms:
     if line is None:
         raise SpecError(Fault("capacity", "is needed", "or a system whose memory is known"))
     found = []
-    for stage in range(max(line.num_stages, 1)):
+    for stage in range(max(line.num_stages, 1) if line.system.other_chips else 1):
         chips = line.chips_of(stage)
         levels = [level_of(chip, cut.level) if cut.level else 0 for chip in chips]
         sizes = [room_bytes(chip.memories[level], line.calibration)
                  for chip, level in zip(chips, levels, strict=True)]  # fmt: skip
         found.append(min(sizes))
-    return Rooms(tuple(found) if len(set(found)) > 1 else (found[0],))
+    return Rooms(tuple(found))
 
 
 def _plan(

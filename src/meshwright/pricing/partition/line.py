@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -27,9 +28,9 @@ class Line:
     group_size: int = 1
 
     @cached_property
-    def _alive(self) -> tuple[int, ...]:
-        dead = set(self.system.dead_devices)
-        return tuple(d for d in range(self.system.num_devices) if d not in dead)
+    def _alive(self) -> Sequence[int]:
+        dead, every = set(self.system.dead_devices), range(self.system.num_devices)
+        return [device for device in every if device not in dead] if dead else every
 
     @property
     def num_stages(self) -> int:
@@ -38,9 +39,10 @@ class Line:
 
     def devices_of(self, stage: int) -> tuple[int, ...]:
         """Return the devices of a stage; stages beyond the system have numbers beyond it."""
-        first = stage * self.group_size
-        beyond = range(self.system.num_devices, self.system.num_devices + first + self.group_size)
-        return (*self._alive, *beyond)[first : first + self.group_size]
+        first, alive = stage * self.group_size, self._alive
+        beyond = self.system.num_devices - len(alive)
+        places = range(first, first + self.group_size)
+        return tuple(alive[at] if at < len(alive) else beyond + at for at in places)
 
     def chips_of(self, stage: int) -> tuple[ChipSpec, ...]:
         """Return the distinct types of chips of a stage."""

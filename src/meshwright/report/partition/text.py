@@ -88,10 +88,7 @@ def _what(plan: PartitionPlan) -> str:
 def _verdict(plan: PartitionPlan) -> Iterator[str]:
     """Yield whether it fits, on how many devices, and what it yields."""
     if not plan.stages:
-        names = ", ".join(plan.too_large[:MOST_NAMES])
-        names += ", ..." if len(plan.too_large) > MOST_NAMES else ""
-        count = f"{len(plan.too_large)} of {plan.num_layers} layers are too large for a device"
-        yield from wrapped("DOES NOT FIT  ", f"{count}: {names}")
+        yield from wrapped("DOES NOT FIT  ", _reason(plan))
         return
     stages = len(plan.stages)
     used = f"{_count(stages, 'stage')} on {_count(stages * plan.tensor_degree, 'device')}"
@@ -103,6 +100,20 @@ def _verdict(plan: PartitionPlan) -> Iterator[str]:
         yield f"DOES NOT FIT  {used}, but there are {plan.num_devices_given}"
     if plan.rates is not None:
         yield from _rates(plan, plan.rates)
+        return
+    times_s = [stage.work_s + (stage.send_s or 0.0) for stage in plan.stages if stage.work_s]
+    if times_s:
+        whole, slowest = format_seconds(sum(times_s)), format_seconds(max(times_s))
+        yield f"      {whole} a pass, {slowest} on the slowest stage"
+
+
+def _reason(plan: PartitionPlan) -> str:
+    """Return why there is no cut at all."""
+    if not plan.too_large:
+        return "a layer fits no stage that is left: earlier stages keep more micro-batches"
+    names = ", ".join(plan.too_large[:MOST_NAMES])
+    names += ", ..." if len(plan.too_large) > MOST_NAMES else ""
+    return f"{len(plan.too_large)} of {plan.num_layers} layers are too large for a device: {names}"
 
 
 def _rates(plan: PartitionPlan, price: PartitionRates) -> Iterator[str]:

@@ -56,9 +56,10 @@ def fast_cuts(ground: Ground, most_stages: int) -> Bottlenecks:
             f"{count:,} layers on {most_stages:,} stages are too many for the objective time; "
             "count and balance have no such limit"
         )
-    times = [ground.times_of(stage) for stage in range(most_stages)]
     if ground.is_training:
-        times = [times[0].reversed()]
+        times = [ground.times_of(0).reversed()]
+    else:
+        times = [ground.times_of(stage) for stage in range(min(most_stages, count))]
     return bottleneck_cuts(_loads(ground), ground.rooms, times, most_stages)
 
 

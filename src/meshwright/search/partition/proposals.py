@@ -125,14 +125,18 @@ def _legal_degrees(setting: Setting, *, spreads_experts: bool) -> list[int]:
 
 
 def _batches(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
-    """Yield the largest smaller batch that fits the devices there are."""
+    """Yield the largest smaller batch that fits the devices there are.
+
+    In training it is the batch of a step, which changes what is learned.
+    """
     batch = batch_of(setting.workload)
     largest = largest_batch(setting, batch - 1) if groups is None else 0
     if largest:
         smaller = with_batch(setting, largest)
         solution = solve(smaller, objective)
         if solution is not None:
-            yield _offer("batch", f"a batch of {largest}", smaller, solution)
+            changes = isinstance(setting.workload, Training)
+            yield _offer("batch", f"a batch of {largest}", smaller, solution, changes=changes)
 
 
 def largest_batch(setting: Setting, most: int) -> int:

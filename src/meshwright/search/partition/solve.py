@@ -65,9 +65,8 @@ def grounds_of(setting: Setting, num_groups: list[int]) -> list[Ground]:
     chips = {chip.name: chip for chip in (system.chip, *system.other_chips.values())}
     if len(chips) > 1 and is_training:
         raise UnsupportedError("training on several types of chips is not cut into stages")
-    rooms = [_room_bytes(setting, line, stage) for stage in range(max(line.num_stages, 1))]
-    if len(chips) == 1:
-        rooms = rooms[:1]
+    kinds = max(line.num_stages, 1) if len(chips) > 1 else 1
+    rooms = [_room_bytes(setting, line, stage) for stage in range(kinds)]
     rows = {name: computed_rows(setting.on_chip(chip), sizes, batch)
             for name, chip in chips.items()}  # fmt: skip
     return [
