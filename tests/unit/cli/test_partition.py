@@ -34,7 +34,7 @@ def printed(capsys, status, words):
 @pytest.mark.parametrize(
     ("status", "words", "shown"),
     [
-        (0, FOUR_WAFERS, ["FITS  4 stages on 4 devices", "layer 19 - layer 60 (21 each)"]),
+        (0, FOUR_WAFERS, ["FITS  4 stages on 4 devices", "layer 19 - 60 (21 each)"]),
         (0, [*FOUR_WAFERS, "--batch", "8", "--groups", "4"], ["4 groups of 2"]),
         (0, ["llama3-8b", "--on", "8xH100", "--seq", "1k", "--level", "hbm", "--prefill"],
          ["to the first token", "l2", "a layer is too large"]),

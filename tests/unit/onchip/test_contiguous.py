@@ -77,8 +77,9 @@ def test_the_slowest_stage_counts_its_send():
     assert bottleneck_cuts(loads, Rooms((9.0,)), free, 3).slowest_s.tolist() == [6, 3, 3]
     sends = [StageTimes(np.array([3.0, 1, 2]), np.zeros(3), np.array([4.0, 0.5, 0]))]
     cuts = bottleneck_cuts(loads, Rooms((9.0,)), sends, 3)
-    assert cuts.slowest_s.tolist() == [6, 4.5, 7]
+    assert cuts.slowest_s.tolist() == [6, 4.5, 4.5]  # one layer each takes 3 + 4
     assert cuts.stops(2) == [2, 3]
+    assert sorted(set(cuts.stops(3))) in ([2, 3], [0, 2, 3])
 
 
 def test_a_stage_that_is_too_full_is_no_way():
@@ -86,6 +87,12 @@ def test_a_stage_that_is_too_full_is_no_way():
     assert cuts.slowest_s.tolist() == [np.inf, 2, 1]
     none = bottleneck_cuts(row([4, 9, 4]), Rooms((8.0,)), times([1, 1, 1]), 3)
     assert np.isinf(none.slowest_s).all()
+
+
+def test_a_stage_that_is_too_small_stays_empty():
+    cuts = bottleneck_cuts(row([4, 4]), Rooms((3.0, 9.0)), times([1, 1]), 2)
+    assert cuts.slowest_s.tolist() == [np.inf, 2]
+    assert cuts.stops(2) == [0, 2]
 
 
 def test_stages_may_differ_in_speed():

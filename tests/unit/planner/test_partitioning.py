@@ -77,7 +77,7 @@ def test_the_model_itself_needs_its_embedding_too():
     ("model", "system", "batch", "cut"),
     [
         ("llama3-70b", "4xWSE-3", 16, Cut()),
-        ("llama3-70b", "16xWSE-3", 40, Cut(objective="time")),
+        ("llama3-70b", "16xWSE-3", 40, Cut(objective="time", num_groups=8)),
         ("llama3-70b", "12xWSE-3", 9, Cut(objective="count", num_groups=9)),
         ("llama3-70b", "64xH100", 30, Cut(level="hbm", num_groups=7)),
         ("mixtral-8x7b", "16xH100", 12, Cut(level="hbm", tensor_degree=2, expert_degree=2)),

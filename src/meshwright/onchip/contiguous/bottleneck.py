@@ -4,8 +4,9 @@ Sends depend on where a row is cut, so a longer run may take less time and the g
 nothing. Dynamic programming over stops: with ``time(j, p, i)`` the seconds of stage j on layers p
 to i, infinite where they do not fit,
 
-    f(j, i) = min over p of max(f(j - 1, p), time(j, p, i)),    f(0, 0) = 0.
+    f(j, i) = min(f(j - 1, i), min over p < i of max(f(j - 1, p), time(j, p, i))),    f(j, 0) = 0.
 
+A stage may stay empty: where devices differ, one may be too small for its next layer.
 O(n w k) for n layers, k stages and runs of at most w layers that fit.
 """
 
@@ -50,12 +51,13 @@ class StageTimes:
 
 @dataclass(frozen=True)
 class Bottlenecks:
-    """The best cut on each number of stages, none of them empty."""
+    """The best cut on each number of stages, some of which may be empty."""
 
     slowest_s: FloatArray
     """Seconds of the slowest of 1, 2, ... k stages; infinite where the layers do not fit."""
     starts: IntArray
-    """Where the last of j stages starts that end at stop i: row j - 1, column i."""
+    """Where the last of j stages starts that end at stop i: row j - 1, column i. At i itself where
+    it is empty."""
 
     def stops(self, num_stages: int) -> list[int]:
         """Return the stops of the best cut on so many stages."""
@@ -79,7 +81,7 @@ def bottleneck_cuts(
     num_stages = min(most_stages, num_layers)
     kinds, kind_of = _kinds(rooms, times, num_stages)
     reached = np.full((num_stages + 1, num_layers + 1), np.inf)
-    reached[0, 0] = 0.0
+    reached[:, 0] = 0.0
     starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
     earliest = 0
     for stop in range(1, num_layers + 1):
@@ -87,14 +89,15 @@ def bottleneck_cuts(
         rows = np.stack([kind.run_s(loads, first, stop) for kind in kinds])
         fits = np.isfinite(rows).any(axis=0)
         if not fits.any():
-            earliest = stop
+            earliest, starts[:, stop] = stop, stop
             continue
         skipped = int(fits.argmax())  # what does not fit before this stop fits before no later one
         earliest, first, rows = earliest + skipped, first[skipped:], rows[:, skipped:]
         candidates = np.maximum(reached[:-1, first], rows[kind_of])
         best = candidates.argmin(axis=1)
-        starts[:, stop] = first[best]
-        reached[1:, stop] = candidates[np.arange(num_stages), best]
+        filled = candidates[np.arange(num_stages), best]
+        reached[1:, stop] = np.minimum.accumulate(filled)
+        starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
     return Bottlenecks(reached[1:, num_layers], starts)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshwright.base.errors import Fault, SpecError
 from meshwright.pricing.partition.computed import STRUCTURE
 from meshwright.pricing.partition.setting import Setting
+from meshwright.spec.system import SystemSpec
 from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.rules import Case
 from meshwright.strategy.strategy import stack
@@ -47,3 +48,16 @@ def check_groups(num_groups: int | None, batch: int) -> None:
         raise SpecError(
             Fault("groups", f"{num_groups} groups of a batch of {batch}", f"at most {batch}")
         )
+
+
+def check_group(tensor_degree: int, system: SystemSpec) -> None:
+    """Refuse stages of more devices than there are.
+
+    Raises
+    ------
+    SpecError
+        Saying how many there are.
+    """
+    if tensor_degree > system.num_alive:
+        message = f"a stage of {tensor_degree} devices, but {system.name} has {system.num_alive}"
+        raise SpecError(Fault("tp", message, f"at most {system.num_alive}"))

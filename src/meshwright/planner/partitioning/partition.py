@@ -19,7 +19,7 @@ from meshwright.planner.partitioning.answer import (
     rates_of,
     stages_of,
 )
-from meshwright.planner.partitioning.checks import check_degrees, check_groups
+from meshwright.planner.partitioning.checks import check_degrees, check_group, check_groups
 from meshwright.planner.partitioning.notes import notes_of
 from meshwright.plans.partitions import PartitionPlan
 from meshwright.pricing.partition.line import Line
@@ -118,6 +118,7 @@ def partition_measured(
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
     line = None
     if spec is not None:
+        check_group(cut.tensor_degree, spec)
         line = Line(spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree)
     rooms = _measured_rooms(cut, line)
     solution = solve_row(row, rooms, objective, line)

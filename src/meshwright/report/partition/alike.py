@@ -30,12 +30,15 @@ class Alike:
             return ""
         return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
-    @property
-    def layers(self) -> str:
-        """From the first layer to the last one, and how many on each stage."""
+    def layers(self, most: int) -> str:
+        """Return the first layer to the last one, and how many on each stage, so many letters."""
         first, last = self.stages[0].first_layer, self.stages[-1].last_layer
         each = f" ({self.stages[0].num_layers} each)" if len(self.stages) > 1 else ""
-        return first if first == last else f"{first} - {last}{each}"
+        kind, _, number = last.rpartition(" ")
+        is_numbered = kind and first.startswith(f"{kind} ")
+        text = first if first == last else f"{first} - {number if is_numbered else last}"
+        room = most - len(each)
+        return (text if len(text) <= room else text[: room - 3] + "...") + each
 
 
 def runs_of_alike(stages: Sequence[PartitionStage]) -> list[Alike]:

@@ -19,6 +19,8 @@ MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
 NAMES, ROOM, GAP, TIME = 270.0, 420.0, 60.0, 240.0
 """Widths: names, the bar of a full device, a gap, the bar of the slowest stage [px]."""
 LEGEND_ENTRY, LEGEND_HEIGHT = 150.0, 34.0
+MOST_LETTERS = 38
+"""Of the names of layers."""
 MOST_ROWS = 60
 """Rows that are drawn; the stages beyond are counted."""
 _WORK, _SEND = "work", "send"
@@ -84,7 +86,7 @@ def _row(
     stage = run.stages[0]
     devices = f", devices {run.devices}" if run.devices else ""
     yield _text(0, 10, f"stage {run.numbers}{devices}", "label")
-    yield _text(0, 23, run.layers, "label quiet")
+    yield _text(0, 23, run.layers(MOST_LETTERS), "label quiet")
     wide = ROOM * stage.room_bytes / room_bytes
     yield _rectangle(NAMES, wide, "none", f"room {format_bytes(stage.room_bytes)}")
     x = NAMES

@@ -14,6 +14,8 @@ MOST_RUNS = 24
 """Runs of alike stages that a screen lists; the others are counted."""
 MOST_NAMES = 6
 """Layers that are named when they are too large."""
+LAYERS = 23
+"""Letters for the layers of a stage."""
 OBJECTIVES = {
     "count": "fewest devices",
     "balance": "fewest devices, then the evenest load",
@@ -137,8 +139,8 @@ def _rates(plan: PartitionPlan, price: PartitionRates) -> Iterator[str]:
 def _stages(plan: PartitionPlan) -> Iterator[str]:
     """Yield what each device loads, sets aside and sends."""
     yield (
-        f"{'stage':<6}{'devices':<10}{'layers':<30}{'load':>9}{'reserve':>10}{'filled':>7}"
-        f"{'pass':>9}{'send':>10}{'in':>9}"
+        f"{'stage':<8}{'devices':<14}{'layers':<{LAYERS + 1}}{'load':>9}{'reserve':>10}"
+        f"{'filled':>7}{'pass':>9}{'send':>10}{'in':>9}"
     )
     runs = runs_of_alike(plan.stages)
     for run in runs[:MOST_RUNS]:
@@ -165,10 +167,10 @@ def _stage_line(run: Alike) -> str:
     work = "" if stage.work_s is None else format_seconds(stage.work_s)
     send = format_bytes(stage.sent_bytes) if stage.sent_bytes else "-"
     send_time = format_seconds(stage.send_s) if stage.send_s else ""
+    what = f"{run.numbers:<8}{run.devices:<14}{run.layers(LAYERS):<{LAYERS + 1}}"
     return (
-        f"{run.numbers:<6}{run.devices:<10}{run.layers:<30}{format_bytes(loaded):>9}"
-        f"{format_bytes(reserved):>10}{stage.filled_fraction:>7.1%}{work:>9}{send:>10}"
-        f"{send_time:>9}"
+        f"{what}{format_bytes(loaded):>9}{format_bytes(reserved):>10}"
+        f"{stage.filled_fraction:>7.1%}{work:>9}{send:>10}{send_time:>9}"
     ).rstrip()
 
 
