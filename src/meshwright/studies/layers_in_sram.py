@@ -118,6 +118,12 @@ def gain(kind: Kind, hidden: float, tokens: float) -> float:
     return far / near
 
 
+def ridge(level: int) -> float:
+    """Return the tokens at which arithmetic takes as long as reading 16-bit weights: F / B."""
+    engine = engine_at(level)
+    return float(engine.matmul_flops_per_s / engine.memory_bytes_per_s * WORD_BYTES / 2)
+
+
 def longest_pass(kind: Kind, least_gain: float) -> int:
     """Return the most tokens of a pass that still gains so much, at the largest size that fits."""
     fitting = [
@@ -236,7 +242,8 @@ def _mechanism_claims() -> list[Claim]:
     reduce_s = LAYERS * _all_reduce_s(WORD_BYTES * BATCH * HIDDEN_SIZES[-1])
     return [
         Claim(FIGURE, f"dense: speed from L2 over HBM, {BATCH} tokens a pass", f"{needed:.2f}x",
-              "seed", f"{dense:.2f}x; {needed:.2f}x needs passes of at most {most} tokens",
+              "seed", f"{dense:.2f}x; {needed:.2f}x needs passes of at most {most} tokens (arithmetic "
+              f"takes over at {ridge(1):.0f} from HBM, at {ridge(0):.0f} from L2)",
               judged_gain(dense, needed),
               "with as many tokens a pass arithmetic is the limit, not the reading of weights"),
         Claim(FIGURE, f"MoE: speed from L2 over HBM, {BATCH} tokens a pass", f"{moe:.2f}x", "seed",
