@@ -242,8 +242,8 @@ def _mechanism_claims() -> list[Claim]:
     reduce_s = LAYERS * _all_reduce_s(WORD_BYTES * BATCH * HIDDEN_SIZES[-1])
     return [
         Claim(FIGURE, f"dense: speed from L2 over HBM, {BATCH} tokens a pass", f"{needed:.2f}x",
-              "seed", f"{dense:.2f}x; {needed:.2f}x needs passes of at most {most} tokens (arithmetic "
-              f"takes over at {ridge(1):.0f} from HBM, at {ridge(0):.0f} from L2)",
+              "seed", f"{dense:.2f}x; {needed:.2f}x needs passes of at most {most} tokens: "
+              f"arithmetic takes over at {ridge(1):.0f} from HBM, at {ridge(0):.0f} from L2",
               judged_gain(dense, needed),
               "with as many tokens a pass arithmetic is the limit, not the reading of weights"),
         Claim(FIGURE, f"MoE: speed from L2 over HBM, {BATCH} tokens a pass", f"{moe:.2f}x", "seed",

@@ -86,13 +86,11 @@ def _offer(
 
 def _splits(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
     """Yield the split of each layer that needs the fewest devices: all of it, or its experts."""
-    ways = [("split", 1)] if not setting.problem.num_experts else [("split", 1), ("experts", 0)]
-    for kind, fixed in ways:
+    for kind in ("split", "experts") if setting.problem.num_experts else ("split",):
         best: tuple[Setting, Solution] | None = None
-        for degree in _legal_degrees(setting, spreads_experts=not fixed):
-            if best and degree > best[1].num_stages * best[0].tensor_degree:
+        for split in _legal_splits(setting, spreads_experts=kind == "experts"):
+            if best and split.tensor_degree > _devices(*best):
                 break
-            split = replace(setting, tensor_degree=degree, expert_degree=fixed or degree)
             solution = solve(split, objective, groups)
             if solution and (best is None or _devices(split, solution) < _devices(*best)):
                 best = split, solution
@@ -106,22 +104,20 @@ def _devices(setting: Setting, solution: Solution) -> int:
     return solution.num_stages * setting.tensor_degree
 
 
-def _legal_degrees(setting: Setting, *, spreads_experts: bool) -> list[int]:
-    """Return the degrees beyond the present one that the rules of the axes allow."""
-    degrees = range(setting.tensor_degree + 1, MOST_SPLIT + 1)
-    each = [
-        replace(setting, tensor_degree=d, expert_degree=d if spreads_experts else 1).strategy(1)
-        for d in degrees
+def _legal_splits(setting: Setting, *, spreads_experts: bool) -> list[Setting]:
+    """Return the settings of further devices in a stage that the rules of the axes allow."""
+    splits = [
+        replace(setting, tensor_degree=degree, expert_degree=degree if spreads_experts else 1)
+        for degree in range(setting.tensor_degree + 1, MOST_SPLIT + 1)
     ]
     chip = setting.system.chip
-    refused = all_refusals(
-        setting.model, setting.workload, stack(each), STRUCTURE,
+    is_refused = np.zeros(len(splits), dtype=bool)
+    for refusal in all_refusals(
+        setting.model, setting.workload, stack([split.strategy(1) for split in splits]), STRUCTURE,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
-    )  # fmt: skip
-    is_refused = np.zeros(len(each), dtype=bool)
-    for refusal in refused:
+    ):  # fmt: skip
         is_refused |= refusal.mask
-    return [d for d, refuses in zip(degrees, is_refused, strict=True) if not refuses]
+    return [split for split, refused in zip(splits, is_refused, strict=True) if not refused]
 
 
 def _batches(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
