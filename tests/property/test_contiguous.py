@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.onchip.contiguous.balanced import balanced_stops
+from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
 from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages
 from meshwright.onchip.contiguous.loads import LayerLoads
 from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates, round_s
 from meshwright.onchip.contiguous.rooms import Rooms
 from meshwright.pricing.partition.rates import StageSeconds, rates
 from meshwright.schedule import schedules
-from meshwright.schedule.timeline import StageTimes, build_timeline
+from meshwright.schedule.timeline import StageTimes as PassTimes
+from meshwright.schedule.timeline import build_timeline
 from meshwright.spec.workload import Training
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
@@ -55,6 +57,17 @@ def test_greedy_is_maximal_whatever_the_transients(sizes, data):
         first = stop
 
 
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40), st.floats(1, 4))
+def test_what_the_greedy_cut_fits_fits_the_others_too(sizes, room):
+    """Also where sums of fractions are rounded."""
+    loads, column = row(sizes, sizes), np.array(sizes)
+    rooms = Rooms((room * 2 * max(sizes), room * 3 * max(sizes)))
+    stops = greedy_stops(loads, rooms)
+    times = [StageTimes(column, 0 * column, 0 * column)]
+    assert balanced_stops(loads, rooms, len(stops)) is not None
+    assert np.isfinite(bottleneck_cuts(loads, rooms, times, len(sizes)).slowest_s[-1])
+
+
 @given(SIZES, st.integers(1, 12))
 def test_balance_lies_between_its_bounds(sizes, number):
     loads = row(sizes)
@@ -88,7 +101,7 @@ def test_a_step_is_never_shorter_than_its_replay(stages, num_groups):
     price = rates(work, constants, seconds, {"work_s": sum(map(sum, stages))},
                   num_groups=num_groups, group_devices=1, replicas=1)  # fmt: skip
     step_s = price.latency_s - price.time_parts_s["jitter_s"]
-    times = StageTimes(forward_s, backward_s, [0.0] * len(stages))
+    times = PassTimes(forward_s, backward_s, [0.0] * len(stages))
     replayed = build_timeline(schedules["1f1b"], len(stages), 1, num_groups, times).makespan_s
     slowest_s = max(map(sum, stages))
     assert num_groups * slowest_s * (1 - 1e-9) <= replayed <= step_s * (1 + 1e-9)

@@ -42,7 +42,7 @@ def balanced_stops(loads: LayerLoads, rooms: Rooms, num_stages: int) -> list[int
                               / scales).tolist()  # fmt: skip
         return found
 
-    best = cut(float(capacities.max()))
+    best = loads.stops_within(capacities.tolist(), listed)
     if best[-1] < len(loads):
         return None
     low, high = _BELOW * loads.least_total_bytes / float(scales.sum()), max(levels(best, 0))

@@ -111,7 +111,7 @@ class _Kind:
 
     def run_s(self, loads: LayerLoads, first: IntArray, stop: int) -> FloatArray:
         """Return the seconds of runs that stop at the same place; infinite where too large."""
-        fits = loads.load_bytes(first, stop, self.in_flight) <= self.capacity_bytes
+        fits = loads.fits(first, stop, self.capacity_bytes, self.in_flight)
         return np.where(fits, self.times.run_s(first, stop), np.inf)
 
 

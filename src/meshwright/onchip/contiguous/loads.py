@@ -58,19 +58,31 @@ class LayerLoads:
         added = resident[stop] - resident[first] + in_flight * (kept[stop] - kept[first])
         return added + self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
 
+    def fits(self, first: Any, stop: Any, limit_bytes: float, in_flight: int = 1) -> Any:
+        """Return whether the load of a run, or of each of a column of runs, is within a limit.
+
+        It is rounded as in ``stops_within``, so that both agree on sums of fractions too.
+        """
+        sums = self.sums_bytes(in_flight)
+        largest = self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
+        return sums[stop] <= sums[first] + (limit_bytes - largest)
+
     def stops_within(self, limits_bytes: Sequence[float], in_flight: Sequence[int]) -> list[int]:
         """Return where each of a row of stages stops that takes the longest run within its limit.
 
         A stage whose limit not even one layer keeps is empty. One look-up for each stage where
         all transients are equal, else a bisection with a table of range maxima: O(k log n).
         """
-        stops, stop, end, transients = [], 0, len(self), self._transients
+        stops, stop, end = [], 0, len(self)
+        transients, is_even = self._transients, self._is_even
+        sums, summed_for = self._listed_sums(1), 1
         for limit, count in zip(limits_bytes, in_flight, strict=True):
             if stop < end:
-                sums = self._listed_sums(count)
+                if count != summed_for:
+                    sums, summed_for = self._listed_sums(count), count
                 within = bisect_right(sums, sums[stop] + (limit - transients[stop]), stop) - 1
                 if within > stop:
-                    stop = within if self._is_even else self._fitting(sums, stop, within, limit)
+                    stop = within if is_even else self._fitting(sums, stop, within, limit)
             stops.append(stop)
         return stops
 
@@ -89,6 +101,8 @@ class LayerLoads:
 
     def _largest_transient_bytes(self, first: Any, stop: Any) -> Any:
         """Return the largest transient of each run; 0 where it is empty [bytes]."""
+        if self._is_even:
+            return np.where(stop > first, self._transients[0], 0.0)
         width = np.maximum(stop - first, 1)
         power = np.frexp(width)[1] - 1
         last = np.maximum(stop - (1 << power), 0)
