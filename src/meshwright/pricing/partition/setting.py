@@ -18,10 +18,10 @@ from meshwright.strategy.strategy import Strategy, make_strategy
 CACHES = ("l2", "infinity-cache")
 """Levels that hardware fills, so that software holds only a part of them resident."""
 CACHE_FRACTION = 0.75
-"""Of a cache: the most that CUDA sets aside for persisting accesses on A100 (30 of 40 MB).
+"""Of a cache: three quarters, as the guide of CUDA sets aside for persisting accesses at most.
 Assumed for all caches, range 0.5 to 0.75.
 
-Source: CUDA C++ Programming Guide, section on L2 set-aside; NVIDIA A100 white paper.
+Source: CUDA C++ Programming Guide, L2 cache set-aside for persisting accesses, its example.
 """
 EXTERNAL = ("hbm", "ddr")
 """Levels beyond the chip: allocated by a runtime that needs a margin and buffers."""
