@@ -64,6 +64,16 @@ def test_balance_evens_the_loads():
     assert balanced_stops(row([4, 4, 4]), Rooms((4.0, 8.0)), 2) == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "room", "number"), [([0.7, 0.7, 0.7], 1.4, 2), ([0.2, 0.3, 0.3], 0.66, 4)]
+)
+def test_balance_ends_between_neighbouring_floats(sizes, room, number):
+    """Halfway between two of them is one of them: the search must not try it for ever."""
+    stops = balanced_stops(row(sizes), Rooms((room,)), number)
+    assert stops[-1] == 3
+    assert len(set(stops)) == min(number, 3)
+
+
 def test_in_training_early_stages_keep_more_micro_batches():
     # from the end: 1 micro-batch of 3 beside 2 of weights, then 2 of them
     loads = row([2, 2, 2, 2], kept=3)

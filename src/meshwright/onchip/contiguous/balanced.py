@@ -47,7 +47,7 @@ def balanced_stops(loads: LayerLoads, rooms: Rooms, num_stages: int) -> list[int
         return None
     low, high = _BELOW * loads.least_total_bytes / float(scales.sum()), max(levels(best, 0))
     while low < high:
-        level = low + (high - low) / 2
+        level = min(low + (high - low) / 2, math.nextafter(high, low))
         stops = cut(level)
         if stops[-1] < len(loads):
             low = max(min(levels(stops, 1)), math.nextafter(level, math.inf))

@@ -55,7 +55,8 @@ def rates(
     Serving is a closed loop: a sequence that has its token, or a prompt that is done, makes room
     for the next one, so that a round takes max(pass, groups x slowest stage) and sequences in
     flight over that time are the sequences per second (Little's law). A training step lasts
-    pass + (groups - 1) x slowest stage: under 1F1B exact for equal stages, and never too little.
+    pass + (groups - 1) x slowest stage: under 1F1B exact for equal stages, and never too little
+    where backward takes the same multiple of forward on all of them.
 
     Parameters
     ----------
