@@ -92,14 +92,15 @@ def load_file(model: type[D], path: Path, prepare: Prepare | None = None) -> D:
 
 def load_text(model: type[D], text: str, *, origin: str = "", prepare: Prepare | None = None) -> D:
     """Return the declaration that a YAML text holds; see :func:`load_file`."""
-    return load_tree(model, read_tree(text, origin), origin=origin, prepare=prepare)
-
-
-def load_tree(model: type[D], tree: Tree, *, origin: str = "", prepare: Prepare | None = None) -> D:
-    """Return the declaration that a tree holds; see :func:`load_file`."""
+    tree = read_tree(text, origin)
     plain = plain_values(tree)
     if prepare is not None:
         prepare(plain, tree)
+    return load_plain(model, tree, plain, origin=origin)
+
+
+def load_plain(model: type[D], tree: Tree, plain: PlainValues, *, origin: str = "") -> D:
+    """Return the declaration of plain values, with the faults that were found in them before."""
     return _Loader(model, tree, plain, origin).load()
 
 
@@ -169,6 +170,6 @@ def _required(model: Any, at: Location) -> list[str]:
 
 
 __all__ = [
-    "data_names", "data_path", "find_name", "load_file", "load_text", "load_tree",
+    "data_names", "data_path", "find_name", "load_file", "load_plain", "load_text",
     "looks_like_path", "path_text", "read_text",
 ]  # fmt: skip

@@ -55,7 +55,7 @@ class Family:
 CommandTable = Mapping[str, Command | Family]
 
 SHOW = Family(
-    "look at models, chips, systems, optimizers, collectives and topologies",
+    "look at models, graphs, chips, systems, optimizers, collectives and topologies",
     {
         "model": Command("dims, parameter counts and operators of a model", "show_model"),
         "chip": Command("rates, memories, power and their sources", "show_chip"),
@@ -64,6 +64,7 @@ SHOW = Family(
         "collectives": Command(
             "what each collective algorithm takes on a group", "show_collectives"
         ),
+        "graph": Command("kernels of a computation, and how they may be split", "show_graph"),
         "topologies": Command("links, diameter and bisection of each network", "show_topologies"),
     },
 )

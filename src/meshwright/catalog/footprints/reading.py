@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from meshwright.catalog.files import load_tree, read_text
+from meshwright.catalog.files import load_plain, read_text
 from meshwright.catalog.footprints.table import table_tree
-from meshwright.catalog.sourced_values import PlainValues
+from meshwright.catalog.sourced_values import PlainValues, plain_values
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
 from meshwright.spec.declaration import file_key
 from meshwright.spec.footprint import FootprintFile
@@ -33,7 +33,9 @@ def load_footprints(path: str | Path) -> FootprintFile:
         tree = table_tree(text, name=place.stem, origin=origin)
     else:
         tree = read_tree(text, origin)
-    return load_tree(FootprintFile, tree, origin=origin, prepare=_write_units)
+    plain = plain_values(tree)
+    _write_units(plain, tree)
+    return load_plain(FootprintFile, tree, plain, origin=origin)
 
 
 def _write_units(plain: PlainValues, tree: Tree) -> None:

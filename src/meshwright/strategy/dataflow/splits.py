@@ -3,8 +3,9 @@
 Four layouts of a tensor: whole on every device, split along one dim, or a sum that is still open.
 Which of them a split needs and leaves follows from where its dim stands: an input that has the dim
 is read split there, any other is read whole; an output that has it is left split, one that lacks
-it is a partial sum. A dim that stands behind another inside one (``heads*head_dim`` by
-``head_dim``) is in pieces there, so it cannot be split.
+it is a partial sum: a reduction that is no sum keeps its dims whole, and a move adds nothing up.
+A dim that stands behind another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there,
+so it cannot be split.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
     place = _place(kernel.dims, dim)
     if place is not None:
         return KernelSplit(dim, reads, Layout(place))
-    return KernelSplit(dim, reads, PARTIAL) if kernel.unit is Unit.MATRIX else None
+    return None if kernel.unit is Unit.NONE else KernelSplit(dim, reads, PARTIAL)
 
 
 def _place(dims: Dims, dim: str) -> int | None:
