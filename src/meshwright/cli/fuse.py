@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from meshwright.cli.question import refuse_idle
 from meshwright.cli.reading import (
     Reading,
     needed,
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--on", metavar="CHIP", help="catalog name or YAML file: SN10, H100")
     parser.add_argument("--tp", metavar="N", help="chips over which kernels are split (1)")
     parser.add_argument("--pp", metavar="N", help="stages over which repetitions are spread (1)")
+    parser.add_argument("--chips", metavar="N", help="tp x pp, every division of it tried")
     parser.add_argument("--tile", metavar="N", help="length of a tile (the best power of two)")
     parser.add_argument("--micro-batch", metavar="N", help="sequences that pass at once (the best)")
     parser.add_argument("--link", metavar="RATE", help="one direction of a link between chips")
@@ -48,9 +50,13 @@ def run(args: argparse.Namespace) -> int:
 
     reading = Reading()
     path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    chips = None
+    if args.chips is not None:
+        chips = reading.value(whole_number, "--chips", args.chips)
+        refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
     question = reading.value(_question, args)
     reading.done()
-    answer = fuse_graph(question)
+    answer = fuse_graph(question, chips=chips)
     if path is not None:
         write_whole(path, fusion_svg(answer))
     show(fusion_lines(answer), fusion_to_data(answer), args.json)

@@ -59,6 +59,11 @@ class FusionAnswer:
     choice: Choice
 
     @property
+    def gap(self) -> float:
+        """How far all that was tried may be from the best [1]."""
+        return self.choice.weighted_s / self.choice.bound_s - 1.0
+
+    @property
     def sequences_per_s(self) -> float:
         """What the group of chips does in steady state, with full pipelines."""
         return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
@@ -87,8 +92,8 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
         "micro_batch": fusion.micro_batch,
         "time_s": fusion.time_s,
         "parts_s": dict(fusion.parts_s),
-        "bound_s": answer.choice.bound_s,
-        "gap": fusion.time_s / answer.choice.bound_s - 1.0,
+        "bound_s": answer.choice.bound_s / asked.repeats,
+        "gap": answer.gap,
         "sharding_gap": answer.sharding_gap,
         "sequences_per_s": answer.sequences_per_s,
         "compute_share": answer.compute_share,

@@ -30,6 +30,17 @@ def test_the_published_layer_over_all_tiles(capsys):
     assert all(sum(k["cores"] for k in part["kernels"]) <= 640 for part in parts)
 
 
+def test_the_best_division_of_eight_chips_is_the_published_one(capsys):
+    words = ["gpt3-175b-layer", "--on", "SN10", "--chips", "8", "--rules", "dfmodel", "--json"]
+    data = json.loads(output(capsys, *words))
+    assert (data["tp"], data["pp"], data["tile"], data["gap"]) == (4, 2, 64, 0.0)
+    assert data["bound_s"] == pytest.approx(data["time_s"], rel=1e-12)
+    assert data["counts"]["tiles_fused"] > 1
+    alone = json.loads(output(capsys, *words, "--kernel-by-kernel"))
+    assert (alone["tp"], alone["pp"]) == (1, 8)
+    assert data["sequences_per_s"] / alone["sequences_per_s"] == pytest.approx(3.098, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -93,6 +104,7 @@ def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
         (["gpt3-175b-layer", "--on", "SN10", "--rules", "mine"], 2, "--rules"),
         (["gpt3-175b-layer", "--on", "SN10", "--tp", "0", "--tile", "x"], 2, "2 faults"),
         (["gpt3-175b-layer", "--on", "SN10", "--tp", "4"], 2, "--link: is needed"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--chips", "8"], 2, "--tp: is chosen"),
         (["gpt3-175b-layer", "--on", "SN10", "--tile", "4k"], 2, "--tile: 4000 is longer"),
         (["gpt3-175b-layer", "--on", "WSE-2"], 2, "num_cores: is unknown"),
         (["gpt3-175b-layer", "--on", "SN10", "--tile", "1024"], 3, "a shorter tile needs less"),

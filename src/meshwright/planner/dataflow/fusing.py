@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.baselines.dfmodel.accelerators import accelerator_named
@@ -39,8 +39,16 @@ def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -
     return Target(chip.name, grid_of(chip), link_bytes_per_s)
 
 
-def fuse_graph(question: FusionQuestion) -> FusionAnswer:
+def fuse_graph(question: FusionQuestion, *, chips: int | None = None) -> FusionAnswer:
     """Return the best partitions, over all tiles where none is given.
+
+    Parameters
+    ----------
+    question
+        What is fused, and where.
+    chips
+        Chips that tp and pp together take; every division is tried, and those of the question do
+        not count. None: those of the question.
 
     Raises
     ------
@@ -49,10 +57,24 @@ def fuse_graph(question: FusionQuestion) -> FusionAnswer:
     InfeasibleError
         When nothing fits; says what is too large.
     """
-    _check(question)
-    split, tiles = _split(question), _tiles(question)
-    choice = best_of(Candidate(_problem(question, split, tile)) for tile in tiles)
-    return FusionAnswer(question, tiles[choice.number], split.dims, split.gap, choice)
+    tried = [
+        (entry, split, tile)
+        for entry in ([question] if chips is None else _divisions(question, chips))
+        for split in [_split(entry)]
+        for tile in _tiles(entry)
+    ]
+    choice = best_of(
+        Candidate(_problem(entry, split, tile), float(entry.repeats))
+        for entry, split, tile in tried
+    )
+    chosen, split, tile = tried[choice.number]
+    return FusionAnswer(chosen, tile, split.dims, split.gap, choice)
+
+
+def _divisions(question: FusionQuestion, chips: int) -> list[FusionQuestion]:
+    """Return the question for every tp and pp that make up so many chips."""
+    divided = [(tp, chips // tp) for tp in range(1, chips + 1) if chips % tp == 0]
+    return [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= question.graph.repeats]
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
@@ -113,7 +135,8 @@ def tiles_of(graph: DataflowGraph) -> list[int]:
 
 
 def _split(question: FusionQuestion) -> _Split:
-    """Return the split of fewest bytes."""
+    """Return the split of fewest bytes, once the question is found right."""
+    _check(question)
     graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
     if degree == 1 or link is None:
         return _Split({}, {}, 0.0)

@@ -63,12 +63,12 @@ def _speed(answer: FusionAnswer) -> str:
 def _proof(answer: FusionAnswer) -> Iterator[str]:
     """Yield how sure it is that nothing is faster, in closed form."""
     choice, counts = answer.choice, answer.choice.fusion.counts
-    gap = choice.fusion.time_s / choice.bound_s - 1.0
+    gap = answer.gap
     looked = f"{counts.num_ideals} ideals, {counts.num_steps} steps between them"
     tiles = ""
     if choice.num_fused + choice.num_pruned + len(choice.refused) > 1:
         tiles = (
-            f"; tiles: {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
+            f"; of all tried {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
             f"{len(choice.refused)} do not fit"
         )
     if counts.places is not None:
