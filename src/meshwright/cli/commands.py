@@ -79,6 +79,7 @@ COMMANDS: CommandTable = {
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
     "partition": Command("cut layers into stages that fit SRAM, a cache or HBM", "partition"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
+    "fuse": Command("fuse kernels into partitions that run on a chip one by one", "fuse"),
     "show": SHOW,
     "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
     "study": Command("rebuild a published figure or question", "study"),

@@ -66,6 +66,11 @@ def with_backward(
     )
 
 
+def gradient_name(kernel: Kernel, weight: Weight) -> str:
+    """Return the name of the kernel that makes the gradient of a weight of a kernel."""
+    return f"{kernel.name}.grad.{weight.name.removeprefix(f'{kernel.name}.')}"
+
+
 def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
     faults = [
         Fault(f"kernels.{k.name}", "is no kernel of a forward pass", "give the forward graph")
@@ -155,9 +160,8 @@ class _Backward:
         for number, weight in enumerate(kernel.weights):
             place = len(kernel.inputs) + number
             made = _gradient_of(kernel, of_output, weight.dims, place, self.vector_saves)
-            part = weight.name.removeprefix(f"{kernel.name}.")
             word = weight.word_bytes if kernel.word_bytes is None else kernel.word_bytes
-            made = replace(made, name=f"{kernel.name}.grad.{part}", word_bytes=word)
+            made = replace(made, name=gradient_name(kernel, weight), word_bytes=word)
             self.weight_gradients.append(self._add(replace(made, phase=Phase.WEIGHT_GRADIENT)))
 
     def _add_whole(self, gradient: Kernel, read: Operand) -> str:
