@@ -77,6 +77,7 @@ COMMANDS: CommandTable = {
     "compare": Command("what others would do: the best plan of each recipe", "compare"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
+    "partition": Command("cut layers into stages that fit SRAM, a cache or HBM", "partition"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
     "fuse": Command("fuse kernels into partitions that run on a chip one by one", "fuse"),
     "show": SHOW,

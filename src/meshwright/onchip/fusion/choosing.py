@@ -50,17 +50,19 @@ class Choice:
 def best_of(candidates: Iterable[Candidate]) -> Choice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
+    There is at least one candidate.
+
     Raises
     ------
     InfeasibleError
-        When none fits; says why for each.
+        When none fits; says why for the first one.
     """
     listed = list(candidates)
     bounds = [entry.weighted_bound_s for entry in listed]
     known: dict[tuple[object, ...], tuple[Orders, ...]] = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0
-    refused: list[str] = []
+    refused: dict[int, str] = {}
     for number in sorted(range(len(listed)), key=lambda number: bounds[number]):
         if best is not None and bounds[number] >= best[0]:
             num_pruned += 1
@@ -69,17 +71,23 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
         try:
             fusion = fuse(entry.problem, _orders(entry.problem, known))
         except InfeasibleError as error:
-            refused.append(str(error))
+            refused[number] = str(error)
             continue
         num_fused += 1
         least = min(least, entry.weight * fusion.bound_s)
         if best is None or entry.weight * fusion.time_s < best[0]:
             best = (entry.weight * fusion.time_s, number, fusion)
     if best is None:
-        raise InfeasibleError("; ".join(dict.fromkeys(refused)) or "there are no candidates")
+        raise InfeasibleError(_why_none_fits(refused))
     weighted, number, fusion = best
     bound = min(least, weighted)
-    return Choice(number, fusion, weighted, bound, num_fused, num_pruned, tuple(refused))
+    return Choice(number, fusion, weighted, bound, num_fused, num_pruned, tuple(refused.values()))
+
+
+def _why_none_fits(refused: dict[int, str]) -> str:
+    """Return why the first candidate does not fit, and how many others do not either."""
+    first, others = refused[min(refused)], len(refused) - 1
+    return f"{first}; {others} more that were tried do not fit either" if others else first
 
 
 def _orders(

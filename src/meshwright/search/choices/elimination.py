@@ -20,7 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -100,10 +102,11 @@ class Reduced:
             chosen[node] = choice
         for node, factors in reversed(self._order.taken):
             chosen[node] = slice(None)
-            costs: Any = 0.0
-            for scope, table in factors:
-                costs = costs + self._tables[table][tuple([chosen[other] for other in scope])]
-            chosen[node] = int(costs.argmin())
+            costs = [
+                self._tables[table][tuple([chosen[other] for other in scope])]
+                for scope, table in factors
+            ]
+            chosen[node] = int(reduce(add, costs).argmin())
         return tuple(chosen)
 
 

@@ -140,9 +140,11 @@ class _Eliminator:
         factors = tuple((scope, self.factors[scope]) for scope in self.holding[node])
         for scope, _ in factors:
             self._remove(scope)
-        for other in self.beside.pop(node):
+        near = tuple(sorted(self.beside.pop(node)))
+        for other in near:
             self.beside[other].discard(node)
-        groups = self._groups(factors, node)
+        fits = self._entries(near) <= self.most_entries
+        groups = [(near, factors)] if fits else self._groups(factors, node)
         self.order.is_exact &= len(groups) == 1
         for near, group in groups:
             self._add(near, self._result(self._task(group, near, node)))
@@ -152,9 +154,6 @@ class _Eliminator:
         self, factors: tuple[Factor, ...], node: int
     ) -> list[tuple[Scope, tuple[Factor, ...]]]:
         """Return the tables of a node in groups that leave a table of allowed size each."""
-        everything = {other for scope, _ in factors for other in scope} - {node}
-        if self._entries(everything) <= self.most_entries:
-            return [(tuple(sorted(everything)), factors)]
         groups: list[tuple[set[int], list[Factor]]] = []
         for scope, table in sorted(factors, key=lambda factor: -self._entries(factor[0])):
             others = set(scope) - {node}
@@ -167,15 +166,16 @@ class _Eliminator:
         return [(tuple(sorted(near)), tuple(group)) for near, group in groups]
 
     def _entries(self, nodes: Iterable[int]) -> int:
-        return prod(self.sizes[node] for node in nodes)
+        return prod([self.sizes[node] for node in nodes])
 
     def _add(self, scope: Scope, table: int) -> None:
         self.factors[scope] = table
         for node in scope:
             self.holding[node][scope] = None
-        for first, second in combinations(scope, 2):
-            self.beside[first].add(second)
-            self.beside[second].add(first)
+        if len(scope) > 1:
+            for first, second in combinations(scope, 2):
+                self.beside[first].add(second)
+                self.beside[second].add(first)
 
     def _remove(self, scope: Scope) -> None:
         del self.factors[scope]
