@@ -13,6 +13,9 @@ from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion
 
+KnownOrders = dict[tuple[object, ...], tuple[Orders, ...]]
+"""Orders by the limits that they follow from."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -20,14 +23,6 @@ class Candidate:
 
     problem: FusionProblem
     weight: float = 1.0
-    least_s: float | None = None
-    """What the problem takes at least, where that is known [s]."""
-
-    @property
-    def weighted_bound_s(self) -> float:
-        """What the whole takes at least [s]."""
-        least_s = bound_s(self.problem) if self.least_s is None else self.least_s
-        return self.weight * least_s
 
 
 @dataclass(frozen=True)
@@ -58,8 +53,8 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
         When none fits; says why for the first one.
     """
     listed = list(candidates)
-    bounds = [entry.weighted_bound_s for entry in listed]
-    known: dict[tuple[object, ...], tuple[Orders, ...]] = {}
+    bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
+    known: KnownOrders = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0
     refused: dict[int, str] = {}
@@ -69,7 +64,7 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
             continue
         entry = listed[number]
         try:
-            fusion = fuse(entry.problem, _orders(entry.problem, known))
+            fusion = fuse(entry.problem, shared_orders(entry.problem, known))
         except InfeasibleError as error:
             refused[number] = str(error)
             continue
@@ -90,9 +85,7 @@ def _why_none_fits(refused: dict[int, str]) -> str:
     return f"{first}; {others} more that were tried do not fit either" if others else first
 
 
-def _orders(
-    problem: FusionProblem, known: dict[tuple[object, ...], tuple[Orders, ...]]
-) -> tuple[Orders, ...]:
+def shared_orders(problem: FusionProblem, known: KnownOrders) -> tuple[Orders, ...]:
     """Return the orders of a problem, found once for all with the same limits."""
     if problem.runs_by_kernel:
         return ()

@@ -44,7 +44,7 @@ def question(tp: int = 1, pp: int = 1, *, by_kernel: bool = False) -> FusionQues
 @cache
 def best_fused() -> Mapping:
     """Return the best mapping over all degrees and tiles, proven."""
-    found = fuse_graph(question(), CHIPS)
+    found = fuse_graph(question(), chips=CHIPS)
     asked = found.question
     return Mapping("ours, fused", asked.tp, asked.pp, found.tile, found.sequences_per_s)
 
