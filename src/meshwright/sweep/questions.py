@@ -66,6 +66,8 @@ def answer_graph(point: Point) -> Result:
         found = plan_dataflow(graph, machine, num_passes=int(point.get("passes", 1)))
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
+    except SpecError as error:
+        return {"status": "refused", "reason": str(error).splitlines()[0]}
     best = found.best
     utilisation = graph.flops * best.passes_per_s / machine.peak_flops_per_s(graph)
     power_w = _power_w(system, utilisation)

@@ -185,6 +185,15 @@ def test_graphs_on_designs(tmp_path, capsys):
     assert picture.read_text().count("<rect") == 4
 
 
+def test_a_graph_that_a_chip_has_no_rate_for_is_refused_at_its_point(tmp_path, capsys):
+    path = tmp_path / "linpack.yaml"
+    path.write_text(
+        "name: linpack\nask: graph\nfixed: {graph: hpl-2048x256}\nvary:\n  on: [2xA100]\n"
+    )
+    assert main(["sweep", str(path), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["points"][0]["status"] == "refused"
+
+
 def test_what_a_graph_needs_is_checked_before(tmp_path, capsys):
     path = tmp_path / "designs.yaml"
     path.write_text(
