@@ -45,6 +45,7 @@ CASES = {
 COMBINATIONS = [
     *itertools.product(CASES, ["dense"], [Streamed.AUTO], Recompute),
     *itertools.product(["tatp"], ["dense"], [Streamed.WEIGHTS, Streamed.INPUTS], Recompute),
+    *itertools.product(["tatp-tp"], MODELS, [Streamed.BOTH], Recompute),
     *itertools.product(
         ["tatp-tp", "tatp-cp"],
         ["experts", "latent", "parallel"],

@@ -26,6 +26,7 @@ from meshwright.strategy.strategy import (
     Offload,
     Recompute,
     ScheduleKind,
+    Streamed,
     Structure,
     make_strategy,
     row,
@@ -104,16 +105,22 @@ def degrees_of(problem, keeps):
 
 
 def pipelines_of(degrees, keeps):
-    """Yield (sequence parallel, context, schedule) that are not another one by another name."""
+    """Yield choices of a pipeline that are not others by another name.
+
+    (sequence parallel, context, schedule, streamed): both tensors stream on blocks alone.
+    """
     tp, cp, pp, v = (degrees[name] for name in ("tp", "cp", "pp", "num_virtual_stages"))
-    for split, kind, schedule in product((True, False), ContextKind, ScheduleKind):
+    tensors = (Streamed.AUTO, Streamed.BOTH)
+    choices = product((True, False), ContextKind, ScheduleKind, tensors)
+    for split, kind, schedule, streamed in choices:
         same = split and tp == 1
+        same |= streamed is Streamed.BOTH and not (split and tp > 1 and degrees["tatp"] > 1)
         same |= kind is ContextKind.ULYSSES and cp == 1
         same |= (v > 1) != (schedule is ScheduleKind.INTERLEAVED)
         same |= pp == 1 and schedule is not ScheduleKind.ONE_F_ONE_B
         asked = {"sequence_parallel": split, "context_kind": kind, "schedule": schedule}
         if not same and all(keeps(name, value) for name, value in asked.items()):
-            yield split, kind, schedule
+            yield split, kind, schedule, streamed
 
 
 def shards_of(degrees, keeps):
@@ -157,7 +164,7 @@ def _plan(degrees, order, pipeline, shards, recompute, offload, overlap):
     structure = Structure(
         sequence_parallel=pipeline[0], context_kind=pipeline[1], schedule=pipeline[2],
         zero_stage=stage, reshard_after_forward=reshard, recompute=recompute, offload=offload,
-        axis_order=order, overlap_tensor_parallel=overlap,
+        axis_order=order, overlap_tensor_parallel=overlap, streamed=pipeline[3],
     )  # fmt: skip
     return strategy, structure
 

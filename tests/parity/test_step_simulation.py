@@ -100,6 +100,18 @@ def test_streams_agree_within_a_fifth(sides, streamed, form):
     assert 0.8 < step.step_time_s / step_s(price.contended) < 1.1
 
 
+@pytest.mark.parametrize("bandwidth", [1e10, 1e11])
+@pytest.mark.parametrize(("sides", "tp", "tatp"), [((2, 2), 2, 2), ((4, 2), 4, 2)])
+def test_both_streams_agree_within_a_fifth(sides, tp, tatp, bandwidth):
+    """Faster for the reasons above; rows and columns share no link, in either."""
+    asked = grid_problem(*sides, bandwidth=bandwidth)
+    strategy, structure = make_strategy(tp=tp, tatp=tatp), Structure(streamed=Streamed.BOTH)
+    price, step = simulated(asked, strategy, structure)
+    assert set(price.contention.slowdown) >= {"tp", "tatp"}
+    assert max(price.contention.slowdown.values()) == pytest.approx(1.0)
+    assert 0.8 < step.step_time_s / step_s(price.contended) <= 1.0
+
+
 def beside_s(asked, strategy, structure, price):
     """Return the seconds of all messages that run beside operators, if nothing hid them [s]."""
     groups = groups_of(asked, strategy, price)

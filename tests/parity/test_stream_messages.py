@@ -113,3 +113,51 @@ def test_product_stream_equals_its_rounds(shape, times):
         )
         found = product_backward_s(*size, *times, ratio * input_s, ratio * weight_s, 0.0)
         assert found.total_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (4, 1), (2, 2), (2, 3), (4, 4), (3, 5)])
+@pytest.mark.parametrize("times", [(1.0, 0.5, 0.5), (1.0, 3.0, 2.0), (1.0, 1.5, 9.0)])
+def test_row_layer_of_a_product_stream_equals_its_rounds(shape, times):
+    """Sums of the output come home in the last rounds; backward its gradient passes once."""
+    compute_s, row_s, weight_s = times
+    (items, sums), (weights, weight_sums) = product_rounds(*shape)
+    size, last = tuple(map(float, shape)), shape[0] - 1
+    expected = replayed_product_s(
+        *shape,
+        compute_s,
+        lambda outer, inner: row_s * (outer == last and inner in sums),
+        lambda outer: weight_s * (outer in weights),
+    )
+    found = product_forward_s(*size, compute_s, 0.0, weight_s, 0.0, row_s)
+    assert found.total_s == pytest.approx(expected)
+    expected = replayed_product_s(
+        *shape,
+        compute_s,
+        lambda outer, inner: row_s * (outer == 0 and inner in items),
+        lambda outer: weight_s * ((outer in weights) + (outer in weight_sums)),
+    )
+    found = product_backward_s(*size, *times, 0.0, weight_s, 0.0)
+    assert found.total_s == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (3, 4), (4, 2), (6, 4), (8, 2)])
+@pytest.mark.parametrize("times", [(1.0, 0.5, 2.0), (1.0, 0.5, 9.0)])
+def test_columns_on_cycles_share_as_many_rounds_as_their_form_says(shape, times):
+    """Items and accumulators of weights on the links of a cycle, one by one."""
+    columns = enumerate_rounds(streams["cycle"], shape[0])
+    compute_s, _, weight_s = times
+    busy = Counter()
+    for each in (columns, reverse(columns)):
+        for send in each.sends:
+            busy.update((send.round, link) for link in links_of(each, send))
+    expected = replayed_product_s(
+        *shape,
+        compute_s,
+        lambda outer, inner: 0.0,
+        lambda outer: max((weight_s * n for (turn, _), n in busy.items() if turn == outer)),
+    )
+    found = product_backward_s(
+        *map(float, shape), compute_s, 0.0, weight_s, 0.0, weight_s, 0.0,
+        streams["cycle"].num_shared_rounds(float(shape[0])),
+    )  # fmt: skip
+    assert found.total_s == pytest.approx(expected)

@@ -18,7 +18,9 @@ TEMP = "TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A"
 BLIND: tuple[Mapper, ...] = (Mapper.SMAP, Mapper.GMAP)
 ONE: tuple[object, ...] = (1,)
 STREAMS = tuple(range(2, 1025))
-"""Degrees of tatp that stream something."""
+"""Degrees of an axis along which something streams."""
+ONE_TENSOR: tuple[object, ...] = ("auto", "weights", "inputs")
+"""What streams where only one tensor does."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ recipes.register("temp")(
     Recipe(
         "tensor streams with dp, tp and cp on one wafer, no pipeline",
         f"dp, sp, tp and tatp of {TEMP}, with our placement and routes",
-        {"pp": ONE},
+        {"pp": ONE, "streamed": ONE_TENSOR},
         (Mapper.TMAP, Mapper.SMAP),
         needs_grid=True,
     )
@@ -89,7 +91,7 @@ recipes.register("folded-ring")(
     Recipe(
         "tensor streams on a ring folded onto a line: two hops a round",
         "what TATP replaces; not among the paper's baselines",
-        {"tatp": STREAMS, "stream_form": ("folded_ring",)},
+        {"tatp": STREAMS, "stream_form": ("folded_ring",), "streamed": ONE_TENSOR},
         needs_grid=True,
     )
 )
@@ -97,7 +99,7 @@ recipes.register("cycle-ring")(
     Recipe(
         "tensor streams on cycles of neighbours: one hop a round, half of the bytes",
         "not among the paper's baselines; 2x4 and 4x4 blocks have cycles",
-        {"tatp": STREAMS, "stream_form": ("cycle",)},
+        {"tatp": STREAMS, "stream_form": ("cycle",), "streamed": ONE_TENSOR},
         needs_grid=True,
     )
 )
@@ -105,7 +107,16 @@ recipes.register("line-stream")(
     Recipe(
         "tensor streams on a line in both directions",
         "TATP of TEMP (Wang et al. 2025, arXiv 2512.14256), section V, as it is published",
-        {"tatp": STREAMS, "stream_form": ("stream",)},
+        {"tatp": STREAMS, "stream_form": ("stream",), "streamed": ONE_TENSOR},
+        needs_grid=True,
+    )
+)
+recipes.register("product-stream")(
+    Recipe(
+        "2-D stream: inputs travel along the rows of a block, weights along its columns",
+        "stationary-output SUMMA (van de Geijn and Watts 1997) with sends between neighbours; "
+        "not among the baselines of TEMP",
+        {"tp": STREAMS, "tatp": STREAMS, "streamed": ("both",)},
         needs_grid=True,
     )
 )

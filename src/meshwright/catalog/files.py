@@ -96,6 +96,11 @@ def load_text(model: type[D], text: str, *, origin: str = "", prepare: Prepare |
     plain = plain_values(tree)
     if prepare is not None:
         prepare(plain, tree)
+    return load_plain(model, tree, plain, origin=origin)
+
+
+def load_plain(model: type[D], tree: Tree, plain: PlainValues, *, origin: str = "") -> D:
+    """Return the declaration of plain values, with the faults that were found in them before."""
     return _Loader(model, tree, plain, origin).load()
 
 
@@ -165,6 +170,6 @@ def _required(model: Any, at: Location) -> list[str]:
 
 
 __all__ = [
-    "data_names", "data_path", "find_name", "load_file", "load_text", "looks_like_path",
-    "path_text", "read_text",
+    "data_names", "data_path", "find_name", "load_file", "load_plain", "load_text",
+    "looks_like_path", "path_text", "read_text",
 ]  # fmt: skip

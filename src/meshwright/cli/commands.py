@@ -55,7 +55,7 @@ class Family:
 CommandTable = Mapping[str, Command | Family]
 
 SHOW = Family(
-    "look at models, chips, systems, optimizers, collectives and topologies",
+    "look at models, graphs, chips, systems, optimizers, collectives and topologies",
     {
         "model": Command("dims, parameter counts and operators of a model", "show_model"),
         "chip": Command("rates, memories, power and their sources", "show_chip"),
@@ -64,6 +64,7 @@ SHOW = Family(
         "collectives": Command(
             "what each collective algorithm takes on a group", "show_collectives"
         ),
+        "graph": Command("kernels of a computation, and how they may be split", "show_graph"),
         "topologies": Command("links, diameter and bisection of each network", "show_topologies"),
     },
 )
@@ -76,7 +77,9 @@ COMMANDS: CommandTable = {
     "compare": Command("what others would do: the best plan of each recipe", "compare"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),
+    "partition": Command("cut layers into stages that fit SRAM, a cache or HBM", "partition"),
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
+    "fuse": Command("fuse kernels into partitions that run on a chip one by one", "fuse"),
     "show": SHOW,
     "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
     "validate": Command("predictions held against measurements, yours or published", "validate"),

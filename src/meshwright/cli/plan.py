@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from meshwright.cli.graph_plan import GRAPH_ONLY, add_graph, run_graph
 from meshwright.cli.progress import Reporter
 from meshwright.cli.question import (
     ASKED,
@@ -24,12 +25,19 @@ if TYPE_CHECKING:
 
     from meshwright.plans import Plan
 
+ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
+NOT_FOR_GRAPHS = (
+    *(name for name in (*ASKED, *FIXED) if name not in ABOUT_GRAPHS), *SERVING_ONLY,
+    "decode", "prefill", "pareto", "per_operator", "out", "without",
+)  # fmt: skip
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question, what is fixed, and where the plan goes."""
     add_question(parser, is_needed=False)
     add_fixed(parser, several=True)
     add_serving(parser)
+    add_graph(parser)
     parser.add_argument("--top", metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
@@ -47,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
     top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
     if args.origin is not None:
         return _run_replan(reading, args, path)
+    if args.graph is not None:
+        return run_graph(reading, args, top)
     if is_serving(args):
         return run_serving(reading, args, path, top)
     asked = reading.value(question_of, args)
@@ -123,9 +133,14 @@ def _save(plan: Plan, path: Path | None) -> None:
 
 def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
     """Keep a complaint for each option that would change nothing beside the others."""
+    if args.graph is not None and args.origin is None:
+        refuse_idle(reading, args, NOT_FOR_GRAPHS, "says nothing about a graph")
+        return
+    refuse_idle(reading, args, GRAPH_ONLY, "is of use with --graph only")
     if args.origin is not None:
         given = (
-            *ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto", "per_operator"
+            *ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto", "per_operator",
+            "graph",
         )  # fmt: skip
         refuse_idle(reading, args, given, "with --from, the earlier plan states this")
         return

@@ -32,7 +32,7 @@ CHOICES = {
     "zero_stage": ("0", "1", "2", "3"),
     "sequence_parallel": ("on", "off"),
     "overlap_data_parallel": ("on", "off"),
-    "streamed": ("auto", "weights", "inputs"),
+    "streamed": ("auto", "weights", "inputs", "both"),
     "stream_form": ("auto", "hold", "stream", "cycle", "ring", "folded_ring"),
 }
 STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",

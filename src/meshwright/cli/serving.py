@@ -103,7 +103,7 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     if args.max_latency is not None:
         limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
     shared: dict[str, Any] = {
-        "precision": reading.value(_precision, args),
+        "precision": reading.value(precision_of, args),
         "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
         "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
     }
@@ -116,7 +116,7 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 
 
-def _precision(args: argparse.Namespace) -> Any:
+def precision_of(args: argparse.Namespace) -> Any:
     """Return the types of matrix products, weights and cache."""
     from typing import get_args
 

@@ -16,6 +16,33 @@ ALIGNED_WORDS = 8
 UNALIGNED_SHARE = 0.5
 """Of the FP32 vector rate."""
 
+ACCUMULATOR_BYTES = 4.0
+"""Sums are kept in FP32."""
+MOST_ARRAYS = 4
+"""Arrays along one side of a block of outputs."""
+
+
+@dataclass(frozen=True)
+class CoreArray:
+    """Equal cores: the array of multiply-adds in each, and what feeds it."""
+
+    num_cores: float
+    rows: float
+    columns: float
+    noc_bytes_per_s: float
+    """What one core takes in from its network."""
+    sram_bytes: float
+    """Of one core; half of it holds sums, the other half what passes."""
+
+    @property
+    def blocks(self) -> tuple[tuple[float, float], ...]:
+        """Sides of the blocks of outputs that a core may work on, in outputs."""
+        sides = [2**power for power in range(MOST_ARRAYS.bit_length())]
+        found = [(a * self.rows, b * self.columns) for a in sides for b in sides]
+        room = self.sram_bytes / 2.0
+        fitting = [(p, q) for p, q in found[1:] if ACCUMULATOR_BYTES * p * q <= room]
+        return (found[0], *fitting)
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -42,6 +69,8 @@ class Engine:
     """Bytes of one activation word."""
     matmul_word_bytes: float
     """Bytes of one operand of a linear layer."""
+    core_array: CoreArray | None = None
+    """Where the chip states arrays and the network on it; then rates above are peaks."""
     vector_flops_per_s: Any = None
     """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Any = 1.0
@@ -71,12 +100,53 @@ def matmul_compute_s(
         Rate of large products [FLOP/s].
 
     Valid for: dense products; the best tile of a library may be smaller, so products of less
-    than a wave are priced high (conservative).
+    than a wave are priced high (conservative). A chip that states the arrays of its cores and the
+    network that feeds them is priced by :func:`blocked_product_s`.
     """
+    if engine.core_array is not None:
+        return blocked_product_s(
+            count, rows, inner, columns, rate, engine.matmul_word_bytes, engine.core_array
+        )
     tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
     waves = ceil_div(tiles, engine.num_cores)
     tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
     return waves * engine.num_cores * tile_flops / rate
+
+
+def blocked_product_s(
+    count: Any, rows: Any, inner: Any, columns: Any, peak: Any, word_bytes: float, cores: CoreArray
+) -> Any:
+    """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) [s].
+
+    A core works on one block of p x q outputs: it takes in (p + q) inner words, and its array of
+    R x C needs (p q / R C) inner + R + C cycles, the last two to fill and drain it. The slower of
+    both, times waves = ceil(count ceil(rows/p) ceil(columns/q) / cores); the best block counts.
+    The clock is the one at which all arrays reach the peak: peak / (2 cores R C).
+
+    Parameters
+    ----------
+    count, rows, inner, columns
+        Sizes of the products [1].
+    peak
+        Of all cores [FLOP/s].
+    word_bytes
+        Of one operand [bytes].
+    cores
+        The cores, their arrays and their network.
+
+    Valid for: operands that are in the SRAM of the chip; no core shares what it takes in.
+    """
+    clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
+    best: Any = None
+    for high, wide in cores.blocks:
+        arrays = high * wide / (cores.rows * cores.columns)
+        compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
+        taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
+        blocks = count * ceil_div(rows, high) * ceil_div(columns, wide)
+        waves = ceil_div(blocks, cores.num_cores)
+        seconds = waves * larger(compute_s, taken / cores.noc_bytes_per_s)
+        best = seconds if best is None else smaller(best, seconds)
+    return best
 
 
 def matmul_traffic_bytes(

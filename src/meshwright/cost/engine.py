@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.compute import Engine
+from meshwright.cost.compute import CoreArray, Engine
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
@@ -37,11 +37,30 @@ def stated_rate(chip: ChipSpec, dtype: DType) -> float:
 
 
 def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) -> Any:
-    """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak."""
+    """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak.
+
+    The peak itself where the chip states what its cores can take in: the share then follows.
+    """
+    if chip.noc_bytes_per_s is not None:
+        return stated_rate(chip, dtype)
     for name in _names(dtype):
         if name in chip.best_matmul_flops_per_s:
             return chip.best_matmul_flops_per_s[name]
     return stated_rate(chip, dtype) * calibration.matmul_efficiency
+
+
+def core_array_of(chip: ChipSpec) -> CoreArray | None:
+    """Return the cores of a chip that states the network on it, None for other chips."""
+    if chip.noc_bytes_per_s is None:
+        return None
+    num_cores = float(chip.num_cores or 1)
+    return CoreArray(
+        num_cores=num_cores,
+        rows=float(chip.array_rows or chip.tile_rows),
+        columns=float(chip.array_columns or chip.tile_columns),
+        noc_bytes_per_s=chip.noc_bytes_per_s,
+        sram_bytes=chip.memories[0].capacity_bytes / num_cores,
+    )
 
 
 def make_engine(
@@ -83,6 +102,7 @@ def make_engine(
         num_cores=float(chip.num_cores or 1),
         activation_bytes=BYTES_OF[precision.activation],
         matmul_word_bytes=BYTES_OF[precision.matmul],
+        core_array=core_array_of(chip),
         vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,

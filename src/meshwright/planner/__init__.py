@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from meshwright.planner.grids.drawing import draw as draw
     from meshwright.planner.grids.simulating import simulate as simulate
     from meshwright.planner.legality import check as check
+    from meshwright.planner.partitioning.partition import partition as partition
+    from meshwright.planner.partitioning.partition import partition_measured as partition_measured
     from meshwright.planner.planning import front as front
     from meshwright.planner.planning import plan as plan
     from meshwright.planner.question import training as training
@@ -33,6 +35,7 @@ _HOME = {
     "what_would_fit": "explaining", "export": "files", "load_plan": "files", "check": "legality",
     "front": "planning", "plan": "planning", "training": "question", "replan": "replanning",
     "serve": "serving", "load_flows": "simulating", "simulate_flows": "simulating",
+    "partition": "partitioning.partition", "partition_measured": "partitioning.partition",
     "draw": "grids.drawing", "simulate": "grids.simulating",
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload
+from meshwright.strategy.axes.tatp import streams_inputs
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
 from meshwright.strategy.space import device_counts
@@ -118,7 +119,7 @@ class ProblemOf(ABC, Generic[Work]):
             structure.sequence_parallel,
             structure.context_kind,
             structure.recompute,
-            structure.streamed,
+            Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS,
         )
         if key not in self._layouts:
             plain = Structure(

@@ -18,13 +18,14 @@ from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.streamed.rounds import LayerStreams, StreamLinks
-from meshwright.cost.streamed.travels import beside, layer_travels
+from meshwright.cost.streamed.travels import AXIS, ROWS, Travel, beside, layer_travels
 from meshwright.graph.op import LayerGraph
 from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.axes.tatp import may_stream_inputs, streams_inputs
 from meshwright.strategy.calls import CollectiveCall
 from meshwright.strategy.derivation import SavedTensor
+from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import Recompute, Streamed, StreamForm, Structure
 from meshwright.streams import streams
 from meshwright.streams.registry import TensorStream
@@ -32,15 +33,31 @@ from meshwright.streams.registry import TensorStream
 
 def stream_links(network: AxisNetwork, structure: Structure) -> StreamLinks:
     """Return the links between neighbours of the tensor streams: the slowest that they cross."""
-    group = network.group("tatp")
+    is_open = structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
+    return _links(network, AXIS, _forms(structure), may_cycle=is_open)
+
+
+def row_links(network: AxisNetwork) -> StreamLinks:
+    """Return the links along the rows of blocks, over tp.
+
+    What has arrived there stays, so a form that sends nothing twice is right.
+    """
+    return _links(network, ROWS, (streams["cycle"], streams["hold"]), may_cycle=True)
+
+
+def _links(
+    network: AxisNetwork, axis: str, forms: tuple[TensorStream, TensorStream], *, may_cycle: bool
+) -> StreamLinks:
+    """Return the links of the streams over an axis; the first form is taken where it may cycle."""
+    group = network.group(axis)
     bandwidths = [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]
     crossed = [s.size > 1 for s in group.spans]
     bandwidth = reduce(smaller, bandwidths)
-    members = network.strategy.tatp
-    has_cycle = _has_cycle(group) & (structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE))
+    members = degree_of(axis, network.strategy)
+    has_cycle = _has_cycle(group) & may_cycle
 
     def of_form(quantity: Callable[[TensorStream], Any]) -> Any:
-        cycle, other = (quantity(form) for form in _forms(structure))
+        cycle, other = (quantity(form) for form in forms)
         return where(has_cycle, cycle, other)
 
     return StreamLinks(
@@ -151,13 +168,19 @@ class Way:
         """What travels beside each operator."""
         if self.links is None:
             return None
+        rows = None
+        if self.structure.streamed is Streamed.BOTH:
+            rows = LayerStreams(row_links(self.network), self._travels(ROWS))
+        return LayerStreams(self.links, self._travels(AXIS), rows)
+
+    def _travels(self, axis: str) -> dict[str, Travel]:
+        """Return what travels along an axis beside each operator."""
         calls, _ = self.layout(Recompute.NONE)
         gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
-        travels = layer_travels(
+        return layer_travels(
             self.piece, calls, self.structure, self.sizes, self.network.strategy,
-            self.problem.engine, gradient,
+            self.problem.engine, gradient, axis,
         )  # fmt: skip
-        return LayerStreams(self.links, travels)
 
     def layout(
         self, recompute: Recompute
@@ -173,7 +196,8 @@ class Way:
         names = {op.name for op in self.piece.ops}
         calls = self.layout(recompute)[0]
         found = []
-        for call, worker in zip(calls, beside(calls, self.piece), strict=True):
+        workers = beside(calls, self.piece, self.structure)
+        for call, worker in zip(calls, workers, strict=True):
             site = call.site.partition(":")[0]
             name = site if site in names else self.piece.ops[0].name
             found.append((call, name if worker is None else worker.name, worker is not None))

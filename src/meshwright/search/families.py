@@ -42,6 +42,7 @@ from meshwright.strategy.strategy import (
     Recompute,
     ScheduleKind,
     StrategyColumns,
+    Streamed,
     Structure,
     take,
 )
@@ -135,11 +136,13 @@ def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Stru
     """Return the rows for which a structure is not another one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
-    kind of stream.
+    kind of stream. Both tensors stream on blocks of tp x tatp devices.
     """
     keep = np.ones(len(columns.tp), dtype=bool)
     if (structure.streamed, structure.stream_form) != space.stream_choices[0]:
         keep &= columns.tatp > 1
+    if structure.streamed is Streamed.BOTH:
+        keep &= (columns.tatp > 1) & structure.sequence_parallel
     if structure.sequence_parallel:
         keep &= columns.tp > 1
     if structure.context_kind is ContextKind.ULYSSES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
@@ -11,7 +10,13 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.axes import all_rules
 from meshwright.strategy.rules import Case
-from meshwright.strategy.space import Choices, axis_orders, divisors, first_orders
+from meshwright.strategy.space import (
+    Choices,
+    axis_orders,
+    divisors,
+    first_orders,
+    stream_choices,
+)
 from meshwright.strategy.strategy import (
     AXES,
     Offload,
@@ -59,10 +64,8 @@ class SearchSpace:
 
     @property
     def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
-        """What streams and in which form: left open, unless it is fixed."""
-        streamed = self.choices.allowed.get("streamed", ("auto",))
-        forms = self.choices.allowed.get("stream_form", ("auto",))
-        return tuple((Streamed(str(s)), StreamForm(str(f))) for s, f in product(streamed, forms))
+        """What streams and in which form."""
+        return stream_choices(self.choices, has_grid=self.problem.has_grid)
 
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:

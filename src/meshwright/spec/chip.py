@@ -61,6 +61,12 @@ class ChipSpec(Declaration):
     """Units that each work on one output tile of a matrix product (SMs of a GPU)."""
     tile_rows: Count = 128
     tile_columns: Count = 128
+    array_rows: Count | None = None
+    array_columns: Count | None = None
+    """Multiply-adds of one core, where it is known that they are fewer than its output tile."""
+    noc_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="noc_rate")
+    """What the network on the chip brings to one core. With it, the share of the peak that a
+    product reaches follows from its shape; without it, calibration states that share."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.strategy.strategy import AXES, StrategyColumns, StrategyOf
+from meshwright.strategy.strategy import AXES, StrategyColumns, StrategyOf, Streamed, StreamForm
 
 MICRO_BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Sequences of one micro-batch that are tried."""
@@ -95,6 +95,19 @@ def axis_orders(tatp: bool) -> tuple[tuple[str, ...], ...]:
         for order in permutations((("cp",), ("dp_shard", "dp_replicate"), ("pp",)))
     ]
     return tuple(first + rest for first in inner for rest in outer)
+
+
+def stream_choices(choices: Choices, *, has_grid: bool) -> tuple[tuple[Streamed, StreamForm], ...]:
+    """Return what streams and in which form: one tensor or both, in any form, unless it is fixed.
+
+    The cheaper one of two tensors stands for either.
+    """
+    every = (Streamed.AUTO, Streamed.BOTH) if has_grid else (Streamed.AUTO,)
+    streamed = [Streamed(str(tensor)) for tensor in choices.allowed.get("streamed", every)]
+    if Streamed.AUTO in streamed:
+        streamed = [tensor for tensor in every if tensor in streamed]
+    forms = choices.allowed.get("stream_form", (StreamForm.AUTO,))
+    return tuple((tensor, StreamForm(str(form))) for tensor, form in product(streamed, forms))
 
 
 def order_key(order: tuple[str, ...], degrees: Mapping[str, int]) -> tuple[str, ...]:

@@ -49,11 +49,16 @@ class Offload(StrEnum):
 
 
 class Streamed(StrEnum):
-    """Which tensor moves in a tensor stream: the cheaper one of each block, or a fixed one."""
+    """Which tensor moves in a tensor stream: the cheaper one of each block, or a fixed one.
+
+    Both: the product stream of a block of tp x tatp devices. Weights stream over tatp, and what
+    sequence parallelism gathers and scatters over tp travels in the same rounds.
+    """
 
     AUTO = "auto"
     WEIGHTS = "weights"
     INPUTS = "inputs"
+    BOTH = "both"
 
 
 class StreamForm(StrEnum):

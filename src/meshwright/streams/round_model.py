@@ -208,11 +208,14 @@ def product_forward_s(
     round_input_s: Num,
     round_weight_s: Num,
     round_hbm_s: Num,
+    round_sum_s: Any = 0.0,
 ) -> StreamTime[Num]:
     """Forward pass of a product stream on r x c devices [s].
 
     With t_l = max(t_c, t_h): the first c rounds end after max((c - 1) max(t_l, t_x) + t_l, t_w),
-    the next r - 2 times c rounds each after max(c t_l, t_w), the last c rounds compute only.
+    the next r - 2 times c rounds each after max(c t_l, t_w), the last c rounds compute only. In a
+    row layer no inputs travel; accumulators of its output do in the last c rounds, which then take
+    (c - 1) max(t_l, t_y) + t_l.
 
     Parameters
     ----------
@@ -224,16 +227,19 @@ def product_forward_s(
         Time of a sub-input and of a sub-weight on its link, :func:`round_link_s` [s].
     round_hbm_s
         Device-memory traffic of one member in one round [s].
+    round_sum_s
+        Time t_y of an accumulator of the output on its link; 0 where inputs travel [s].
 
     Source: derived; equal to a replay of the rounds.
     """
     local_s = larger(round_compute_s, round_hbm_s)
     input_s = (num_columns - 1) * positive_part(round_input_s - local_s)
+    sum_s = (num_columns - 1) * positive_part(round_sum_s - local_s)
     outer_s = num_columns * local_s
     weight_s = smaller(num_rows - 1, 1.0) * positive_part(round_weight_s - outer_s - input_s)
     more_s = positive_part(num_rows - 2) * positive_part(round_weight_s - outer_s)
     members = num_rows * num_columns
-    return _stream_time(members, round_compute_s, local_s, input_s + weight_s + more_s)
+    return _stream_time(members, round_compute_s, local_s, input_s + weight_s + more_s + sum_s)
 
 
 def product_backward_s(
@@ -245,13 +251,15 @@ def product_backward_s(
     round_input_sum_s: Num,
     round_weight_sum_s: Num,
     round_hbm_s: Num,
+    num_shared_rounds: Any = np.inf,
 ) -> StreamTime[Num]:
     """Backward pass of a product stream on r x c devices [s].
 
     In units of c rounds: max(c t_l + (c - 1) (t_x - t_l)+, t_w), then r - 2 times
     max(c t_l, t_w + t_gw), then max(c t_l + (c - 1) (t_gx - t_l)+, t_gw). Both tensors stream
     again, accumulators of dW in all but the first c rounds, those of dX in the last c. One row is
-    :func:`backward_s` of the inputs.
+    :func:`backward_s` of the inputs. In a row layer gradients of the output take the place of the
+    inputs, and nothing that of dX.
 
     Parameters
     ----------
@@ -259,11 +267,12 @@ def product_backward_s(
         Both products of one round [s].
     round_input_sum_s, round_weight_sum_s
         Times t_gx and t_gw of an accumulator of dX and of dW on its link [s].
+    num_shared_rounds
+        Of the columns, as in :func:`backward_s`.
 
     Others as :func:`product_forward_s`.
 
     Source: derived; equal to a replay of the rounds.
-    Assumes: an item and an accumulator meet on a link in every round but the first and the last.
     """
     local_s = larger(round_compute_s, round_hbm_s)
     outer_s = num_columns * local_s
@@ -271,9 +280,13 @@ def product_backward_s(
     input_s = later_columns * positive_part(round_input_s - local_s)
     input_sum_s = later_columns * positive_part(round_input_sum_s - local_s)
     first_s = larger(input_s, round_weight_s - outer_s)
-    middle_s = positive_part(round_weight_s + round_weight_sum_s - outer_s)
+    inner = positive_part(num_rows - 2)
+    shared = smaller(inner, num_shared_rounds)
+    longer_s = larger(round_weight_s, round_weight_sum_s)
+    middle_s = shared * positive_part(round_weight_s + round_weight_sum_s - outer_s)
+    middle_s = middle_s + (inner - shared) * positive_part(longer_s - outer_s)
     last_s = larger(input_sum_s, round_weight_sum_s - outer_s)
-    exposed_s = first_s + positive_part(num_rows - 2) * middle_s + last_s
+    exposed_s = first_s + middle_s + last_s
     one_row = backward_s(
         num_columns, round_compute_s, round_input_s, round_input_sum_s, round_hbm_s
     )

@@ -81,7 +81,7 @@ def test_devices_may_leave_the_last_host_partly_empty():
         ("H100", "such as 8xH100"),
         ("200000xH100", "room for 131072"),
         ("64xdgx-h100", "64xH100 means"),
-        ("8xSN10", "no standard system"),
+        ("8xH100-PCIe", "no standard system"),
         ("wafre-6x8", "did you mean wafer-6x8"),
         ("wafer-6x80", "at most 10x10"),
         ("wafer-0x8", "no shape 0x8"),

@@ -130,6 +130,12 @@ BREAKING = {
     ),
     "tatp-rows": (PLAIN, DENSE, {"tatp": 64}, "1 x 4096 tokens over cp 1 x tatp 64 are fewer"),
     "tatp-columns": (PLAIN, DENSE, {"tatp": 64}, "widths 4096 and 16384 over tp 1 x tatp 64 leave"),
+    "tatp-both": (
+        replace(PLAIN, streamed=Streamed.BOTH),
+        DENSE,
+        {"tp": 1, "tatp": 4},
+        "a block of two sides, not on tp 1 x tatp 4",
+    ),
 }
 
 

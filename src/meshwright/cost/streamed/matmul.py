@@ -1,11 +1,11 @@
-"""A linear layer in rounds: its weight, its inputs, or sums of its outputs travel over tatp."""
+"""A linear layer in rounds: its weight, its inputs, or sums of its outputs travel."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
 from typing import Any
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, where
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.compute import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import (
@@ -26,7 +26,12 @@ from meshwright.cost.streamed.rounds import LayerStreams, LinkTimes, StreamLinks
 from meshwright.cost.streamed.travels import Travel
 from meshwright.graph.op import Op
 from meshwright.streams.policy import Transfer
-from meshwright.streams.round_model import backward_s, forward_s
+from meshwright.streams.round_model import (
+    backward_s,
+    forward_s,
+    product_backward_s,
+    product_forward_s,
+)
 
 FORWARD_PARTS = tuple(entry.name for entry in fields(OpCost) if "forward" in entry.name)
 
@@ -43,6 +48,8 @@ def streamed_matmul_cost(
     travel, links = streams.travels.get(op.name), streams.links
     if travel is None:
         return matmul_cost(op, layer, engine)
+    if streams.rows is not None and op.name in streams.rows.travels:
+        return _on_block(op, matmul_shape(op, layer), streams, streams.rows, engine)
     whole, times = matmul_shape(op, layer), link_times(travel, links, engine)
     cost = _in_rounds(op, round_shape(whole, travel.transfer, links), travel, links, times, engine)
     if travel.transfer is not Transfer.WEIGHTS:
@@ -155,9 +162,7 @@ def _at_once(
     casts = _casts(shape, travel.transfer, members, word, engine)
 
     def passed_s(link_s: Any, num_bytes: Any) -> Any:
-        is_stored = members * num_bytes > 0.5 * engine.stream_sram_bytes
-        stored_s = where(is_stored, num_bytes / engine.memory_bytes_per_s, 0.0)
-        return (members - 1.0) * larger(link_s, stored_s)
+        return (members - 1.0) * _kept_s(link_s, num_bytes, members, engine)
 
     return replace(
         products_cost(made, 1.0, 2.0 * whole.rows * params_of(whole), casts),
@@ -167,6 +172,101 @@ def _at_once(
         forward_waits=1.0,
         backward_waits=1.0,
     )
+
+
+def _kept_s(link_s: Any, num_bytes: Any, members: Any, engine: Engine) -> Any:
+    """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
+
+    One whose whole tensor fills more than half of the on-chip memory is stored as it arrives [s].
+    """
+    is_stored = members * num_bytes > 0.5 * engine.stream_sram_bytes
+    return larger(link_s, where(is_stored, num_bytes / engine.memory_bytes_per_s, 0.0))
+
+
+def _on_block(
+    op: Op, whole: MatmulShape, columns: LayerStreams, rows: LayerStreams, engine: Engine
+) -> OpCost:
+    """Return a linear layer on r x c devices: r c products of two sub-tensors each.
+
+    Weights travel along the columns; along the rows inputs, or sums of outputs. Products of one
+    sub-weight are one where nothing travels along the rows: there only c rounds do, backward the
+    first and the last c.
+    """
+    of_weight, of_rows = columns.travels[op.name], rows.travels[op.name]
+    r, c = columns.links.num_members, rows.links.num_members
+    word, is_sum = word_of(op, engine), of_rows.transfer is Transfer.SUMS
+    shape = round_shape(whole, Transfer.WEIGHTS, columns.links)
+    num_cut = 1.0, 1.0 if is_sum else smaller(r, 2.0)
+    made = _mean_rounds(op, shape, r, c, num_cut, engine)
+    own_rows = c if is_sum else 1.0
+    part = shape._replace(rows=shape.rows / c)
+    casts = cast_s(part, word, engine, input_times=own_rows, output_times=r * c / own_rows)
+    ahead_s, back_s = _block_times(made, columns, rows, op.name, engine)
+    gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
+    sent_weights, sent_rows = columns.links.num_sends, rows.links.num_sends
+    return replace(
+        products_cost(made, r * c, 2.0 * shape.rows * params_of(shape) * r, casts),
+        stream_forward_s=positive_part(ahead_s - r * c * made.forward.time_s),
+        stream_backward_s=positive_part(back_s - gradients_s),
+        forward_link_bytes=sent_weights * of_weight.forward_bytes
+        + sent_rows * of_rows.forward_bytes,
+        backward_link_bytes=sent_weights * of_weight.backward_bytes
+        + sent_rows * of_rows.backward_bytes,
+        forward_kernels=r + num_cut[0] * (c - 1.0),
+        backward_kernels=2.0 * (r + num_cut[1] * (c - 1.0)),
+    )
+
+
+def _mean_rounds(
+    op: Op, shape: MatmulShape, r: Any, c: Any, num_cut: tuple[Any, Any], engine: Engine
+) -> Products:
+    """Return the mean round of a block, of r c.
+
+    Parameters
+    ----------
+    shape
+        The products of c rounds, with one sub-weight.
+    num_cut
+        Sub-weights whose products are cut into c, forward and backward.
+    """
+    moved = stream_traffic_bytes(Transfer.WEIGHTS, shape, r, word_of(op, engine), engine)
+    parts = [num_bytes / c for num_bytes in moved]
+    cut = products(op, shape._replace(rows=shape.rows / c), parts, engine)
+    uncut = products(op, shape, moved, engine)
+    shares = (num_cut[0] / r, num_cut[1] / r, num_cut[1] / r)
+    return Products(
+        *(
+            replace(one, compute_s=share * one.compute_s + (1.0 - share) * all_c.compute_s / c)
+            for share, one, all_c in zip(shares, cut, uncut, strict=True)
+        )
+    )
+
+
+def _block_times(
+    made: Products, columns: LayerStreams, rows: LayerStreams, name: str, engine: Engine
+) -> tuple[Any, Any]:
+    """Return the seconds of both passes of one operator on a block [s]."""
+    r, c, of_rows = columns.links.num_members, rows.links.num_members, rows.travels[name]
+    weights = link_times(columns.travels[name], columns.links, engine)
+    along = link_times(of_rows, rows.links, engine)
+
+    def kept_s(link_s: Any, num_bytes: Any) -> Any:
+        return _kept_s(link_s, num_bytes, c, engine)
+
+    passed_s = kept_s(along.forward_s, of_rows.forward_bytes)
+    is_sum = of_rows.transfer is Transfer.SUMS
+    ahead = product_forward_s(
+        r, c, made.forward.compute_s, 0.0 if is_sum else passed_s, weights.forward_s,
+        made.forward.memory_s + weights.forward_relay_s / c, passed_s if is_sum else 0.0,
+    )  # fmt: skip
+    back = product_backward_s(
+        r, c, made.to_input.compute_s + made.to_weight.compute_s,
+        kept_s(along.backward_item_s, of_rows.backward_item_bytes), weights.backward_item_s,
+        kept_s(along.backward_sum_s, of_rows.backward_sum_bytes), weights.backward_sum_s,
+        made.to_input.memory_s + made.to_weight.memory_s + weights.backward_relay_s / c,
+        columns.links.num_shared_rounds,
+    )  # fmt: skip
+    return ahead.total_s, back.total_s
 
 
 def _faster_passes(at_once: OpCost, in_rounds: OpCost, streams: Any) -> OpCost:

@@ -49,6 +49,8 @@ class LayerStreams:
     links: StreamLinks
     travels: Mapping[str, Travel]
     """By the name of the operator."""
+    rows: LayerStreams | None = None
+    """What travels over tp in the same rounds, where both tensors stream."""
 
 
 @dataclass(frozen=True)

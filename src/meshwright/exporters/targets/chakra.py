@@ -13,8 +13,7 @@ from meshwright.exporters.registry import exporters
 from meshwright.plans import Plan
 from meshwright.pricing.layers import streamed_blocks
 from meshwright.pricing.problem import Problem
-from meshwright.strategy.axes.tatp import streams_inputs
-from meshwright.strategy.strategy import stack
+from meshwright.strategy.strategy import Streamed, stack
 
 
 @exporters.register("chakra")
@@ -48,6 +47,6 @@ def _stream_refusals(plan: Plan) -> Iterator[Fault]:
     problem = _problem(plan)
     network = problem.network(structure.axis_order, stack([strategy]))
     blocks = [way for piece in streamed_blocks(problem, structure, network) for way, _ in piece]
-    if any(streams_inputs(way.structure) for way in blocks):
-        reason = "traces hold streams of weights; this plan streams inputs of some layers"
+    if any(way.structure.streamed is not Streamed.WEIGHTS for way in blocks):
+        reason = "traces hold streams of weights alone; this plan streams inputs of some layers"
         yield choice_refusal("structure.streamed", structure.streamed, reason, "streamed=weights")

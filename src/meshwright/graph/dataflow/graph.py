@@ -38,6 +38,8 @@ class DataflowGraph:
     """The dim that passes through a chip in tiles, one behind the other: tokens, samples."""
     word_bytes: float = 2.0
     repeats: int = 1
+    constants: tuple[str, ...] = ()
+    """Inputs without a gradient: data, numbers of rows, tables of angles."""
 
     @cached_property
     def number(self) -> Mapping[str, int]:

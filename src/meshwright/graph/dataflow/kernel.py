@@ -92,6 +92,8 @@ class Kernel:
     """Of the output; None for the word of the graph."""
     phase: Phase = Phase.FORWARD
     messages: tuple[Message, ...] = ()
+    is_sum: bool = False
+    """It only adds up what it reads: each summand has the gradient of the sum."""
 
     @property
     def points(self) -> Dims:

@@ -36,6 +36,11 @@ MOST_OPTIONS = 6_000
 """Options that are priced at most; large grids get fewer ways to lay each set of degrees."""
 
 
+Degrees = tuple[int, int, int, int]
+"""Of tp, cp, dp and tatp."""
+TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
+
+
 @dataclass(frozen=True)
 class Frame:
     """What all operators of a plan share."""
@@ -45,6 +50,8 @@ class Frame:
     num_devices: int
     num_sequences: int
     """Of one micro-batch of all data-parallel ranks together."""
+    blocks: frozenset[Degrees] = frozenset()
+    """Degrees for which both tensors may stream."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +74,15 @@ class Options:
         return row(self.columns, index)
 
     @property
-    def streams_inputs(self) -> BoolArray:
-        """Whether inputs stream, for each row."""
-        return np.array([s.streamed is Streamed.INPUTS for s in self.structures])
+    def streamed(self) -> IntArray:
+        """What streams in each row, as its place in ``TENSORS``."""
+        return np.array([TENSORS.index(structure.streamed) for structure in self.structures])
 
     @property
     def codes(self) -> IntArray:
         """A number for each row: equal where degrees and streamed tensor are, wherever they lie."""
         columns = [getattr(self.columns, axis) for axis in AXES]
-        table = np.stack([*columns, self.streams_inputs]).T
+        table = np.stack([*columns, self.streamed]).T
         return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
 
     def take(self, rows: IntArray | BoolArray) -> Options:
@@ -118,14 +125,18 @@ def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, Structure
             if frame.num_sequences % dp == 0
         ]
     )
-    for streamed in (Streamed.WEIGHTS, Streamed.INPUTS):
+    degrees = zip(
+        *(getattr(columns, axis).tolist() for axis in ("tp", "cp", "dp", "tatp")), strict=True
+    )
+    is_block = np.array([each in frame.blocks for each in degrees])
+    for streamed in TENSORS:
         for is_split in (True, False):
             structure = replace(
                 frame.structure, streamed=streamed, sequence_parallel=is_split, axis_order=AXES
             )
             mine = (columns.tp > 1) == is_split
-            if streamed is Streamed.INPUTS:
-                mine &= columns.tatp > 1
+            if streamed is not Streamed.WEIGHTS:
+                mine &= (columns.tatp > 1) & (is_block | (streamed is Streamed.INPUTS))
             for index in np.flatnonzero(mine & ~_refused(problem, structure, columns)).tolist():
                 yield row(columns, index), structure
 

@@ -15,13 +15,11 @@ from meshwright.cost.step import DataParallelLinks
 from meshwright.graph.op import LayerGraph
 from meshwright.pricing.layers import Collectives, PricedWay
 from meshwright.pricing.operators.groups import operator_groups
-from meshwright.pricing.operators.options import Options
+from meshwright.pricing.operators.options import TENSORS, Options
 from meshwright.pricing.problem import Problem
 from meshwright.pricing.steps import joined, sync_links, take_rows
 from meshwright.pricing.streaming import ways_to_stream
 from meshwright.strategy.strategy import Recompute, Streamed, Structure
-
-TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS)
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,8 @@ class OperatorPrices:
 
 def operator_prices(problem: Problem, options: Options) -> OperatorPrices:
     """Return the prices of all options, those of one streamed tensor at a time."""
-    inputs = options.streams_inputs
-    parts = [np.flatnonzero(~inputs), np.flatnonzero(inputs)]
+    streamed = options.streamed
+    parts = [np.flatnonzero(streamed == place) for place in range(len(TENSORS))]
     used = [(rows, tensor) for rows, tensor in zip(parts, TENSORS, strict=True) if len(rows)]
     found = [_of_tensor(problem, options.take(rows), tensor) for rows, tensor in used]
     place = np.argsort(np.concatenate([rows for rows, _ in used]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -63,6 +64,9 @@ class AxisLoad:
     """It runs beside computation, and so beside other axes."""
     yields: bool
     """Others that run beside computation come first."""
+    meets: float = 0.0
+    """Share of what others of the same rounds send that passes while it travels; 0 where it has
+    rounds of its own."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,12 @@ def contention(
         routes |= found
     busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
     beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
+    meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
     slowdown = {}
     for load in loads:
         alone = busy[load.axis]
-        shared = beside[alone > 0] if load.is_beside and load.yields else alone
+        shared = (alone + load.meets * (meeting - alone))[alone > 0]
+        shared = beside[alone > 0] if load.is_beside and load.yields else shared
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
     return Contention(
         slowdown,
@@ -205,6 +211,7 @@ def axis_loads(
     ranks: Ranks,
     *,
     yielding: Sequence[str] = (),
+    meeting: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[AxisLoad]:
     """Yield the load of each axis that sends some of the messages, each so many times.
 
@@ -214,6 +221,8 @@ def axis_loads(
         The groups of one strategy, as the closed form sees them: columns of one row.
     yielding
         Axes that wait for others where both run beside computation.
+    meeting
+        Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
     """
     axes = dict.fromkeys(message.axis for message, _ in messages)
     for axis in axes:
@@ -234,6 +243,7 @@ def axis_loads(
             float(private.max()),
             any(message.is_beside for message, _ in mine),
             axis in yielding,
+            meeting.get(axis, 0.0),
         )
 
 

@@ -18,7 +18,7 @@ from meshwright.pricing.problem import Problem
 from meshwright.pricing.stages import send_bytes
 from meshwright.pricing.steps import joined, take_rows
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import AXES, Strategy, Structure, stack
+from meshwright.strategy.strategy import AXES, Strategy, Streamed, Structure, stack
 from meshwright.topology.network import Network
 from meshwright.topology.of_system import network_of
 
@@ -70,7 +70,10 @@ def contention_of(
     """
     network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
     messages = list(window_messages(problem, structure, strategy, network, params))
-    loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING)
+    loads = axis_loads(
+        messages, structure, network, ranks,
+        yielding=YIELDING, meeting=_meeting(structure, strategy),
+    )  # fmt: skip
     return contention(list(loads), physical, is_routed=is_routed)
 
 
@@ -115,6 +118,16 @@ def price_placed(
         PlacedPrice(ranks, take_rows(alone, [row]), take_rows(together, [row]), shared[row])
         for row, (_, ranks) in enumerate(fitting)
     ]
+
+
+def _meeting(structure: Structure, strategy: Strategy) -> dict[str, float]:
+    """Return the axes of the same rounds, where both tensors stream, with what each one meets.
+
+    Of N sub-weights N - 1 are sent, one beside all that passes along the rows.
+    """
+    if structure.streamed is not Streamed.BOTH or strategy.tatp == 1:
+        return {}
+    return {"tp": 1.0 / (strategy.tatp - 1.0), "tatp": 1.0}
 
 
 def window_messages(

@@ -61,7 +61,7 @@ def price_passes(
     network = problem.network(structure.axis_order, strategy)
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     costs = [
-        _piece_cost(problem, structure, strategy, piece, index, collectives)
+        piece_cost(problem, structure, strategy, piece, index, collectives)
         for index, piece in enumerate(problem.pieces)
     ]
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
@@ -105,7 +105,7 @@ def _devices_together(strategy: StrategyOf[Any]) -> Any:
     return where(joins, strategy.num_devices, replica)
 
 
-def _piece_cost(
+def piece_cost(
     problem: ServingProblem, structure: Structure, strategy: StrategyColumns, piece: LayerGraph,
     index: int, collectives: Collectives,
 ) -> PassCost:  # fmt: skip

@@ -12,8 +12,8 @@ from meshwright.pricing.operators.price import Assigned
 from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.operators.tables import OperatorPrices, operator_prices
 from meshwright.pricing.problem import Problem
-from meshwright.search.operators.budget import cheapest_within
-from meshwright.search.operators.graph import ChoiceGraph
+from meshwright.search.choices.budget import cheapest_within
+from meshwright.search.choices.graph import ChoiceGraph
 from meshwright.search.operators.layers import ModelGraph, moves_of
 from meshwright.topology.network import Network
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.pricing.operators.options import Frame
+from meshwright.pricing.operators.options import Degrees, Frame
 from meshwright.pricing.problem import Problem
 from meshwright.search.exhaustive import Progress, search
 from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import AXES, Structure
+from meshwright.strategy.strategy import AXES, Strategy, Streamed, Structure
 
 NUM_UNIFORM = 24
 """Plans with one strategy for all whose frames are tried."""
@@ -46,6 +46,10 @@ def likely_bases(
     choices = Choices({**(allowed or {}), **ONE_STAGE})
     result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)
     found: dict[tuple[int, int, str], dict[Structure, None]] = {}
+    blocks = frozenset(
+        _degrees(entry.strategy) for entry in result.found
+        if entry.structure.streamed is Streamed.BOTH
+    )  # fmt: skip
     for entry in result.found:
         strategy, structure = entry.strategy, entry.structure
         sequences = int(strategy.dp * strategy.micro_batch_size)
@@ -54,9 +58,14 @@ def likely_bases(
         if len(stages) < MOST_STAGES:
             stages[_shared(structure)] = None
     return [
-        Base(Frame(next(iter(structures)), devices, sequences), tuple(structures))
+        Base(Frame(next(iter(structures)), devices, sequences, blocks), tuple(structures))
         for (devices, sequences, _), structures in list(found.items())[:most]
     ]
+
+
+def _degrees(strategy: Strategy) -> Degrees:
+    """Return the degrees of an option."""
+    return int(strategy.tp), int(strategy.cp), int(strategy.dp), int(strategy.tatp)
 
 
 def _shared(structure: Structure) -> Structure:

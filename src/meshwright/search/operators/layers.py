@@ -21,7 +21,7 @@ from meshwright.pricing.operators.groups import BEFORE, Handover, handovers
 from meshwright.pricing.operators.price import Assigned, Place, price_assigned
 from meshwright.pricing.operators.resharding import Resharding
 from meshwright.pricing.operators.tables import OperatorPrices
-from meshwright.search.operators.graph import ChoiceGraph, Load, Pair, make_load
+from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
 from meshwright.strategy.strategy import Structure
 
 Entry = tuple[int, int, int]

@@ -1,4 +1,4 @@
-"""Tensor streams between neighbours: inputs and weights are both split, one of them travels.
+"""Tensor streams between neighbours: inputs and weights are both split, one travels over tatp.
 
 Weight streaming: tokens stay split everywhere and the columns of each weight travel; gradients of
 weights travel as accumulators. Input streaming: laid out like tensor with sequence parallelism,
@@ -63,6 +63,11 @@ def _leaves_few_columns(case: Case) -> Mask:
     return any_of(masks, case) & (case.s.tatp > 1)
 
 
+def _has_no_block(case: Case) -> Mask:
+    is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.structure.sequence_parallel
+    return ~is_block & (case.structure.streamed is Streamed.BOTH)
+
+
 class StreamAxis(Axis):
     """Tokens at rest and columns of weights, one of which travels round the group."""
 
@@ -84,6 +89,15 @@ class StreamAxis(Axis):
             "widths {hidden} and {ffn} over tp {tp} x tatp {tatp} leave less than "
             "{tile_columns} columns",
             ("tatp",),
+        ),
+        Rule(
+            "tatp-both",
+            "both tensors stream on blocks of tp x tatp devices, with sequence parallelism over tp",
+            _has_no_block,
+            "both tensors stream on a block of two sides, not on tp {tp} x tatp {tatp}, and only "
+            "with sequence parallelism",
+            (),
+            "streamed=auto",
         ),
     )
 

@@ -3,8 +3,10 @@
 Four layouts of a tensor: whole on every device, split along one dim, or a sum that is still open.
 Which of them a split needs and leaves follows from where its dim stands: an input that has the dim
 is read split there, any other is read whole; an output that has it is left split, one that lacks
-it is a partial sum. A dim that stands behind another inside one (``heads*head_dim`` by
-``head_dim``) is in pieces there, so it cannot be split.
+it is a partial sum: a reduction that is no sum keeps its dims whole, and a move adds nothing up.
+Adding up needs no closed sums: what it makes of partial sums is a partial sum.
+A dim that stands behind another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there,
+so it cannot be split.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ def splits_of(kernel: Kernel) -> tuple[KernelSplit, ...]:
     """Return all ways to split a kernel over one group, the unsplit one first."""
     alone = KernelSplit(None, (WHOLE,) * len(kernel.inputs), WHOLE)
     found = (_split(kernel, dim) for dim in kernel.points if dim not in kernel.whole)
-    return (alone, *(split for split in found if split is not None))
+    ways = (alone, *(split for split in found if split is not None))
+    return (*ways, _open_sum(kernel)) if _adds_up(kernel) else ways
 
 
 def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
@@ -54,20 +57,29 @@ def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
     tensors = (kernel.dims, *(operand.dims for operand in kernel.inputs))
     if any(_in_pieces(dims, dim) for dims in tensors):
         return None
-    reads = tuple(Layout(_place(operand.dims, dim)) for operand in kernel.inputs)
-    place = _place(kernel.dims, dim)
+    reads = tuple(Layout(place_of(operand.dims, dim)) for operand in kernel.inputs)
+    place = place_of(kernel.dims, dim)
     if place is not None:
         return KernelSplit(dim, reads, Layout(place))
-    return KernelSplit(dim, reads, PARTIAL) if kernel.unit is Unit.MATRIX else None
+    return None if kernel.unit is Unit.NONE else KernelSplit(dim, reads, PARTIAL)
 
 
-def _place(dims: Dims, dim: str) -> int | None:
-    """Return where a dim leads, if anywhere."""
+def _adds_up(kernel: Kernel) -> bool:
+    return kernel.is_sum and all(read.dims == kernel.dims for read in kernel.inputs)
+
+
+def _open_sum(kernel: Kernel) -> KernelSplit:
+    """Return the way in which every device adds up its own partial sums."""
+    return KernelSplit(None, (PARTIAL,) * len(kernel.inputs), PARTIAL)
+
+
+def place_of(dims: Dims, dim: str) -> int | None:
+    """Return the place of a tensor that a dim leads, if any: where a split over it cuts."""
     return next((place for place, name in enumerate(dims) if factors(name)[0] == dim), None)
 
 
 def _in_pieces(dims: Dims, dim: str) -> bool:
-    return dim in single_dims(dims) and _place(dims, dim) is None
+    return dim in single_dims(dims) and place_of(dims, dim) is None
 
 
 def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[str, int]:

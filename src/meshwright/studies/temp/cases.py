@@ -18,7 +18,7 @@ from meshwright.spec.system import SystemSpec
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 OURS = "temp"
 BASELINES = ("megatron-1", "megatron-3", "fsdp")
-HONEST = ("fsdp-prefetch", "zero3-tp", "cycle-ring")
+HONEST = ("fsdp-prefetch", "zero3-tp", "cycle-ring", "product-stream")
 NO_HBM_FACTOR = 1e6
 """Memory so fast that it never matters."""
 

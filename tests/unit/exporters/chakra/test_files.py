@@ -50,19 +50,26 @@ def test_writing_again_finds_the_same_files(plan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("structure", "path", "fix"),
+    ("degrees", "structure", "path", "fix"),
     [
         (
+            {"tatp": 4},
             {"offload": Offload.OPTIMIZER, "streamed": Streamed.WEIGHTS},
             "structure.offload",
             "offload=none",
         ),
-        ({"streamed": Streamed.INPUTS}, "structure.streamed", "streamed=weights"),
-        ({"streamed": Streamed.AUTO}, "structure.streamed", "streamed=weights"),
+        ({"tatp": 4}, {"streamed": Streamed.INPUTS}, "structure.streamed", "streamed=weights"),
+        ({"tatp": 4}, {"streamed": Streamed.AUTO}, "structure.streamed", "streamed=weights"),
+        (
+            {"tp": 2, "tatp": 2},
+            {"streamed": Streamed.BOTH, "sequence_parallel": True},
+            "structure.streamed",
+            "streamed=weights",
+        ),
     ],
 )
-def test_refused(make_plan, structure, path, fix):
-    plan = make_plan({"tatp": 4}, structure, model=model(), system="wafer-4x8", batch=4)
+def test_refused(make_plan, degrees, structure, path, fix):
+    plan = make_plan(degrees, structure, model=model(), system="wafer-4x8", batch=4)
     with pytest.raises(UnsupportedError) as caught:
         rendered(plan, "chakra")
     assert [(fault.path, fault.fix) for fault in caught.value.faults] == [(path, fix)]

@@ -12,11 +12,11 @@ from meshwright.pricing.placed.contention import AxisLoad, contention
 ON = {"is_beside": True}
 
 
-def load(axis, rows, private_s=None, *, is_beside=False, yields=False):
+def load(axis, rows, private_s=None, *, is_beside=False, yields=False, meets=0.0):
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
-    return AxisLoad(axis, demands, longest_s, is_beside, yields)
+    return AxisLoad(axis, demands, longest_s, is_beside, yields, meets)
 
 
 def test_an_axis_alone_is_not_slowed():
@@ -39,6 +39,16 @@ def test_streams_come_first_and_others_get_what_is_left():
     found = contention([streams, gradients], grid(1, 2))
     assert found.slowdown == {"tatp": 1.0, "dp_shard*cp": 3.0}
     assert found.hottest.max() == 3.0
+
+
+def test_axes_of_the_same_rounds_share_the_links_that_both_use():
+    """Weights on 0 -> 1 and 2 -> 3 meet all inputs, and inputs on 0 -> 1 half of the weights: of
+    three sub-weights two are sent. Rows and columns that share no link leave each other alone."""
+    weights = load("tatp", [(0, 1, 2.0), (2, 3, 2.0)], meets=1.0, **ON)
+    inputs = load("tp", [(0, 1, 1.0)], meets=0.5, **ON)
+    assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 2.0}
+    elsewhere = load("tp", [(0, 2, 1.0)], meets=0.5, **ON)
+    assert contention([weights, elsewhere], grid(2, 2)).slowdown == {"tatp": 1.0, "tp": 1.0}
 
 
 def test_two_axes_that_yield_wait_for_each_other():

@@ -13,9 +13,9 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.pricing.operators.groups import Handover
+from meshwright.search.choices.budget import cheapest_within
+from meshwright.search.choices.graph import ChoiceGraph, Load, make_load
 from meshwright.search.operators.assignment import room_bytes
-from meshwright.search.operators.budget import cheapest_within
-from meshwright.search.operators.graph import ChoiceGraph, Load, make_load
 from meshwright.search.operators.layers import Entry, ModelGraph, handed_over, passed_tensors
 
 MOST_ROUNDS = 60

@@ -36,7 +36,7 @@ def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
         if all(table.knows(plan.options) for plan in plans):
             plans += filter(None, [best_uniform(table.model)])
         is_known = all(table.knows(plan.options) for plan in plans)
-        best = min(best, *[table.price(plan.options) for plan in plans], key=_total_s)
+        best = min([best, *(table.price(plan.options) for plan in plans)], key=_total_s)
         if bound_s >= min(best.total_s / (1.0 + CLOSE), enough_s):
             break
         if is_known and not (is_narrow and table.widen()):

@@ -4,6 +4,8 @@ Memory gets a price, the dual of the budget: the one at which the best choices o
 budget cost the same, until none are cheaper at it. At each price the choices are exact, so the best
 dual value is a bound. What is found on either side is spliced: the first operators as on one side,
 the others as on the other. A gap that is left goes to the integer program, if that is small.
+
+Graphs that are too wide for exact choices have bounds in their place: the same steps, and a gap.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.search.operators.elimination import cheapest
-from meshwright.search.operators.graph import ChoiceGraph
-from meshwright.search.operators.program import solve_program
+from meshwright.search.choices.descent import descend
+from meshwright.search.choices.elimination import MOST_ENTRIES, cheapest
+from meshwright.search.choices.graph import ChoiceGraph
+from meshwright.search.choices.program import solve_program
 
 MOST_PRICES = 60
 KINK = 1e-12
@@ -38,12 +41,15 @@ class Chosen:
     @property
     def gap(self) -> float:
         """How far it may lie above the best possible, as a fraction."""
-        return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
+        if self.time_s <= self.lower_bound_s:
+            return 0.0
+        return self.time_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else np.inf
 
 
 def cheapest_within(
-    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6, uses_program: bool = True
-) -> Chosen | None:
+    graph: ChoiceGraph, budget_bytes: float, *, tolerance: float = 1e-6, uses_program: bool = True,
+    most_entries: int = MOST_ENTRIES,
+) -> Chosen | None:  # fmt: skip
     """Return the cheapest choices within a budget; None where nothing fits.
 
     Parameters
@@ -52,33 +58,66 @@ def cheapest_within(
         Gap above which the integer program is asked, where it is small enough.
     uses_program
         Whether it may be asked at all.
+    most_entries
+        Entries of a table of elimination, beyond which choices are bounded in place of exact.
     """
-    over, steep = _at(graph, 0.0), _steep_price(graph)
-    if over.num_bytes <= budget_bytes:
-        return over
-    lean = _at(graph, steep)
-    if lean.num_bytes > budget_bytes:
-        return None
-    bound_s, best = over.time_s, lean
-    for _ in range(MOST_PRICES):
-        price = (lean.time_s - over.time_s) / (over.num_bytes - lean.num_bytes)
-        found = _at(graph, price)
-        bound_s = max(bound_s, found.lower_bound_s - price * budget_bytes)
-        is_kink = found.choices in (over.choices, lean.choices) or (
-            found.lower_bound_s >= (over.time_s + price * over.num_bytes) * (1.0 - KINK)
-        )
-        if found.num_bytes <= budget_bytes:
-            best = min(best, found, key=_time_s)
-            lean = lean if is_kink else found
-        else:
-            over = over if is_kink else found
-        best = min(best, *_splices(graph, over, lean, budget_bytes), key=_time_s)
-        if is_kink:
-            break
-    found = Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
-    if not uses_program or found.gap <= tolerance or num_variables(graph) > MOST_VARIABLES:
+    dual = _Dual(graph, budget_bytes, most_entries)
+    found = dual.solve()
+    if not uses_program or num_variables(graph) > MOST_VARIABLES:
         return found
-    return _proven(graph, budget_bytes, found)
+    if found is None:
+        return None if dual.is_exact else _from_program(graph, budget_bytes)
+    return found if found.gap <= tolerance else _proven(graph, budget_bytes, found)
+
+
+@dataclass
+class _Dual:
+    """The price of memory at which the budget is kept."""
+
+    graph: ChoiceGraph
+    budget_bytes: float
+    most_entries: int
+    is_exact: bool = True
+    """Whether all choices so far were exact: where they were not, some may fit that were missed."""
+
+    def solve(self) -> Chosen | None:
+        """Return the best choices that were found on the way to that price."""
+        over = self.at(0.0)
+        if over.num_bytes <= self.budget_bytes:
+            return replace(over, lower_bound_s=min(over.lower_bound_s, over.time_s))
+        lean = self.at(_steep_price(self.graph))
+        if lean.num_bytes > self.budget_bytes:
+            return None
+        return self._between(over, lean)
+
+    def _between(self, over: Chosen, lean: Chosen) -> Chosen:
+        """Return the best choices between fast ones that do not fit and lean ones that do."""
+        bound_s, best = over.lower_bound_s, lean
+        for _ in range(MOST_PRICES):
+            price = max((lean.time_s - over.time_s) / (over.num_bytes - lean.num_bytes), 0.0)
+            found = self.at(price)
+            bound_s = max(bound_s, found.lower_bound_s - price * self.budget_bytes)
+            is_kink = found.choices in (over.choices, lean.choices) or (
+                found.lower_bound_s >= (over.time_s + price * over.num_bytes) * (1.0 - KINK)
+            )
+            if found.num_bytes <= self.budget_bytes:
+                best = min(best, found, key=_time_s)
+                lean = lean if is_kink else found
+            else:
+                over = over if is_kink else found
+            splices = _splices(self.graph, over, lean, self.budget_bytes)
+            best = min(best, *splices, key=_time_s)
+            if is_kink:
+                break
+        return Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
+
+    def at(self, s_per_byte: float) -> Chosen:
+        """Return the cheapest choices at a price of memory; the bound is what they cost at it."""
+        best = cheapest(self.graph, s_per_byte, most_entries=self.most_entries)
+        self.is_exact &= best.is_exact
+        choices = best.choices if best.is_exact else descend(self.graph, best.choices, s_per_byte)
+        time_s, num_bytes = self.graph.time_s(choices), self.graph.num_bytes(choices)
+        return Chosen(choices, time_s, num_bytes, best.value_s)
 
 
 def num_variables(graph: ChoiceGraph) -> int:
@@ -96,16 +135,17 @@ def _proven(graph: ChoiceGraph, budget_bytes: float, found: Chosen) -> Chosen:
     return replace(found, lower_bound_s=min(bound_s, found.time_s))
 
 
+def _from_program(graph: ChoiceGraph, budget_bytes: float) -> Chosen | None:
+    """Return what the integer program finds alone."""
+    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
+    if solved.choices is None:
+        return None
+    held = graph.num_bytes(solved.choices)
+    return Chosen(solved.choices, solved.time_s, held, min(solved.lower_bound_s, solved.time_s))
+
+
 def _time_s(chosen: Chosen) -> float:
     return chosen.time_s
-
-
-def _at(graph: ChoiceGraph, s_per_byte: float) -> Chosen:
-    """Return the cheapest choices at a price of memory; the bound is what they cost at it."""
-    best = cheapest(graph, s_per_byte)
-    return Chosen(
-        best.choices, graph.time_s(best.choices), graph.num_bytes(best.choices), best.value_s
-    )
 
 
 def _steep_price(graph: ChoiceGraph) -> float:

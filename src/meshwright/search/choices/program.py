@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.search.operators.graph import ChoiceGraph
+from meshwright.search.choices.graph import ChoiceGraph
 
 GAP = 1e-9
 

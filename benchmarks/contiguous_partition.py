@@ -1,0 +1,69 @@
+"""How long cuts of long rows of layers take, on one core.
+
+Run: python benchmarks/contiguous_partition.py [--small]
+
+Random sizes in bytes; rooms hold 1.1 times the mean stage. The sums over the row are part of each
+time. CPU milliseconds of one process, the least of five runs; imports are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from meshwright.onchip.contiguous.balanced import balanced_stops
+from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
+from meshwright.onchip.contiguous.greedy import greedy_stops
+from meshwright.onchip.contiguous.loads import LayerLoads
+from meshwright.onchip.contiguous.rooms import Rooms
+
+CASES = ((10_000, 512), (10_000, 64), (2_000, 64), (126, 19))
+SMALL = ((200, 8),)
+RUNS = 5
+
+
+def least_ms(work: Callable[[], object]) -> float:
+    """Return the least CPU time of a few runs [ms]."""
+    times = []
+    for _ in range(RUNS):
+        start = time.process_time()
+        work()
+        times.append(time.process_time() - start)
+    return 1e3 * min(times)
+
+
+def measure(num_layers: int, num_stages: int, *, transients: bool) -> tuple[float, float, float]:
+    """Return the times of the greedy, the balanced and the time-bound cut of one row [ms]."""
+    rng = np.random.default_rng(num_layers + num_stages)
+    sizes = rng.integers(1, 10**9, num_layers).astype(float)
+    largest = rng.integers(1, 10**6, num_layers) if transients else np.zeros(num_layers)
+    rooms = Rooms((1.1 * sizes.sum() / num_stages + 1e9,))
+    times = [StageTimes(sizes * 1e-12, np.zeros(num_layers), largest * 1e-12)]
+
+    def row() -> LayerLoads:
+        return LayerLoads(sizes, largest.astype(float), np.zeros(num_layers))
+
+    return (
+        least_ms(lambda: greedy_stops(row(), rooms)),
+        least_ms(lambda: balanced_stops(row(), rooms, num_stages)),
+        least_ms(lambda: bottleneck_cuts(row(), rooms, times, num_stages)),
+    )
+
+
+def main() -> None:
+    """Print a line for each case."""
+    print(f"{'layers':>8} {'stages':>7} {'transients':>11} {'greedy ms':>10} {'balance ms':>11}"
+          f" {'time ms':>9}")  # fmt: skip
+    for num_layers, num_stages in SMALL if "--small" in sys.argv else CASES:
+        for transients in (False, True):
+            greedy, balance, bound = measure(num_layers, num_stages, transients=transients)
+            kind = "random" if transients else "none"
+            print(f"{num_layers:>8} {num_stages:>7} {kind:>11} {greedy:>10.2f} {balance:>11.2f}"
+                  f" {bound:>9.1f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

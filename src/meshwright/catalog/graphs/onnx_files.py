@@ -1,0 +1,218 @@
+"""Graphs from ONNX files, whose shapes must be fixed; no weight is read.
+
+Needs the extra ``onnx``; the package is imported when a function of this file runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.catalog.graphs.onnx_operations import RULES, OnnxCall
+from meshwright.catalog.graphs.read import checked
+from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
+from meshwright.catalog.graphs.tracing.values import Value
+from meshwright.spec.graph import GraphSpec
+
+_MOST_NUMBERS = 64
+"""A constant of so many whole numbers may state axes or a shape."""
+
+
+def import_onnx(
+    model: str | Path | Any,
+    *,
+    name: str = "",
+    repeats: int = 1,
+    dims: Mapping[str, Sequence[str]] | None = None,
+    tiled: str | None = None,
+) -> GraphSpec:
+    """Return the graph of an ONNX file, or of a loaded ``ModelProto``.
+
+    Parameters
+    ----------
+    repeats
+        How often the whole repeats.
+    dims
+        Names of the dims of inputs, by the names of the inputs.
+    tiled
+        The dim that passes through a chip in tiles; otherwise the one that most kernels write.
+
+    Raises
+    ------
+    UnsupportedError
+        Without the package, or where the file has operators that are not known: all of them.
+    SpecError
+        Where the file is none, or a shape in it is not fixed.
+    """
+    onnx = _onnx()
+    origin = str(model) if isinstance(model, str | Path) else (name or "onnx")
+    try:
+        loaded = model
+        if isinstance(model, str | Path):
+            loaded = onnx.load(str(model), load_external_data=False)
+        inferred = onnx.shape_inference.infer_shapes(loaded, data_prop=True)
+    except Exception as error:
+        message = f"cannot be read: {str(error).strip().splitlines()[0]}"
+        raise SpecError(Fault("", message), origin=origin) from error
+    graph = inferred.graph
+    reader = _FileReader(graph, dict(dims or {}), origin)
+    reader.read()
+    about = f"Imported from ONNX, package {onnx.__version__}."
+    name = name or str(graph.name) or "onnx"
+    try:
+        spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
+    except UnevenError as error:
+        raise SpecError(Fault("", str(error)), origin=origin) from error
+    return checked(spec)
+
+
+class _FileReader:
+    """Reads the nodes of one file that its outputs depend on, in order."""
+
+    def __init__(self, graph: Any, dims: dict[str, Sequence[str]], origin: str) -> None:
+        self.graph, self.dims, self.origin = graph, dims, origin
+        self.types = {
+            info.name: info.type.tensor_type
+            for info in (*graph.input, *graph.value_info, *graph.output)
+        }
+        self.held = {tensor.name: tensor for tensor in graph.initializer}
+        for node in graph.node:
+            if node.op_type == "Constant" and node.attribute[0].name == "value":
+                self.held[node.output[0]] = node.attribute[0].t
+        self.known: dict[str, Value] = {}
+        self.outputs: list[Value] = []
+        self.to = GraphBuilder(self._graph_word())
+
+    def read(self) -> None:
+        """Read inputs, then all nodes that are needed."""
+        nodes = self._needed()
+        self._refuse_unknown(nodes)
+        inputs = [entry.name for entry in self.graph.input if entry.name not in self.held]
+        self._check_dims(inputs)
+        for name in inputs:
+            kind = self.types[name].elem_type
+            self.known[name] = self.to.input(
+                name,
+                self._shape(name),
+                self._word(kind),
+                self.dims.get(name),
+                is_constant=not self._is_real(kind),
+            )
+        for node in nodes:
+            self._node(node)
+        found = (self.known.get(entry.name) for entry in self.graph.output)
+        self.outputs = [value for value in found if value is not None]
+
+    def _node(self, node: Any) -> None:
+        """Make the kernels of a node."""
+        helper = _onnx().helper
+        rule, data_inputs = RULES[node.op_type]
+        outputs = [name for name in node.output if name and (name in self.types)]
+        call = OnnxCall(
+            node.name or node.output[0],
+            [self._value(name) if n < data_inputs else None for n, name in enumerate(node.input)],
+            [self._numbers(name) for name in node.input],
+            {entry.name: helper.get_attribute_value(entry) for entry in node.attribute},
+            [self._shape(name) for name in outputs],
+            self._word(self.types[outputs[0]].elem_type),
+        )
+        try:
+            made = rule(self.to, call)
+        except UnevenError as error:
+            message = f"{node.op_type}: {error}"
+            raise SpecError(Fault(call.name, message), origin=self.origin) from error
+        self.known |= dict(zip(outputs, made, strict=False))
+
+    def _value(self, name: str) -> Value | None:
+        """Return a tensor that was made, or a weight; None for one number or nothing."""
+        if not name or name in self.known:
+            return self.known.get(name)
+        tensor = self.held.get(name)
+        if tensor is None or list(tensor.dims) in ([], [1]):
+            return None
+        shape, word = list(tensor.dims), self._word(tensor.data_type)
+        self.known[name] = self.to.weight(name, shape, word)
+        return self.known[name]
+
+    def _numbers(self, name: str) -> list[int] | None:
+        """Return the whole numbers of a small constant."""
+        numpy_helper = _onnx().numpy_helper
+        tensor = self.held.get(name)
+        if tensor is None or sum(tensor.dims) > _MOST_NUMBERS or len(tensor.dims) > 1:
+            return None
+        array = numpy_helper.to_array(tensor)
+        return [int(number) for number in array.reshape(-1)] if array.dtype.kind == "i" else None
+
+    def _needed(self) -> list[Any]:
+        """Return the nodes that outputs depend on; those that only make shapes are none."""
+        makers = {output: node for node in self.graph.node for output in node.output}
+        waiting = [entry.name for entry in self.graph.output]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            node = makers.get(name)
+            if name in seen or node is None or node.op_type == "Constant":
+                continue
+            seen |= set(node.output)
+            data_inputs = RULES[node.op_type][1] if node.op_type in RULES else len(node.input)
+            waiting += list(node.input)[:data_inputs]
+        return [node for node in self.graph.node if seen & set(node.output)]
+
+    def _refuse_unknown(self, nodes: Sequence[Any]) -> None:
+        unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
+        if unknown:
+            missing = ", ".join(map(repr, unknown))
+            message = f"{self.origin}: no kernel is known for {missing}; known operators: "
+            faults = [Fault(at, f"operator {operator!r}") for operator, at in unknown.items()]
+            raise UnsupportedError(message + ", ".join(sorted(RULES)), faults)
+
+    def _check_dims(self, inputs: Sequence[str]) -> None:
+        faults = [
+            Fault(f"dims.{name}", "there is no such input", f"inputs: {', '.join(inputs)}")
+            if name not in inputs
+            else Fault(f"dims.{name}", f"{len(given)} names for {len(self._shape(name))} dims")
+            for name, given in self.dims.items()
+            if name not in inputs or len(given) != len(self._shape(name))
+        ]
+        if faults:
+            raise SpecError(faults, origin=self.origin)
+
+    def _shape(self, name: str) -> list[int]:
+        """Return the shape of a tensor, which must be known."""
+        kind = self.types.get(name)
+        dims = kind.shape.dim if kind is not None else []
+        if kind is None or not kind.HasField("shape") or any(dim.dim_value < 1 for dim in dims):
+            shown = [dim.dim_param or dim.dim_value or "?" for dim in dims]
+            fix = "export with fixed shapes, all of them above 0"
+            raise SpecError(Fault(name, f"its shape is {shown}", fix), origin=self.origin)
+        return [int(dim.dim_value) for dim in dims]
+
+    def _graph_word(self) -> float:
+        """Return the word of the first weight or input that is no whole number."""
+        kinds = [tensor.data_type for tensor in self.graph.initializer]
+        kinds += [self.types[entry.name].elem_type for entry in self.graph.input]
+        words = [self._word(kind) for kind in kinds if self._is_real(kind)]
+        return words[0] if words else 2.0
+
+    @staticmethod
+    def _is_real(kind: int) -> bool:
+        """Tell whether an element is no whole number and no truth value."""
+        return _onnx().helper.tensor_dtype_to_np_dtype(kind).kind not in "iub"
+
+    @staticmethod
+    def _word(kind: int) -> float:
+        """Return the bytes of an element."""
+        return float(_onnx().helper.tensor_dtype_to_np_dtype(kind).itemsize)
+
+
+def _onnx() -> Any:
+    """Return the package, or say how to get it."""
+    try:
+        import onnx
+        import onnx.shape_inference
+    except ImportError:
+        message = "the package onnx is not installed; pip install 'meshwright[onnx]'"
+        raise UnsupportedError(message) from None
+    return onnx

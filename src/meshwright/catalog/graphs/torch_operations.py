@@ -1,0 +1,196 @@
+"""What operators of PyTorch (ATen) are as kernels. One that is not here is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+
+from meshwright.catalog.graphs.torch_call import Call, Made, Rule, named
+from meshwright.catalog.graphs.torch_moves import MOVES
+from meshwright.catalog.graphs.tracing import operations as make
+from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
+from meshwright.catalog.graphs.tracing.values import Value
+
+
+def _elementwise(to: GraphBuilder, call: Call) -> Value:
+    return make.elementwise(to, call.name, call.values, word_bytes=call.word_bytes)
+
+
+def _add(to: GraphBuilder, call: Call) -> Value:
+    is_sum = call["alpha"] in (None, 1)
+    return make.elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=call.word_bytes)
+
+
+def _dropout(to: GraphBuilder, call: Call) -> Value:
+    return _elementwise(to, call) if call["train"] else call.values[0]
+
+
+def _linear(to: GraphBuilder, call: Call) -> Value:
+    return make.linear(to, call.name, call["input"], call["weight"], call["bias"])
+
+
+def _matmul(to: GraphBuilder, call: Call) -> Value:
+    return make.matmul(to, call.name, *call.values)
+
+
+def _addmm(to: GraphBuilder, call: Call) -> Value:
+    left, right = (call["mat1"], call["mat2"]) if call["mat1"] else (call["batch1"], call["batch2"])
+    return make.matmul(to, call.name, left, right, call["self"])
+
+
+def _einsum(to: GraphBuilder, call: Call) -> Value:
+    return make.einsum(to, call.name, call["equation"], call["tensors"])
+
+
+def _attention(to: GraphBuilder, call: Call) -> Value:
+    return make.attention(
+        to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
+    )
+
+
+def _softmax(to: GraphBuilder, call: Call) -> Value:
+    return make.along(to, call.name, call["self"], [call["dim"]], word_bytes=call.word_bytes)
+
+
+def _norm(to: GraphBuilder, call: Call) -> Value:
+    rank = len(call["normalized_shape"])
+    held = [value for value in (call["weight"], call["bias"]) if value is not None]
+    return make.along(to, call.name, call["input"], range(-rank, 0), held=held)
+
+
+def _group_norm(to: GraphBuilder, call: Call) -> Value:
+    value, groups = call["input"], call["num_groups"]
+    batch, channels, *space = value.shape
+    seen = value.reshaped([batch, groups, channels // groups, *space])
+    if seen is None:
+        raise UnevenError(f"{groups} groups of {channels} channels")
+    keys = ["batch", "group", "in", *range(len(space))]
+    operands = [(seen, keys)]
+    held = (weight for weight in (call["weight"], call["bias"]) if weight is not None)
+    operands += [(w.reshaped([groups, channels // groups]), ["group", "in"]) for w in held]
+    out = to.emit(call.name, "vector", operands, keys, whole=keys[2:])
+    return make.reshaped(to, call.name, out, list(value.shape))
+
+
+def _batch_norm(to: GraphBuilder, call: Call) -> Value:
+    """Return a norm over all but the channels; in inference a function of each element."""
+    keys = list(range(len(call["input"].axes)))
+    operands = [(value, keys if len(value.axes) > 1 else [1]) for value in call.values]
+    whole = [key for key in keys if key != 1] if call["training"] else []
+    return to.emit(call.name, "vector", operands, keys, whole=whole)
+
+
+def _reduce(needs_whole: bool) -> Rule:
+    """Return the rule of a reduction; the larger of two tensors is none."""
+
+    def rule(to: GraphBuilder, call: Call) -> Made:
+        if call["other"] is not None:
+            return _elementwise(to, call)
+        value = call["self"]
+        dims = call["dim"]
+        over = list(range(len(value.axes))) if dims in (None, []) else dims
+        over = [over] if isinstance(over, int) else over
+        made = [
+            make.along(
+                to, call.name, value, over, kept=False, needs_whole=needs_whole,
+                word_bytes=call.word_bytes,
+            )
+            for _ in call.shapes
+        ]  # fmt: skip
+        if call["keepdim"]:
+            made = [make.with_ones(out, over, len(value.axes)) for out in made]
+        return made if len(made) > 1 else made[0]
+
+    return rule
+
+
+def _cumulative(to: GraphBuilder, call: Call) -> Value:
+    dims = call["dim"] if call["dim"] is not None else call["dims"]
+    over = [dims] if isinstance(dims, int) else dims or range(len(call["self"].axes))
+    return make.along(to, call.name, call["self"], over, word_bytes=call.word_bytes)
+
+
+def _sort(to: GraphBuilder, call: Call) -> Made:
+    """Return sorted values and their places; of the largest only the first ones are kept."""
+    value = call["self"]
+    axis = value.axis(-1 if call["dim"] is None else call["dim"])
+    made = [make.along(to, f"{call.name}.{n}", value, [axis]) for n in range(len(call.shapes))]
+    return [
+        out
+        if out.shape == tuple(shape)
+        else make.moved(to, f"{out.source}.top", [out], shape, [axis])
+        for out, shape in zip(made, call.shapes, strict=True)
+    ]
+
+
+def _convolution(to: GraphBuilder, call: Call) -> Value:
+    groups = call["groups"] or 1
+    return make.convolution(
+        to, call.name, call["input"], call["weight"], call["bias"], call.shape, groups
+    )
+
+
+def _core_convolution(to: GraphBuilder, call: Call) -> Value:
+    if call["transposed"]:
+        raise UnevenError("transposed convolutions have no kernel here")
+    return _convolution(to, call)
+
+
+def _pooling(to: GraphBuilder, call: Call) -> Value:
+    value, size = call["self"], call["kernel_size"]
+    axes = len(value.axes) - 2
+    if size is None:
+        pairs = zip(value.shape[2:], call.shape[2:], strict=True)
+        size = [ceil(before / after) for before, after in pairs]
+    window = list(size) * (axes if len(size) == 1 else 1)
+    return make.pooling(to, call.name, value, call.shape, window)
+
+
+def _first_of(rule: Rule) -> Rule:
+    """Return the rule of an operator whose further outputs are statistics that nobody reads."""
+
+    def first(to: GraphBuilder, call: Call) -> Made:
+        return [rule(to, call), *[None] * (len(call.shapes) - 1)]
+
+    return first
+
+
+RULES: Mapping[str, Rule] = {
+    **MOVES,
+    **named(
+        _elementwise,
+        "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
+        "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
+        "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
+        "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
+        "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
+        "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
+        "softsign",
+    ),
+    **named(_add, "add"),
+    **named(_dropout, "dropout feature_dropout"),
+    **named(_linear, "linear"),
+    **named(_matmul, "matmul mm bmm mv dot"),
+    **named(_addmm, "addmm baddbmm"),
+    **named(_einsum, "einsum"),
+    **named(_attention, "scaled_dot_product_attention"),
+    **named(_softmax, "softmax log_softmax _softmax _log_softmax"),
+    **named(_norm, "layer_norm rms_norm"),
+    **named(_first_of(_norm), "native_layer_norm _fused_rms_norm"),
+    **named(_group_norm, "group_norm"),
+    **named(_batch_norm, "batch_norm"),
+    **named(_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
+    **named(_reduce(needs_whole=False), "sum mean"),
+    **named(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
+    **named(_cumulative, "cumsum cumprod flip roll"),
+    **named(_sort, "sort topk"),
+    **named(_convolution, "conv1d conv2d conv3d"),
+    **named(_core_convolution, "convolution"),
+    **named(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
+    **named(
+        _pooling,
+        "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
+    ),
+}
+"""By the name of the operator without its overload."""

@@ -1,0 +1,1 @@
+"""From shapes to named dims: what the importers of other frameworks share."""

@@ -1,0 +1,103 @@
+"""``meshwright fuse GRAPH --on CHIP``: kernels fused into partitions that run on one chip."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from meshwright.cli.question import refuse_idle
+from meshwright.cli.reading import (
+    Reading,
+    needed,
+    one_of,
+    output_file,
+    quantity,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from meshwright.plans.fusion import FusionQuestion
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the graph, the chip, and what its group shares."""
+    parser.add_argument("graph", help="catalog name, file, hpl-NxB, fft-AxB or a model")
+    parser.add_argument("--on", metavar="CHIP", help="catalog name or YAML file: SN10, H100")
+    parser.add_argument("--tp", metavar="N", help="chips over which kernels are split (1)")
+    parser.add_argument("--pp", metavar="N", help="stages over which repetitions are spread (1)")
+    parser.add_argument("--chips", metavar="N", help="tp x pp, every division of it tried")
+    parser.add_argument("--tile", metavar="N", help="length of a tile (the best power of two)")
+    parser.add_argument("--micro-batch", metavar="N", help="sequences that pass at once (the best)")
+    parser.add_argument("--link", metavar="RATE", help="one direction of a link between chips")
+    parser.add_argument("--tokens", help="length of the sequence of a model (default 2048)")
+    parser.add_argument("--training", action="store_true", help="with the backward pass")
+    parser.add_argument(
+        "--kernel-by-kernel", action="store_true", help="no fusion: one kernel after the other"
+    )
+    parser.add_argument(
+        "--rules", metavar="own|dfmodel", default="own",
+        help="dfmodel: the rules and the chips of that peer",
+    )  # fmt: skip
+    parser.add_argument("--picture", metavar="FILE.svg", help="draw cores over time")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fuse, draw and print."""
+    from meshwright.cli.output import show, write_whole
+    from meshwright.planner.dataflow.fusing import fuse_graph
+    from meshwright.plans.fusion import fusion_to_data
+    from meshwright.report.fusion import fusion_lines, fusion_svg
+
+    reading = Reading()
+    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    chips = None
+    if args.chips is not None:
+        chips = reading.value(whole_number, "--chips", args.chips)
+        refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
+    question = reading.value(_question, args)
+    reading.done()
+    answer = fuse_graph(question, chips=chips)
+    if path is not None:
+        write_whole(path, fusion_svg(answer))
+    show(fusion_lines(answer), fusion_to_data(answer), args.json)
+    return 0
+
+
+def _question(args: argparse.Namespace) -> FusionQuestion:
+    """Return what the options ask.
+
+    Raises
+    ------
+    SpecError
+        Every option that is wrong.
+    """
+    from meshwright.onchip.fusion.rules import RULES
+    from meshwright.planner.dataflow.fusing import target_named
+    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.plans.fusion import FusionQuestion
+
+    reading = Reading()
+    rules = reading.value(one_of, "--rules", args.rules, RULES)
+    link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
+    given = {"tp": args.tp, "pp": args.pp, "tile": args.tile, "micro-batch": args.micro_batch}
+    numbers = {
+        name: None if text is None else reading.value(whole_number, f"--{name}", text)
+        for name, text in given.items()
+    }
+    tokens = TOKENS
+    if args.tokens is not None:
+        tokens = reading.value(whole_number, "--tokens", args.tokens, kilo=1024)
+    reading.done()
+    graph = reading.value(load_graph, args.graph, tokens=tokens, training=args.training)
+    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
+    reading.done()
+    return FusionQuestion(
+        graph=graph,
+        target=target,
+        tp=numbers["tp"] or 1,
+        pp=numbers["pp"] or 1,
+        tile=numbers["tile"],
+        micro_batch=numbers["micro-batch"],
+        rules=rules,
+        runs_by_kernel=args.kernel_by_kernel,
+    )

@@ -1,0 +1,57 @@
+"""``plan --graph``: the arguments and the answer of a question about any computation."""
+
+from __future__ import annotations
+
+import argparse
+
+from meshwright.cli.reading import Reading, needed, whole_number
+
+GRAPH_ONLY = ("training", "overlap")
+DEGREES = ("tp", "pp", "dp")
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    """Declare the graph, and what a pass through it is."""
+    group = parser.add_argument_group("any computation instead of a model")
+    group.add_argument("--graph", metavar="NAME|FILE", help="dlrm-a, fft-4096x4096, a YAML file")
+    group.add_argument("--training", action="store_true", help="with the backward pass")
+    group.add_argument(
+        "--overlap", action="store_true", help="collectives run beside other computation"
+    )
+
+
+def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
+    """Search and print."""
+    from meshwright.cli.output import show
+    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
+    from meshwright.report.dataflow import plans_lines, plans_record
+
+    numbers = {"seq": TOKENS, "global_batch": 1}
+    for name, kilo in (("seq", 1024), ("global_batch", 1000)):
+        text = getattr(args, name)
+        if text is not None:
+            option = "--" + name.replace("_", "-")
+            numbers[name] = reading.value(whole_number, option, text, kilo=kilo)
+    allowed = {
+        name: reading.value(_several, f"--{name}", getattr(args, name))
+        for name in DEGREES
+        if getattr(args, name) is not None
+    }
+    machine = reading.value(
+        needed, "--on", args.on, lambda name: machine_named(name, args.calibration)
+    )
+    reading.done()
+    graph = load_graph(args.graph, tokens=numbers["seq"], training=args.training)
+    plans = plan_dataflow(
+        graph, machine, num_passes=numbers["global_batch"], optimizer=args.optimizer,
+        hides_network=args.overlap, allowed=allowed,
+    )  # fmt: skip
+    lines = plans_lines(graph, machine, plans, top=top)
+    show(lines, plans_record(graph, machine, plans, top=top), args.json)
+    return 0
+
+
+def _several(option: str, text: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list."""
+    return tuple(whole_number(option, part) for part in text.split(","))

@@ -1,0 +1,39 @@
+"""``meshwright show graph NAME|PATH``: the kernels of a computation, and how they may be split."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which graph."""
+    parser.add_argument(
+        "graph",
+        nargs="?",
+        help="catalog name, file, hpl-NxB, fft-AxB or a model; without one, the names",
+    )
+    parser.add_argument("--tokens", help="length of the sequence of a model (default 2048)")
+    parser.add_argument("--training", action="store_true", help="with the backward pass")
+    parser.add_argument("--yaml", action="store_true", help="print the graph as a file of a graph")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print one graph, or the names of the catalog."""
+    from meshwright.catalog.graphs.read import graph_names
+    from meshwright.catalog.graphs.write import graph_yaml
+    from meshwright.cli.output import show
+    from meshwright.cli.reading import whole_number
+    from meshwright.graph.dataflow.declared import to_spec
+    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.report.graphs import graph_lines, graph_record
+
+    if args.graph is None:
+        show(graph_names(), list(graph_names()), args.json)
+        return 0
+    tokens = TOKENS if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
+    graph = load_graph(args.graph, tokens=tokens, training=args.training)
+    if args.yaml:
+        show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)
+        return 0
+    show(graph_lines(graph), graph_record(graph), args.json)
+    return 0

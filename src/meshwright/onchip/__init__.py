@@ -1,0 +1,1 @@
+"""What fits on the chip: layers in SRAM, fused partitions."""

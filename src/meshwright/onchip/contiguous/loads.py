@@ -1,0 +1,153 @@
+"""What a run of layers puts on the device that holds it, and how far a device reaches.
+
+A run is the half-open range ``first, stop`` of a row of layers. Its load never falls when the run
+grows: all that is proven about the greedy cut rests on that.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+
+
+@dataclass(frozen=True)
+class LayerLoads:
+    """Bytes of each layer of a row; columns with one entry for each layer, at least one.
+
+    The load of a run is the sum of ``resident_bytes``, plus ``in_flight`` times the sum of
+    ``kept_bytes``, plus the largest of ``transient_bytes``. Sums of whole bytes are exact up to
+    2^53.
+    """
+
+    resident_bytes: FloatArray
+    """Weights and their state, key-value cache: they add up [bytes]."""
+    transient_bytes: FloatArray
+    """Activations and buffers of the layer at work: the largest one counts [bytes]."""
+    kept_bytes: FloatArray
+    """Kept for the backward pass by each micro-batch in flight; 0 in inference [bytes]."""
+
+    def __len__(self) -> int:
+        return len(self.resident_bytes)
+
+    @property
+    def least_total_bytes(self) -> float:
+        """What adds up over all layers with one micro-batch in flight [bytes]."""
+        return float(self.sums_bytes(1)[-1])
+
+    def reversed(self) -> LayerLoads:
+        """Return the row from its last layer to its first."""
+        columns = (self.resident_bytes, self.transient_bytes, self.kept_bytes)
+        return LayerLoads(*(column[::-1] for column in columns))
+
+    def sums_bytes(self, in_flight: Any) -> FloatArray:
+        """Return what adds up over the first 0, 1, ... n layers [bytes]."""
+        resident, kept = self._sums
+        sums: FloatArray = resident + in_flight * kept
+        return sums
+
+    def load_bytes(self, first: Any, stop: Any, in_flight: Any = 1) -> Any:
+        """Return the load of a run, or of a column of runs; nothing where it is empty [bytes]."""
+        resident, kept = self._sums
+        added = resident[stop] - resident[first] + in_flight * (kept[stop] - kept[first])
+        return added + self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
+
+    def fits(self, first: Any, stop: Any, limit_bytes: float, in_flight: int = 1) -> Any:
+        """Return whether the load of a run, or of each of a column of runs, is within a limit.
+
+        It is rounded as in ``stops_within``, so that both agree on sums of fractions too.
+        """
+        sums = self.sums_bytes(in_flight)
+        largest = self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
+        return sums[stop] <= sums[first] + (limit_bytes - largest)
+
+    def stops_within(self, limits_bytes: Sequence[float], in_flight: Sequence[int]) -> list[int]:
+        """Return where each of a row of stages stops that takes the longest run within its limit.
+
+        A stage whose limit not even one layer keeps is empty. One look-up for each stage where
+        all transients are equal, else a bisection with a table of range maxima: O(k log n).
+        """
+        stops, stop, end = [], 0, len(self)
+        transients, is_even = self._transients, self._is_even
+        sums, summed_for = self._listed_sums(1), 1
+        for limit, count in zip(limits_bytes, in_flight, strict=True):
+            if stop < end:
+                if count != summed_for:
+                    sums, summed_for = self._listed_sums(count), count
+                within = bisect_right(sums, sums[stop] + (limit - transients[stop]), stop) - 1
+                if within > stop:
+                    stop = within if is_even else self._fitting(sums, stop, within, limit)
+            stops.append(stop)
+        return stops
+
+    def _fitting(self, sums: list[float], first: int, above: int, limit: float) -> int:
+        """Return the largest stop up to ``above`` of a run from ``first`` within a limit."""
+        fitting, stop, maxima = first, above, self._listed_maxima
+        while fitting < above:
+            power = (stop - first).bit_length() - 1
+            largest = max(maxima[power][first], maxima[power][stop - (1 << power)])
+            if sums[stop] <= sums[first] + (limit - largest):
+                fitting = stop
+            else:
+                above = stop - 1
+            stop = (fitting + above + 1) // 2
+        return fitting
+
+    def _largest_transient_bytes(self, first: Any, stop: Any) -> Any:
+        """Return the largest transient of each run; 0 where it is empty [bytes]."""
+        if self._is_even:
+            return np.where(stop > first, self._transients[0], 0.0)
+        width = np.maximum(stop - first, 1)
+        power = np.frexp(width)[1] - 1
+        last = np.maximum(stop - (1 << power), 0)
+        table, at = self._maxima, np.minimum(first, len(self) - 1)
+        return np.where(stop > first, np.maximum(table[power, at], table[power, last]), 0.0)
+
+    @cached_property
+    def _sums(self) -> tuple[FloatArray, FloatArray]:
+        """Sums of resident and of kept bytes over the first 0, 1, ... n layers."""
+        resident, kept = (
+            np.concatenate(([0.0], np.cumsum(column)))
+            for column in (self.resident_bytes, self.kept_bytes)
+        )
+        return resident, kept
+
+    def _listed_sums(self, in_flight: int) -> list[float]:
+        """Return ``sums_bytes`` as a list, which is faster to bisect."""
+        if in_flight not in self._lists:
+            self._lists[in_flight] = self.sums_bytes(in_flight).tolist()
+        return self._lists[in_flight]
+
+    @cached_property
+    def _lists(self) -> dict[int, list[float]]:
+        return {}
+
+    @cached_property
+    def _transients(self) -> list[float]:
+        return [float(entry) for entry in self.transient_bytes]
+
+    @cached_property
+    def _is_even(self) -> bool:
+        """Whether all transients are equal."""
+        return min(self._transients) == max(self._transients)
+
+    @cached_property
+    def _maxima(self) -> FloatArray:
+        """Row k holds the largest of each 2^k transients side by side, then nothing of use."""
+        rows, width = [np.asarray(self.transient_bytes, dtype=float)], 1
+        while 2 * width <= len(self):
+            last, further, entries = rows[-1], np.zeros(len(self)), len(self) - 2 * width + 1
+            further[:entries] = np.maximum(last[:entries], last[width : width + entries])
+            rows.append(further)
+            width *= 2
+        return np.stack(rows)
+
+    @cached_property
+    def _listed_maxima(self) -> list[list[float]]:
+        return [row.tolist() for row in self._maxima]

@@ -1,0 +1,1 @@
+"""Any computation as kernels: where its graph comes from."""

@@ -1,0 +1,1 @@
+"""Prices of ways to split the kernels of a dataflow graph over one group of devices."""

@@ -1,0 +1,64 @@
+"""What one device of a pipeline stage does, for whoever knows better how long its kernels take."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.readings import readings
+from meshwright.search.dataflow.sharding import Sharding
+from meshwright.strategy.dataflow.splits import Layout
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """Some repetitions of a graph on the devices of one stage."""
+
+    graph: DataflowGraph
+    tp: int
+    """Devices over which kernels are split."""
+    sharding: Sharding
+    layers: int
+    """Repetitions on the stage."""
+    num_passes: int
+    """Of a replica in a step."""
+
+    @property
+    def network_s(self) -> dict[str, float]:
+        """Seconds of collectives of each kernel, for one repetition and one pass."""
+        found: dict[str, float] = defaultdict(float)
+        for change in self.sharding.changes:
+            found[change.producer] += change.cost
+        return dict(found)
+
+
+@dataclass(frozen=True)
+class StagePrice:
+    """What one pass through a stage takes, collectives included."""
+
+    time_s: float
+    bound_s: float
+    """No way to split the kernels takes less [s]."""
+
+
+StageTime = Callable[[StageWork], StagePrice | None]
+"""None where the work does not fit."""
+
+
+def sent_bytes(graph: DataflowGraph, tp: int, sharding: Sharding) -> float:
+    """Return what a device hands to the next repetition: its part of each tensor [bytes].
+
+    What is asked for split crosses split; the rest crosses whole.
+    """
+    wanted: dict[int, set[Layout]] = defaultdict(set)
+    sizes: dict[int, float] = {}
+    for read in readings(graph):
+        if read.is_carried:
+            wanted[read.producer].add(sharding.splits[read.consumer].reads[read.place])
+            sizes[read.producer] = max(sizes.get(read.producer, 0.0), read.num_bytes)
+    return sum(
+        sizes[producer] / (tp if all(layout.place is not None for layout in layouts) else 1)
+        for producer, layouts in wanted.items()
+    )

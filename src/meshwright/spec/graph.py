@@ -1,0 +1,109 @@
+"""A computation as kernels with named dims, as a file states it.
+
+In a file a tensor is written with its dims behind it: ``query[tokens, heads, head_dim]``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from meshwright.spec.declaration import Bytes, Count, Declaration, MessageBytes
+from meshwright.spec.provenance import Source
+
+Dims = tuple[str, ...]
+Unit = Literal["matrix", "vector", "none"]
+Phase = Literal["forward", "input_gradient", "weight_gradient"]
+
+_TENSOR = re.compile(
+    r"\s*(?P<name>[^\s\[\]]+)\s*\[(?P<dims>[^\[\]]*)\](?:\s+of\s+(?P<word>[0-9.]+)\s+bytes?)?\s*"
+)
+
+
+@dataclass(frozen=True)
+class NamedTensor:
+    """A tensor by its name and the names of its dims."""
+
+    name: str
+    dims: Dims
+    word_bytes: float | None = None
+    """None for the word of the graph."""
+
+    def __str__(self) -> str:
+        word = "" if self.word_bytes is None else f" of {self.word_bytes:.17g} bytes"
+        return f"{self.name}[{', '.join(self.dims)}]{word}"
+
+
+def read_tensor(text: Any) -> NamedTensor:
+    """Return the tensor that a text names.
+
+    Raises
+    ------
+    ValueError
+        Where the text is not of the form ``NAME[DIM, DIM]``, with ``of 4 bytes`` at will.
+    """
+    if isinstance(text, NamedTensor):
+        return text
+    found = _TENSOR.fullmatch(text) if isinstance(text, str) else None
+    if found is None or (found["word"] and not _is_above_zero(found["word"])):
+        raise ValueError(f"expected NAME[DIM, DIM] or NAME[DIM] of 4 bytes, found {text!r}")
+    dims = tuple(dim.strip() for dim in found["dims"].split(",")) if found["dims"].strip() else ()
+    if not all(dims):
+        raise ValueError(f"a dim is empty in {text!r}")
+    return NamedTensor(found["name"], dims, float(found["word"]) if found["word"] else None)
+
+
+def _is_above_zero(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
+
+
+TensorText = Annotated[NamedTensor, BeforeValidator(read_tensor)]
+
+
+class MessageSpec(Declaration):
+    """Bytes that a kernel sends in addition to what its split asks for."""
+
+    kind: Literal["send", "broadcast"]
+    size_bytes: MessageBytes
+
+
+class KernelSpec(Declaration):
+    """One operation over named dims; see ``graph.dataflow.kernel.Kernel``."""
+
+    unit: Unit
+    reads: tuple[TensorText, ...] = ()
+    weights: tuple[TensorText, ...] = ()
+    writes: Dims
+    whole: Dims = ()
+    """Dims that no split may cut."""
+    flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
+    """None: 2 for a product, which multiplies and adds; 1 for all else."""
+    word_bytes: Bytes | None = None
+    phase: Phase = "forward"
+    is_sum: bool = False
+    messages: tuple[MessageSpec, ...] = ()
+
+
+class GraphSpec(Declaration):
+    """Kernels, the sizes of their dims, what comes in and what goes out."""
+
+    name: str
+    about: str = ""
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    tiled: str
+    """The dim that passes through a chip in tiles."""
+    word_bytes: Bytes = 2.0
+    repeats: Count = 1
+    dims: Mapping[str, Count]
+    inputs: Mapping[str, Dims] = Field(default_factory=dict)
+    constants: Dims = ()
+    """Inputs that have no gradient."""
+    outputs: Dims
+    kernels: Mapping[str, KernelSpec]

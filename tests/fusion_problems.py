@@ -1,0 +1,222 @@
+"""Small random fusion problems, and a price that is worked out set by set, without any columns."""
+
+from dataclasses import dataclass
+from itertools import combinations, product
+
+import numpy as np
+
+from meshwright.graph.dataflow.kernel import Unit
+from meshwright.onchip.fusion.cores import core_choices
+from meshwright.onchip.fusion.machine import CoreGrid
+from meshwright.onchip.fusion.problem import FusionProblem
+from meshwright.onchip.fusion.rules import DFMODEL, OWN, Rules
+from meshwright.onchip.fusion.shapes import TileShape
+from meshwright.onchip.fusion.tensors import Tensors
+
+GRID = CoreGrid(
+    num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,
+    dram_bytes=1e4, dram_bytes_per_s=3.0,
+)  # fmt: skip
+
+
+def random_problem(
+    seed: int, num_kernels: int, rules: Rules = DFMODEL, *, num_phases: int = 1
+) -> FusionProblem:
+    """Return a problem in which all limits bind now and then."""
+    chance = np.random.default_rng(seed)
+    n = num_kernels
+    reads = np.tril(chance.random((n, n)) < 0.35, -1)
+    phase = np.sort(chance.integers(0, num_phases, n))
+    shapes = [
+        TileShape(
+            int(chance.integers(1, 12)), int(chance.integers(1, 6)), int(chance.integers(1, 8)),
+            Unit.MATRIX if chance.random() < 0.5 else Unit.VECTOR,
+        )
+        for _ in range(n)
+    ]  # fmt: skip
+    held = chance.integers(0, 40, n) * (chance.random(n) < 0.6)
+    if seed % 5 == 0:
+        held[chance.integers(n)] = 150
+    sizes = chance.choice(["any", "one"], p=[0.8, 0.2])
+    return FusionProblem(
+        names=tuple(f"k{k}" for k in range(n)),
+        reads=reads,
+        phase=phase,
+        choices=tuple(core_choices(shape, GRID) for shape in shapes),
+        held_bytes=held.astype(float),
+        setup_bytes=held.astype(float),
+        looked_up_bytes=chance.integers(0, 40, n) * (chance.random(n) < 0.2) * 1.0,
+        network_s=chance.integers(0, 30, n) * (chance.random(n) < 0.3) * 1.0,
+        tensors=_tensors(chance, reads, rules),
+        grid=GRID,
+        num_tiles=4,
+        room_bytes=float(chance.integers(60, 600)),
+        micro_batches=() if sizes == "any" else (2,),
+        rules=rules,
+    )
+
+
+def _tensors(chance: np.random.Generator, reads: np.ndarray, rules: Rules) -> Tensors:
+    """Return a tensor for each read, or for each writer; now and then one that goes outside."""
+    n = len(reads)
+    ends = []
+    for writer in range(n):
+        readers = np.flatnonzero(reads[:, writer]).tolist()
+        if rules is OWN and chance.random() < 0.3:
+            readers.append(n)
+        if readers:
+            ends += [(writer, readers)] if rules is OWN else [(writer, [r]) for r in readers]
+    most = max((len(readers) for _, readers in ends), default=1)
+    padded = [[*readers, *[readers[0]] * (most - len(readers))] for _, readers in ends]
+    tile = chance.integers(1, 12, len(ends)).astype(float)
+    depth = np.array(
+        [[max(r - w + 1, 2) for r in row] for (w, _), row in zip(ends, padded, strict=True)]
+    )
+    depth = depth.reshape(len(ends), most)
+    return Tensors(
+        writer=np.array([writer for writer, _ in ends], np.int64),
+        readers=np.array(padded, np.int64).reshape(len(ends), most),
+        sequence_bytes=4.0 * tile,
+        inside_bytes=depth * tile[:, None],
+        written_bytes=2.0 * tile,
+        read_bytes=np.repeat(2.0 * tile[:, None], most, axis=1),
+    )
+
+
+@dataclass(frozen=True)
+class SetPrice:
+    """The price of one set, worked out by hand."""
+
+    fits: bool
+    busy_s: float
+    fill_s: float
+    crossing_bytes: float
+    inside: frozenset[int]
+
+
+def price_by_hand(problem: FusionProblem, members: frozenset[int]) -> SetPrice:
+    """Return the price of a set, every division of the cores tried."""
+    sram = moved = crossing = 0.0
+    read_bytes = 0.0
+    inside = set()
+    t = problem.tensors
+    for number, writer in enumerate(t.writer.tolist()):
+        readers = t.readers[number].tolist()
+        here = [slot for slot, reader in enumerate(readers) if reader in members]
+        size = float(t.sequence_bytes[number])
+        if writer in members:
+            sram += max((float(t.inside_bytes[number, slot]) for slot in here), default=0.0)
+            if len(here) < len(readers):
+                sram += float(t.written_bytes[number])
+                moved, crossing = moved + size, crossing + size
+            else:
+                inside.add(number)
+        elif here:
+            sram += max(float(t.read_bytes[number, slot]) for slot in here)
+            read_bytes += size
+    held = float(sum(problem.held_bytes[k] for k in members))
+    parts = 1
+    if len(members) == 1:
+        while held / parts + sram > problem.grid.sram_bytes and parts < 1000:
+            parts += 1
+    moved += sum(float(problem.looked_up_bytes[k]) for k in members)
+    moved += read_bytes * (parts if problem.rules.rereads else 1)
+    fits = sram + np.ceil(held / parts) <= problem.grid.sram_bytes
+    cycles = least_cycles_by_hand(problem, members)
+    tiles = problem.num_tiles
+    busy = max(
+        tiles * cycles / problem.grid.frequency_hz,
+        moved / problem.grid.dram_bytes_per_s,
+        float(sum(problem.network_s[k] for k in members)),
+    )
+    row = _row(problem, members) if problem.rules.counts_fill else 1
+    return SetPrice(
+        bool(fits and np.isfinite(cycles)), busy, (row - 1) * busy / tiles,
+        crossing + read_bytes, frozenset(inside),
+    )  # fmt: skip
+
+
+def least_cycles_by_hand(problem: FusionProblem, members: frozenset[int]) -> float:
+    """Return the cycles of the best division of the cores, by trying all."""
+    choices = [list(zip(*problem.choices[k], strict=True)) for k in sorted(members)]
+    return min(
+        (
+            max(cycles for _, cycles in chosen)
+            for chosen in product(*choices)
+            if sum(cores for cores, _ in chosen) <= problem.grid.num_cores
+        ),
+        default=np.inf,
+    )
+
+
+def _row(problem: FusionProblem, members: frozenset[int]) -> int:
+    longest: dict[int, int] = {}
+    for k in sorted(members):
+        before = [longest[j] for j in longest if problem.reads[k, j]]
+        longest[k] = 1 + max(before, default=0)
+    return max(longest.values())
+
+
+def chains(problem: FusionProblem) -> list[list[frozenset[int]]]:
+    """Return every way to cut a problem into partitions that run one after the other."""
+
+    def after(done: frozenset[int]) -> list[list[frozenset[int]]]:
+        left = [k for k in range(problem.num_kernels) if k not in done]
+        if not left:
+            return [[]]
+        found = []
+        for size in range(1, len(left) + 1):
+            for chosen in combinations(left, size):
+                part = frozenset(chosen)
+                now = done | part
+                is_closed = all(
+                    j in now for k in part for j in np.flatnonzero(problem.needs[k]).tolist()
+                )
+                if is_closed and len({int(problem.phase[k]) for k in part}) == 1:
+                    found += [[part, *rest] for rest in after(now)]
+        return found
+
+    return after(frozenset())
+
+
+def best_by_hand(problem: FusionProblem) -> float:
+    """Return the seconds of the best chain; infinite where none fits."""
+    prices: dict[frozenset[int], SetPrice] = {}
+    best = np.inf
+    for chain in chains(problem):
+        for part in chain:
+            if part not in prices:
+                prices[part] = price_by_hand(problem, part)
+        if all(prices[part].fits for part in chain):
+            best = min(best, _chain_s(problem, chain, [prices[part] for part in chain]))
+    return best
+
+
+def _chain_s(problem, chain, prices):
+    if problem.rules.frees_tensors:
+        held = _peak_bytes(problem, chain, prices)
+    else:
+        held = sum(price.crossing_bytes for price in prices)
+    best = np.inf
+    room = int(problem.room_bytes // max(held, 1.0))
+    for low, high in problem.tried_micro_batches:
+        size = min(room, high)
+        if size >= low:
+            fill = sum(price.fill_s for price in prices) / high
+            seconds = sum(price.busy_s for price in prices) + fill + problem.total_setup_s / size
+            best = min(best, max(seconds, problem.send_s))
+    return best
+
+
+def _peak_bytes(problem, chain, prices):
+    """Return the most bytes that are written and not yet read by all, over the partitions."""
+    t, peak, done = problem.tensors, 0.0, set()
+    for part, price in zip(chain, prices, strict=True):
+        now = done | part
+        alive = 0.0
+        for number, writer in enumerate(t.writer.tolist()):
+            is_read = all(reader in done for reader in t.readers[number].tolist())
+            if writer in now and not is_read and number not in price.inside:
+                alive += float(t.sequence_bytes[number])
+        peak, done = max(peak, alive), now
+    return peak

@@ -1,0 +1,41 @@
+"""The shortest path over ideals against every chain of partitions, priced set by set."""
+
+import numpy as np
+import pytest
+from fusion_problems import best_by_hand, random_problem
+from sampled import sampled
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.onchip.fusion.fusion import fuse
+from meshwright.onchip.fusion.rules import DFMODEL, OWN
+
+CASES = [(seed, 3 + seed % 4, rules) for seed in range(200) for rules in ("dfmodel", "own")]
+
+
+@pytest.mark.parametrize("case", sampled(CASES, 60), ids=str)
+def test_best_partitions_are_those_of_brute_force(case):
+    seed, num_kernels, rules = case
+    problem = random_problem(
+        seed, num_kernels, DFMODEL if rules == "dfmodel" else OWN, num_phases=1 + seed % 2
+    )
+    expected = best_by_hand(problem)
+    if not np.isfinite(expected):
+        with pytest.raises(InfeasibleError):
+            fuse(problem)
+        return
+    found = fuse(problem)
+    assert found.time_s == pytest.approx(expected, rel=1e-9)
+    assert found.gap == 0.0
+    assert sum(found.parts_s.values()) == pytest.approx(found.time_s, rel=1e-9)
+
+
+def test_limits_bind_in_some_of_the_cases():
+    problems = [random_problem(seed, 3 + seed % 4) for seed in range(40)]
+    best = [best_by_hand(problem) for problem in problems]
+    fused = [fuse(p) for p, s in zip(problems, best, strict=True) if np.isfinite(s)]
+    assert 0 < sum(not np.isfinite(seconds) for seconds in best) < 20
+    assert {part.limit for fusion in fused for part in fusion.partitions} == {
+        "compute", "dram", "network",
+    }  # fmt: skip
+    assert len({len(fusion.partitions) for fusion in fused}) > 2
+    assert max(part.weight_parts for fusion in fused for part in fusion.partitions) > 1

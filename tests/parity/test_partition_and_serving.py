@@ -1,0 +1,51 @@
+"""One stage, priced as a partition and as a strategy of serving: the same numbers by two routes."""
+
+import pytest
+
+from meshwright import planner
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.planner.partitioning.partition import Cut
+from meshwright.pricing.partition.computed import STRUCTURE
+from meshwright.pricing.serving.figures import serving_figures
+from meshwright.pricing.serving.problem import ServingProblem
+from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
+from meshwright.strategy.strategy import make_strategy
+
+RECORDED = SoftwareStack(cuda_graphs=True)
+WORK = {
+    "decode": lambda batch: Decode(batch_size=batch, context_length=2048, software=RECORDED),
+    "prefill": lambda batch: Prefill(batch_size=batch, prompt_length=512, software=RECORDED),
+    "narrow": lambda batch: Decode(
+        batch_size=batch, context_length=2048, software=RECORDED,
+        precision=Precision(weight="fp8", kv_cache="fp8"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WORK)
+@pytest.mark.parametrize(
+    ("model", "tp", "batch"),
+    [("llama3-8b", 1, 4), ("llama3-70b", 8, 16), ("mixtral-8x7b", 4, 8), ("gemma3-4b", 2, 3)],
+)
+def test_one_stage_is_one_replica(kind, model, tp, batch):
+    system, work = load_system(f"{tp}xH100"), WORK[kind](batch)
+    cut = Cut(level="hbm", tensor_degree=tp, num_groups=1)
+    plan = planner.partition(model, system, work, cut)
+    constants = load_calibration("hopper", "uncalibrated")
+    problem = ServingProblem(load_model(model), system, work, constants)
+    etp = tp if problem.num_experts else 1
+    strategy = make_strategy(tp=tp, etp=etp, micro_batch_size=batch)
+    known = serving_figures(problem, strategy, STRUCTURE, 1)
+    assert plan.rates.latency_s == pytest.approx(known.latency_s, rel=1e-12)
+    assert plan.rates.tokens_per_s == pytest.approx(known.tokens_per_s, rel=1e-12)
+    (stage,) = plan.stages
+    weights = stage.load_parts_bytes["weights"]
+    if not problem.graph.tied:  # a tied table is held once by one stage there, twice in a row
+        assert weights == known.memory_parts_bytes["weights_bytes"]
+    held = stage.reserved_parts_bytes
+    assert held["kv_cache"] == known.memory_parts_bytes["kv_cache_bytes"]
+    assert held["activations"] == known.memory_parts_bytes["working_bytes"]
+    for name, seconds in known.time_parts_s.items():
+        assert plan.rates.time_parts_s[name] == pytest.approx(seconds, rel=1e-9, abs=1e-18)

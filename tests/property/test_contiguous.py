@@ -1,0 +1,111 @@
+"""Laws of contiguous cuts and of groups that go round a row of stages."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.onchip.contiguous.balanced import balanced_stops
+from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
+from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages
+from meshwright.onchip.contiguous.loads import LayerLoads
+from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates, round_s
+from meshwright.onchip.contiguous.rooms import Rooms
+from meshwright.pricing.partition.rates import StageSeconds, rates
+from meshwright.schedule import schedules
+from meshwright.schedule.timeline import StageTimes as PassTimes
+from meshwright.schedule.timeline import build_timeline
+from meshwright.spec.workload import Training
+
+SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
+
+
+def row(sizes, transients=None):
+    column = np.array(sizes, dtype=float)
+    return LayerLoads(column, np.array(transients or [0] * len(sizes), dtype=float), 0 * column)
+
+
+@given(SIZES, st.floats(1, 20), st.integers(2, 1000))
+def test_what_is_scaled_is_cut_alike(sizes, room, factor):
+    rooms = Rooms((room * max(sizes),))
+    larger = Rooms((factor * rooms.capacity_bytes[0],))
+    assert greedy_stops(row(sizes), rooms) == greedy_stops(
+        row([factor * size for size in sizes]), larger
+    )
+
+
+@given(SIZES, st.floats(1, 5), st.floats(1, 3))
+def test_more_room_never_needs_more_stages(sizes, room, more):
+    capacity = room * max(sizes)
+    small, large = (greedy_stops(row(sizes), Rooms((c,))) for c in (capacity, more * capacity))
+    assert small[-1] == large[-1] == len(sizes)
+    assert least_stages(row(sizes), Rooms((capacity,))) <= len(small) >= len(large)
+
+
+@given(SIZES, st.data())
+def test_greedy_is_maximal_whatever_the_transients(sizes, data):
+    transients = data.draw(st.lists(st.integers(0, 10**9), min_size=len(sizes),
+                                    max_size=len(sizes)))  # fmt: skip
+    loads = row(sizes, transients)
+    capacity = float(data.draw(st.integers(2 * 10**9, 10**10)))
+    first = 0
+    for stop in greedy_stops(loads, Rooms((capacity,))):
+        assert loads.load_bytes(first, stop) <= capacity
+        assert stop == len(sizes) or loads.load_bytes(first, stop + 1) > capacity
+        first = stop
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=40), st.floats(1, 4))
+def test_what_the_greedy_cut_fits_fits_the_others_too(sizes, room):
+    """Also where sums of fractions are rounded."""
+    loads, column = row(sizes, sizes), np.array(sizes)
+    rooms = Rooms((room * 2 * max(sizes), room * 3 * max(sizes)))
+    stops = greedy_stops(loads, rooms)
+    times = [StageTimes(column, 0 * column, 0 * column)]
+    assert balanced_stops(loads, rooms, len(stops)) is not None
+    assert np.isfinite(bottleneck_cuts(loads, rooms, times, len(sizes)).slowest_s[-1])
+
+
+@given(SIZES, st.integers(1, 12))
+def test_balance_lies_between_its_bounds(sizes, number):
+    loads = row(sizes)
+    stops = balanced_stops(loads, Rooms((float(sum(sizes)),)), number)
+    runs = zip([0, *stops], stops, strict=False)
+    fullest = max(float(loads.load_bytes(first, stop)) for first, stop in runs)
+    assert max(sum(sizes) / number, max(sizes)) <= fullest * (1 + 1e-12)
+    assert fullest <= sum(sizes) / number + max(sizes)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 8), st.integers(1, 64))
+def test_littles_law_holds_in_every_schedule(occupied_s, num_groups, group_size):
+    schedule = decode_schedule(occupied_s, num_groups, 60)
+    tokens_per_s, token_s = measured_rates(schedule, group_size)
+    assert token_s == pytest.approx(round_s(sum(occupied_s), max(occupied_s), num_groups))
+    assert tokens_per_s * token_s == pytest.approx(num_groups * group_size)
+
+
+SECONDS = st.floats(0.5, 3.0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(SECONDS, min_size=1, max_size=6), st.floats(0.5, 3.0), st.integers(1, 16))
+def test_a_step_is_never_shorter_than_its_replay(forward_s, ratio, num_groups):
+    """Where backward takes the same multiple of forward on all stages."""
+    backward_s = [ratio * seconds for seconds in forward_s]
+    stages = list(zip(forward_s, backward_s, strict=True))
+    work = Training(global_batch_size=num_groups, sequence_length=8,
+                    optimizer=load_optimizer("megatron-adam"))  # fmt: skip
+    constants = load_calibration("hopper", "uncalibrated")
+    seconds = [StageSeconds(sum(stage), 0.0, 0.0) for stage in stages]
+    price = rates(work, constants, seconds, {"work_s": sum(map(sum, stages))},
+                  num_groups=num_groups, group_devices=1, replicas=1)  # fmt: skip
+    step_s = price.latency_s - price.time_parts_s["jitter_s"]
+    times = PassTimes(forward_s, backward_s, [0.0] * len(stages))
+    replayed = build_timeline(schedules["1f1b"], len(stages), 1, num_groups, times).makespan_s
+    slowest_s = max(map(sum, stages))
+    assert num_groups * slowest_s * (1 - 1e-9) <= replayed <= step_s * (1 + 1e-9)
+    if len(set(stages)) == 1:
+        assert replayed == pytest.approx(step_s)

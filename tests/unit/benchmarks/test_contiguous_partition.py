@@ -1,0 +1,18 @@
+"""The benchmark of contiguous cuts runs and prints a line for each case."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "contiguous_partition.py"
+
+
+def test_the_small_case_is_measured(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["contiguous_partition.py", "--small"])
+    runpy.run_path(str(SCRIPT), run_name="contiguous")["main"]()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert "greedy ms" in head
+    assert [line.split()[:3] for line in lines] == [["200", "8", "none"], ["200", "8", "random"]]

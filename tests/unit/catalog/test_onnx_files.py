@@ -1,0 +1,151 @@
+"""ONNX files as graphs: FLOPs by hand, views without kernels, refusals."""
+
+import pytest
+
+from meshwright.base.errors import SpecError, UnsupportedError
+from meshwright.graph.dataflow.backward import with_backward
+from meshwright.graph.dataflow.declared import to_graph
+from meshwright.graph.dataflow.kernel import Unit
+
+onnx = pytest.importorskip("onnx")
+import numpy as np  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+from meshwright.catalog.graphs.onnx_files import import_onnx  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def model_of(nodes, inputs, outputs, weights=(), name="small"):
+    """Return a model of nodes; inputs and outputs are names with shapes, weights are arrays."""
+    infos = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in ends.items()]
+        for ends in (inputs, outputs)
+    ]
+    held = [numpy_helper.from_array(array, key) for key, array in dict(weights).items()]
+    graph = helper.make_graph(nodes, name, *infos, initializer=held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def zeros(*shape):
+    return np.zeros(shape, dtype=np.float32)
+
+
+def ints(*numbers):
+    return np.array(numbers, dtype=np.int64)
+
+
+def node(kind, reads, writes, **attributes):
+    return helper.make_node(kind, reads.split(), writes.split(), name=kind.lower(), **attributes)
+
+
+def product_flops(graph):
+    return sum(k.flops(graph.sizes) for k in graph.kernels if k.unit is Unit.MATRIX)
+
+
+def attention_model():
+    """Return attention with fused projections, by reshape, split and transpose."""
+    nodes = [
+        node("LayerNormalization", "x gain shift", "n", axis=-1),
+        node("MatMul", "n qkv", "p"),
+        node("Reshape", "p shape", "h"),
+        node("Transpose", "h", "t", perm=[2, 0, 3, 1, 4]),
+        node("Split", "t", "q0 k0 v0", axis=0, num_outputs=3),
+        *(
+            helper.make_node("Squeeze", [f"{part}0", "zero"], [part], name=f"{part}_flat")
+            for part in "qkv"
+        ),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["s"], name="scores"),
+        helper.make_node("Mul", ["s", "scale"], ["scaled"], name="scaled"),
+        node("Softmax", "scaled", "w", axis=-1),
+        helper.make_node("MatMul", ["w", "v"], ["o"], name="mixed"),
+        helper.make_node("Transpose", ["o"], ["ot"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["ot", "back"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "out"], ["y0"], name="out_proj"),
+        node("Add", "y0 x", "y"),
+    ]
+    weights = {
+        "gain": zeros(24), "shift": zeros(24), "qkv": zeros(24, 72), "out": zeros(24, 24),
+        "shape": ints(2, 10, 3, 4, 6), "zero": ints(0), "back": ints(2, 10, 24),
+        "scale": zeros(1),
+    }  # fmt: skip
+    return model_of(nodes, {"x": [2, 10, 24]}, {"y": [2, 10, 24]}, weights, "attention")
+
+
+def test_attention_has_its_flops_and_no_kernel_for_views() -> None:
+    spec = import_onnx(attention_model(), dims={"x": ("batch", "tokens", "hidden")})
+    graph = to_graph(spec)
+    rows, hidden, tokens = 2 * 10, 24, 10
+    by_hand = 2 * rows * hidden * (3 * hidden + hidden) + 2 * 2 * rows * tokens * hidden
+    assert product_flops(graph) == by_hand
+    assert len(graph.kernels) == 1 + 1 + 3 + 4 + 1 + 1
+    assert graph.kernels[-1].dims == ("batch", "tokens", "hidden")
+    assert graph.num_parameters == 4 * hidden**2 + 2 * hidden
+    training = with_backward(graph)
+    assert product_flops(training) == 3 * by_hand
+
+
+def test_convolution_and_dense_layers_have_their_flops(tmp_path) -> None:
+    nodes = [
+        node("Conv", "x kernel bias", "c", strides=[2, 2], pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "c g b m v", "n"),
+        node("Relu", "n", "r"),
+        node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+        node("GlobalAveragePool", "p", "a"),
+        node("Flatten", "a", "f"),
+        node("Gemm", "f head shift", "y", transB=1),
+    ]
+    weights = {key: zeros(8) for key in ("bias", "g", "b", "m", "v")}
+    weights |= {"kernel": zeros(8, 3, 3, 3), "head": zeros(5, 8), "shift": zeros(5)}
+    path = tmp_path / "net.onnx"
+    model = model_of(nodes, {"x": [4, 3, 32, 32]}, {"y": [4, 5]}, weights)
+    onnx.save(model, str(path))
+    graph = to_graph(import_onnx(path, repeats=2))
+    assert product_flops(graph) == 2 * 4 * 8 * 16 * 16 * 27 + 2 * 4 * 8 * 5
+    assert [kernel.name for kernel in graph.kernels] == [
+        "conv", "batchnormalization", "relu", "maxpool", "globalaveragepool", "gemm"
+    ]  # fmt: skip
+    assert graph.repeats == 2
+
+
+def test_rows_are_looked_up_joined_and_summed() -> None:
+    nodes = [
+        node("Gather", "table ids", "rows"),
+        node("Concat", "rows rows", "both", axis=-1),
+        node("ReduceMean", "both axes", "y", keepdims=0),
+    ]
+    infos = [
+        helper.make_tensor_value_info("ids", TensorProto.INT64, [4, 7]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 16]),
+    ]
+    held = [numpy_helper.from_array(zeros(100, 8), "table")]
+    held.append(numpy_helper.from_array(ints(1), "axes"))
+    made = helper.make_graph(nodes, "rows", infos[:1], infos[1:], initializer=held)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 18)])
+    graph = to_graph(import_onnx(model, dims={"ids": ("samples", "pooling")}))
+    lookup, joined, mean = graph.kernels
+    assert (lookup.unit, lookup.dims[:2]) == (Unit.NONE, ("samples", "pooling"))
+    assert joined.dims[:2] == ("samples", "pooling")
+    assert mean.contracted == ("pooling",)
+
+
+def test_unknown_operators_are_refused_by_name() -> None:
+    model = model_of([node("NonZero", "x", "y")], {"x": [2, 3]}, {"y": [2, 3]})
+    with pytest.raises(UnsupportedError, match=r"'NonZero'; known operators: .*MatMul"):
+        import_onnx(model)
+
+
+def test_shapes_that_are_not_fixed_are_refused() -> None:
+    model = model_of([node("Relu", "x", "y")], {"x": ["batch", 3]}, {"y": ["batch", 3]})
+    with pytest.raises(SpecError, match=r"x: its shape is \['batch', 3\]"):
+        import_onnx(model)
+
+
+def test_what_is_no_onnx_file_is_told(tmp_path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("hello")
+    with pytest.raises(SpecError, match="cannot be read"):
+        import_onnx(path)
+    with pytest.raises(SpecError, match="cannot be read"):
+        import_onnx(tmp_path / "nowhere.onnx")

@@ -1,0 +1,116 @@
+"""``fuse``: the published layer, any graph, the picture, and what is refused."""
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from meshwright.cli.main import main
+
+PUBLISHED = ["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--pp", "2", "--rules", "dfmodel"]
+
+
+def output(capsys, *words):
+    assert main(["fuse", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_published_layer_over_all_tiles(capsys):
+    data = json.loads(output(capsys, *PUBLISHED, "--json"))
+    assert data["tile"] == 64
+    assert data["time_s"] == pytest.approx(7_323_254.784e-9, rel=1e-12)
+    assert data["sequences_per_s"] == pytest.approx(2.8448, abs=1e-4)
+    assert data["compute_share"] == pytest.approx(0.84777, abs=1e-5)
+    assert (data["micro_batch"], data["gap"], data["fidelity"]) == (60, 0.0, "closed_form")
+    assert sum(data["parts_s"].values()) == pytest.approx(data["time_s"], rel=1e-12)
+    assert data["splits"]["ffn1"] == "ffn"
+    parts = data["partitions"]
+    assert sum(part["time_s"] for part in parts) == pytest.approx(data["time_s"], rel=1e-12)
+    assert len([kernel for part in parts for kernel in part["kernels"]]) == 18
+    assert all(sum(k["cores"] for k in part["kernels"]) <= 640 for part in parts)
+
+
+def test_the_best_division_of_eight_chips_is_the_published_one(capsys):
+    words = ["gpt3-175b-layer", "--on", "SN10", "--chips", "8", "--rules", "dfmodel", "--json"]
+    data = json.loads(output(capsys, *words))
+    assert (data["tp"], data["pp"], data["tile"], data["gap"]) == (4, 2, 64, 0.0)
+    assert data["bound_s"] == pytest.approx(data["time_s"], rel=1e-12)
+    assert data["counts"]["tiles_fused"] > 1
+    alone = json.loads(output(capsys, *words, "--kernel-by-kernel"))
+    assert (alone["tp"], alone["pp"]) == (1, 8)
+    assert data["sequences_per_s"] / alone["sequences_per_s"] == pytest.approx(3.098, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        PUBLISHED,
+        [*PUBLISHED, "--kernel-by-kernel", "--tile", "64"],
+        ["gpt3-175b-layer", "--on", "SN10", "--tp", "8", "--link", "25GB/s", "--tile", "64"],
+        ["fft-1024x1024", "--on", "H100"],
+        ["llama3-8b", "--on", "H100", "--tile", "64", "--micro-batch", "4", "--tokens", "1k"],
+    ],
+    ids=lambda words: " ".join(words[-3:]),
+)
+def test_the_screen_fits_100_columns(capsys, words):
+    text = output(capsys, *words)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "closed form" in text
+    assert lines[0].startswith(words[0].partition("-layer")[0])
+
+
+def test_own_rules_split_tokens_beside_heads(capsys):
+    words = ["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--link", "25GB/s", "--tile", "64"]
+    data = json.loads(output(capsys, *words, "--json"))
+    assert (data["splits"]["ln1"], data["splits"]["q"]) == ("tokens", "heads")
+    assert data["micro_batch"] & (data["micro_batch"] - 1) == 0
+
+
+def test_experts_pass_in_tiles_and_tables_stay_outside(capsys):
+    link = ["--link", "25GB/s", "--tp", "8", "--tile", "64"]
+    experts = json.loads(output(capsys, "mixtral-8x7b", "--on", "SN10", *link, "--json"))
+    assert experts["gap"] == 0.0
+    tables = json.loads(output(capsys, "dlrm-a", "--on", "SN10", *link, "--json"))
+    pooled = next(
+        part
+        for part in tables["partitions"]
+        if "pooled" in [kernel["name"] for kernel in part["kernels"]]
+    )
+    assert pooled["sram_bytes"] < 320e6
+    assert pooled["moved_bytes"] > 65536 * 600 * 93 * 15 * 2 / 8
+
+
+def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
+    path = tmp_path / "layer.svg"
+    output(capsys, *PUBLISHED, "--tile", "64", "--picture", str(path))
+    text = path.read_text("utf-8")
+    titles = [
+        title.text
+        for title in ET.fromstring(text).iter("{http://www.w3.org/2000/svg}title")
+    ]  # fmt: skip
+    assert sum(title.endswith(" cores") for title in titles) == 18
+    assert "ffn0: 605 cores" in titles
+    output(capsys, *PUBLISHED, "--tile", "64", "--picture", str(path))
+    assert path.read_text("utf-8") == text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        (["gpt3-175b-layer"], 2, "--on: is needed"),
+        (["gpt3-175b-laye", "--on", "SN10"], 2, "did you mean gpt3-175b-layer"),
+        (["gpt3-175b-layer", "--on", "SN1", "--rules", "dfmodel"], 2, "did you mean SN10"),
+        (["gpt3-175b-layer", "--on", "SN10", "--rules", "mine"], 2, "--rules"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tp", "0", "--tile", "x"], 2, "2 faults"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tp", "4"], 2, "--link: is needed"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--chips", "8"], 2, "--tp: is chosen"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tile", "4k"], 2, "--tile: 4000 is longer"),
+        (["gpt3-175b-layer", "--on", "WSE-2"], 2, "num_cores: is unknown"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tile", "1024"], 3, "a shorter tile needs less"),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_fused_says_why(capsys, words, status, says):
+    assert main(["fuse", *words]) == status
+    assert says in capsys.readouterr().err

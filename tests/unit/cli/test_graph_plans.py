@@ -1,0 +1,87 @@
+"""``plan --graph``: any computation on a system, as text and as data."""
+
+import json
+
+import pytest
+
+from meshwright.cli.main import main
+
+
+def told(capsys, *words):
+    status = main(["plan", *words])
+    return status, capsys.readouterr()
+
+
+def test_a_transform_is_told_with_its_three_exchanges(capsys):
+    status, out = told(capsys, "--graph", "fft-4096x4096", "--on", "8xA100")
+    assert status == 0
+    assert "tp8 pp1 dp1" in out.out
+    assert out.out.count("all-to-all of 32.0 MiB") == 3
+    assert "proven: gap 0.0%" in out.out
+    assert max(map(len, out.out.splitlines())) <= 100
+
+
+def test_data_has_the_parts_of_the_step_and_the_layout_of_each_kernel(capsys):
+    words = (
+        "--graph",
+        "llama3-8b",
+        "--on",
+        "8xA100",
+        "--global-batch",
+        "8",
+        "--json",
+        "--seq",
+        "1k",
+    )
+    status, out = told(capsys, *words)
+    assert status == 0
+    data = json.loads(out.out)
+    best = data["best"]
+    assert sum(best["parts_s"].values()) == pytest.approx(best["step_s"])
+    assert best["tp"] * best["pp"] * best["dp"] == 8
+    assert data["lower_bound_s"] <= best["step_s"]
+    assert {kernel["writes"].split()[0] for kernel in best["kernels"]} <= {"by", "whole", "partial"}
+    assert data["num_priced"] + sum(data["refused"].values()) == 10
+
+
+def test_training_takes_an_optimizer_and_degrees_can_be_fixed(capsys):
+    words = ("--graph", "llama3-8b", "--on", "8xA100", "--global-batch", "64", "--training")
+    status, out = told(capsys, *words, "--tp", "2,4", "--dp", "2", "--seq", "2k")
+    assert status == 0
+    assert "gradient sums" in out.out
+    assert "dp2" in out.out.splitlines()[0]
+
+
+def test_a_graph_that_is_cut_shows_its_stages(capsys):
+    words = ("--graph", "fft-4096x4096", "--on", "8xA100", "--pp", "2")
+    status, out = told(capsys, *words)
+    assert status == 0
+    assert "kernels" in out.out
+    assert "load" in out.out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--graph", "dlrm-a"), "--on: is needed"),
+        (
+            ("--graph", "dlrm-a", "--on", "8xA100", "--decode"),
+            "--decode: says nothing about a graph",
+        ),
+        (("--graph", "dlrm-a", "--on", "8xA100", "--tp", "x"), "--tp: found 'x'"),
+        (("--graph", "nothing", "--on", "8xA100"), "unknown graph 'nothing'"),
+        (("--graph", "hpl-4096x1024", "--on", "8xA100"), "8-byte words"),
+        (("--graph", "dlrm-a", "--on", "8xA100", "--optimizer", "megatron-adam"), "--optimizer"),
+        (("llama3-8b", "--on", "8xA100", "--overlap"), "--overlap: is of use with --graph only"),
+    ],
+)
+def test_what_cannot_be_asked(capsys, words, complaint):
+    status, out = told(capsys, *words)
+    assert status == 2
+    assert complaint in out.err
+
+
+def test_what_does_not_fit_says_so(capsys):
+    status, out = told(capsys, "--graph", "dlrm-a", "--on", "8xA100")
+    assert status == 3
+    assert "memory" in out.err

@@ -1,0 +1,41 @@
+"""``show graph``: the table, the data, and the graph as a file."""
+
+import json
+
+import pytest
+
+from meshwright.cli.main import main
+
+
+def output(capsys, *words):
+    assert main(["show", "graph", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_without_a_name_the_catalog_is_listed(capsys):
+    assert output(capsys).split() == ["dlrm-a", "dlrm-f", "fft-1g", "gpt3-175b-layer"]
+
+
+@pytest.mark.parametrize("words", [["gpt3-175b-layer"], ["deepseek-v3.layer1"], ["hpl-512x64"]])
+def test_table_has_a_row_for_each_kernel_and_fits(capsys, words):
+    lines = output(capsys, *words).splitlines()
+    kernels = json.loads(output(capsys, *words, "--json"))["kernels"]
+    named = [line.split()[0] for line in lines if line[:1].strip()]
+    assert named[-len(kernels) :] == [kernel["name"] for kernel in kernels]
+    assert max(map(len, lines)) <= 100
+
+
+def test_data_is_in_si_units(capsys):
+    record = json.loads(output(capsys, "gpt3-175b-layer", "--json"))
+    (add, *_) = record["kernels"]
+    assert (record["num_kernels"], record["num_tensors"], record["repeats"]) == (18, 21, 96)
+    assert add["written_bytes"] == 2 * 2048 * 12288
+    assert add["splits"] == ["tokens", "hidden"]
+
+
+def test_what_it_prints_is_a_file_that_it_reads(capsys, tmp_path):
+    path = tmp_path / "layer.yaml"
+    path.write_text(output(capsys, "llama3-8b", "--tokens", "1k", "--training", "--yaml"))
+    record = json.loads(output(capsys, str(path), "--json"))
+    again = json.loads(output(capsys, "llama3-8b", "--tokens", "1k", "--training", "--json"))
+    assert record == again
