@@ -56,7 +56,8 @@ class Limits:
         held, phases, count = ((after ^ before) @ counted).T
         fits = (held <= self.sram_bytes) | (count == 1)
         is_mixed = phases < count * self.phase[kernel]
-        return fits & ~is_mixed & self.stand(before, after, kernel)
+        allowed: BoolArray = fits & ~is_mixed & self.stand(before, after, kernel)
+        return allowed
 
     def stand(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
         """Return which sets stand for all that differ from them by exchanges of branches."""
