@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.base.errors import InfeasibleError
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.lattice.ideals import limits_of
+from meshwright.onchip.fusion.lattice.lattice import limits_of
 from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion
