@@ -24,13 +24,13 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.cli.output import show
     from meshwright.cli.reading import whole_number
     from meshwright.graph.dataflow.declared import to_spec
-    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.planner.dataflow.graphs import load_graph
     from meshwright.report.graphs import graph_lines, graph_record
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)
         return 0
-    tokens = TOKENS if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
+    tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
     graph = load_graph(args.graph, tokens=tokens, training=args.training)
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)
