@@ -33,6 +33,14 @@ def test_data_is_in_si_units(capsys):
     assert add["splits"] == ["tokens", "hidden"]
 
 
+def test_a_graph_is_printed_in_one_form(capsys):
+    assert main(["show", "graph", "dlrm-a", "--yaml", "--json"]) == 2
+    assert (
+        "--json: is of no use with --yaml"
+        in json.loads(capsys.readouterr().out)["error"]["message"]
+    )
+
+
 def test_a_long_name_has_a_line_of_its_own(capsys):
     lines = output(capsys, "deepseek-v3.layer1", "--training").splitlines()
     assert max(map(len, lines)) <= 100

@@ -61,7 +61,8 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
     """Yield how sure it is that nothing is faster, in closed form."""
     choice, counts = answer.choice, answer.choice.fusion.counts
     gap = answer.gap
-    looked = f"{counts.num_ideals:,} ideals, {counts.num_steps:,} steps between them"
+    looked = f"{counted(counts.num_ideals, 'ideal')}, "
+    looked += f"{counted(counts.num_steps, 'step')} between them"
     tiles = ""
     if choice.num_fused + choice.num_pruned + len(choice.refused) > 1:
         tiles = (
