@@ -14,13 +14,14 @@ from temp_results import RESULTS, unjudged
 
 from meshwright.studies import crossover, studies
 from meshwright.studies.claims import Verdict
+from meshwright.studies.dfmodel import trillion
 from meshwright.studies.temp import cases, strategies, wafers
 from meshwright.studies.temp.settings import mixes
 from meshwright.studies.writing import document, study_markdown, table_csv, table_svg
 
 SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
 TEMP = tuple(name for name in studies if name.startswith("temp-"))
-LONG = (*TEMP, "crossover")
+LONG = (*TEMP, "crossover", "dfmodel")
 
 
 def marked(name):
@@ -37,6 +38,7 @@ def result_of(name):
         patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
         patch.setattr(mixes, "ASKED", mixes.ASKED[:1])
         patch.setattr(crossover, "DEVICES", crossover.DEVICES[:2])
+        patch.setattr(trillion, "TILES", trillion.TILES[2:4])
         return studies[name].run()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,8 @@ from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file
 from meshwright.spec.provenance import Provenance, Source
 
 GENERIC = "generic"
+DEFAULT = "uncalibrated"
+"""The calibration that is used where none is named."""
 
 
 def _type_of(constant: str) -> Any:
@@ -28,34 +30,68 @@ def _type_of(constant: str) -> Any:
     if constant.endswith(("_efficiency", "_hours")):
         highest = 1.0 if constant.endswith("_efficiency") else None
         return Annotated[float, Field(gt=0, le=highest)]
+    if constant.endswith("_factor"):
+        return Annotated[float, Field(ge=1)]
     return Annotated[float, Field(ge=0, lt=1)]
 
 
-_ALL: dict[str, Any] = {name: (_type_of(name), ...) for name in CONSTANTS}
 _SOME: dict[str, Any] = {name: (_type_of(name) | None, None) for name in CONSTANTS}
-_AllConstants = create_model("_AllConstants", __base__=Declaration, **_ALL)
 _SomeConstants = create_model("_SomeConstants", __base__=Declaration, **_SOME)
 
 
+class ErrorRecord(Declaration):
+    """Errors of rows under a fit, |ln(predicted / measured)|; None where no row tells."""
+
+    median: float | None
+    p90: float | None
+    bias: float | None
+    median_of_medians: float | None = None
+
+
+class GroupRecord(Declaration):
+    """Errors of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: ErrorRecord
+    left_out: ErrorRecord
+    alone: bool
+    """No other source has rows of its chips."""
+
+
+class FitRecord(Declaration):
+    """What a fit reached on its own rows, and on each source left out of it."""
+
+    num_rows: int
+    fitted: ErrorRecord
+    left_out: ErrorRecord
+    interval: tuple[float, float] | None
+    """Of ln(predicted / measured), four of five rows left out."""
+    groups: Mapping[str, GroupRecord]
+
+
 class CalibrationFile(Declaration):
-    """A calibration as it stands in a file."""
+    """A calibration as it stands in a file; one that is based on another states what differs."""
 
     name: str
     is_calibrated: bool
-    defaults: _AllConstants
+    based_on: str | None = None
+    """A calibration of the catalog."""
+    fit: FitRecord | None = None
+    defaults: _SomeConstants
     families: Mapping[str, _SomeConstants] = Field(default_factory=dict)
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
-def load_calibration(family: str, name_or_path: str = "uncalibrated") -> Calibration:
+def load_calibration(family: str, name_or_path: str = DEFAULT) -> Calibration:
     """Return the constants for a family of chips.
 
     Parameters
     ----------
     family
         The family of the chip: ``hopper``, ``tpu``, ``temp-die``, ... A family that the file does
-        not know gets the defaults, and the result says so in ``family`` and ``source``.
+        not know gets the constants of the file it is based on, then the defaults, and the result
+        says so in ``family`` and ``source``.
     name_or_path
         A calibration of the catalog, or a YAML file.
 
@@ -64,22 +100,49 @@ def load_calibration(family: str, name_or_path: str = "uncalibrated") -> Calibra
     SpecError
         With all faults of the file, among them constants without an interval.
     """
-    file = _read(data_path("calibration", "calibration", name_or_path))
-    is_known = family in file.families
+    files = _chain(name_or_path)
     values, intervals = {}, {}
     for constant in CONSTANTS:
-        own = getattr(file.families[family], constant) if is_known else None
-        place = "defaults" if own is None else f"families.{family}"
-        origin = file.provenance[f"{place}.{file_key(constant)}"]
-        values[constant] = getattr(file.defaults, constant) if own is None else own
+        values[constant], origin = _stated(files, family, constant)
         intervals[constant] = (_bound(origin.low), _bound(origin.high))
+    file = files[0]
+    is_known = any(family in entry.families for entry in files)
+    is_fitted = family in file.families
     return Calibration(
         **values,
         family=family if is_known else GENERIC,
         intervals=MappingProxyType(intervals),
-        is_calibrated=file.is_calibrated,
-        source=file.name if is_known else f"{file.name}; no constants for family {family!r}",
+        is_calibrated=file.is_calibrated and is_fitted,
+        source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
     )
+
+
+def fit_record(name_or_path: str) -> FitRecord | None:
+    """Return what the fit of a calibration reached; None: it was not fitted."""
+    return _chain(name_or_path)[0].fit
+
+
+def _stated(files: Sequence[CalibrationFile], family: str, constant: str) -> tuple[Any, Provenance]:
+    """Return a constant and its origin: of the family in any file, else of the first defaults."""
+    places = [
+        (file, f"families.{family}", file.families[family])
+        for file in files
+        if family in file.families
+    ]
+    places += [(file, "defaults", file.defaults) for file in files]
+    for file, place, entry in places:
+        value = getattr(entry, constant)
+        if value is not None:
+            return value, file.provenance[f"{place}.{file_key(constant)}"]
+    raise AssertionError(f"{constant} is checked to be stated")
+
+
+def _chain(name_or_path: str) -> tuple[CalibrationFile, ...]:
+    """Return a calibration file, and the one that it is based on."""
+    file = _read(data_path("calibration", "calibration", name_or_path))
+    if file.based_on is None:
+        return (file,)
+    return file, _read(data_path("calibration", "calibration", file.based_on))
 
 
 @cache
@@ -88,6 +151,7 @@ def _read(path: Path) -> CalibrationFile:
     file = load_file(CalibrationFile, path)
     stated: dict[str, Any] = {"defaults": file.defaults}
     stated |= {f"families.{family}": entry for family, entry in file.families.items()}
+    _check_whole(file, path)
     faults = []
     for place, entry in stated.items():
         for constant in entry.model_fields_set:
@@ -97,6 +161,18 @@ def _read(path: Path) -> CalibrationFile:
     if faults:
         raise SpecError(faults, origin=str(path))
     return file
+
+
+def _check_whole(file: CalibrationFile, path: Path) -> None:
+    """Refuse a file that is based on no other and lacks constants."""
+    if file.based_on is None:
+        faults = [
+            Fault(f"defaults.{file_key(name)}", "is missing", "state it, or add `based_on`")
+            for name in CONSTANTS
+            if getattr(file.defaults, name) is None
+        ]
+        if faults:
+            raise SpecError(faults, origin=str(path))
 
 
 def _bound(value: float | None) -> float:

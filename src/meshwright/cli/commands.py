@@ -82,6 +82,8 @@ COMMANDS: CommandTable = {
     "export": Command("write launch files for PyTorch, Megatron-LM, torchtitan", "export"),
     "show": SHOW,
     "sweep": Command("one question over many models, systems and designs; resumable", "sweep"),
+    "validate": Command("predictions held against measurements, yours or published", "validate"),
+    "calibrate": Command("fit the constants of the cost model to measurements", "calibrate"),
     "study": Command("rebuild a published figure or question", "study"),
 }
 

@@ -11,6 +11,11 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 
+ALIGNED_WORDS = 8
+"""Matrix units take operands whose rows are multiples of so many 16-bit words."""
+UNALIGNED_SHARE = 0.5
+"""Of the FP32 vector rate."""
+
 ACCUMULATOR_BYTES = 4.0
 """Sums are kept in FP32."""
 MOST_ARRAYS = 4
@@ -66,6 +71,14 @@ class Engine:
     """Bytes of one operand of a linear layer."""
     core_array: CoreArray | None = None
     """Where the chip states arrays and the network on it; then rates above are peaks."""
+    vector_flops_per_s: Any = None
+    """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
+    grouped_efficiency: Any = 1.0
+    """Share of their rate that products of many experts reach [1]."""
+    expert_passes: Any = 1.0
+    """How many times the least bytes routing moves [1]."""
+    adds_gradients_apart: bool = False
+    """Gradients of a micro-batch are added in a pass of their own."""
 
 
 def matmul_compute_s(
@@ -177,6 +190,17 @@ def attention_backward_s(backward_flops: Any, traffic_bytes: Any, engine: Engine
         backward_flops / engine.attention_backward_flops_per_s,
         traffic_bytes / engine.memory_bytes_per_s,
     )
+
+
+def unaligned_attention_s(flops: Any, engine: Engine) -> Any:
+    """Return the seconds of plain attention whose head size is no multiple of 8 words.
+
+    Operands that do not start at 16 bytes keep batched products off the matrix units; the vector
+    units reach about half of their rate there (assumed; head sizes 108 and 150 of the BigScience
+    experiments on A100 show it).
+    Source: NVIDIA Deep Learning Performance, Matrix Multiplication Background, section 2.1.
+    """
+    return flops / (UNALIGNED_SHARE * engine.vector_flops_per_s)
 
 
 def attention_backward_ratio(*, is_materialized: bool) -> float:

@@ -81,13 +81,20 @@ def make_engine(
         message = "unknown, but every price needs it"
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
     activation_peak = stated_rate(chip, precision.activation) * speed_factor
+    sustained = calibration.matmul_sustained_efficiency * speed_factor
+    kernels = 1.0
+    if software.attention_kernels == "portable":
+        kernels = calibration.portable_attention_efficiency
+    passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * speed_factor,
-        edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * speed_factor,
-        attention_forward_flops_per_s=activation_peak * calibration.attention_forward_efficiency,
-        attention_backward_flops_per_s=activation_peak * calibration.attention_backward_efficiency,
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * sustained,
+        edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
+        attention_forward_flops_per_s=activation_peak
+        * (calibration.attention_forward_efficiency * kernels),
+        attention_backward_flops_per_s=activation_peak
+        * (calibration.attention_backward_efficiency * kernels),
         memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
-        elementwise_bytes_per_s=bandwidth * calibration.elementwise_efficiency,
+        elementwise_bytes_per_s=bandwidth * (calibration.elementwise_efficiency / passes),
         launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
         stream_sram_bytes=chip.memories[0].capacity_bytes if len(chip.memories) > 1 else 0.0,
         tile_rows=float(chip.tile_rows),
@@ -96,4 +103,8 @@ def make_engine(
         activation_bytes=BYTES_OF[precision.activation],
         matmul_word_bytes=BYTES_OF[precision.matmul],
         core_array=core_array_of(chip),
+        vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
+        grouped_efficiency=calibration.grouped_matmul_efficiency,
+        expert_passes=calibration.expert_traffic_factor,
+        adds_gradients_apart=not software.fused_gradient_accumulation,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from typing import Any, TypeVar, cast
 
@@ -37,12 +37,14 @@ class OpSums:
     everything: OpCost
     attention: OpCost
     matmul_forward_s: Any
+    selected: OpCost = field(default_factory=OpCost)
+    """What selective recomputation repeats."""
 
     def again(self, recompute: Recompute) -> OpCost:
         """Return the forward computation that the backward pass repeats."""
         return {
             Recompute.NONE: OpCost(),
-            Recompute.SELECTIVE: self.attention,
+            Recompute.SELECTIVE: self.selected,
             Recompute.FULL: self.everything,
         }[recompute]
 
@@ -56,16 +58,35 @@ def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
     return of(**total)
 
 
+def _scaled(cost: OpCost, share: float) -> OpCost:
+    """Return a share of a price."""
+    return OpCost(**{entry.name: share * getattr(cost, entry.name) for entry in fields(OpCost)})
+
+
 def op_sums(
     layer: LayerGraph, local: LocalLayer, engine: Engine, streams: LayerStreams | None, *,
-    causal: bool,
+    causal: bool, keeps_half_of_products: bool = False,
 ) -> OpSums:  # fmt: skip
-    """Return the prices of all operators of a layer, or of a block of one, added up."""
+    """Return the prices of all operators of a layer, or of a block of one, added up.
+
+    Parameters
+    ----------
+    keeps_half_of_products
+        Selective recomputation keeps the attention core and every second product, and repeats
+        the rest; otherwise it repeats the core alone.
+    """
     costs = [(op, op_cost(op, local, engine, streams, causal=causal)) for op in layer.ops]
     matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
+    core = [cost for op, cost in costs if op.is_recomputed_selectively]
+    selected = core
+    if keeps_half_of_products:
+        apart = (OpKind.MATMUL, OpKind.ATTENTION)
+        others = [cost for op, cost in costs if op.kind not in apart]
+        selected = [*others, *(_scaled(cost, 0.5) for cost in matmuls)]
     return OpSums(
         everything=sum_of([cost for _, cost in costs], OpCost),
-        attention=sum_of([c for op, c in costs if op.is_recomputed_selectively], OpCost),
+        attention=sum_of(core, OpCost),
+        selected=sum_of(selected, OpCost),
         matmul_forward_s=sum_of(matmuls, OpCost).forward_s,
     )
 
@@ -75,6 +96,7 @@ def joined_sums(blocks: Sequence[OpSums]) -> OpSums:
     return OpSums(
         everything=sum_of([block.everything for block in blocks], OpCost),
         attention=sum_of([block.attention for block in blocks], OpCost),
+        selected=sum_of([block.selected for block in blocks], OpCost),
         matmul_forward_s=sum(block.matmul_forward_s for block in blocks),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from meshwright.base.arrays import ceil_div, larger
@@ -18,6 +18,8 @@ from meshwright.graph.op import Op
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
+APART_ACCUMULATION_BYTES = 10.0
+"""The same in a pass of its own, which reads the new 16-bit gradient too."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,19 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     shape, word = matmul_shape(op, layer), word_of(op, engine)
     made = products(op, shape, whole_traffic_bytes(shape, word, engine), engine)
     casts = cast_s(shape, word, engine)
-    return products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
+    cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
+    return _adding_apart(cost, params_of(shape), engine) if engine.adds_gradients_apart else cost
+
+
+def _adding_apart(cost: OpCost, params: Any, engine: Engine) -> OpCost:
+    """Return a layer whose gradients are added to those before by a kernel of its own."""
+    num_bytes = APART_ACCUMULATION_BYTES * params
+    return replace(
+        cost,
+        weight_gradient_s=cost.weight_gradient_s + num_bytes / engine.memory_bytes_per_s,
+        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
+        backward_kernels=cost.backward_kernels + 1.0,
+    )
 
 
 def word_of(op: Op, engine: Engine) -> float:
@@ -114,6 +128,8 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Any], engine: Engine) -
     """Return the three products of one shape, given the main-memory bytes of each."""
     is_logits = "vocab" in op.output.dims
     rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    if "experts" in op.weights[0].dims:
+        rate = rate * engine.grouped_efficiency
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     return Products(

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.cost.compute import (
+    ALIGNED_WORDS,
     Engine,
     attended_fraction,
     attention_backward_ratio,
     attention_backward_s,
     attention_forward_s,
     traffic_s,
+    unaligned_attention_s,
 )
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost, matmul_cost
@@ -62,10 +64,14 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     written = 0.0 if op.moved is None else engine.activation_bytes * tokens * length * heads
     forward, backward = (words * written for words in op.words_per_element)
     backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
+    core_s = attention_forward_s(flops, traffic, engine)
+    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, engine)
+    if is_whole and spec.head_size % ALIGNED_WORDS and engine.vector_flops_per_s:
+        core_s = unaligned_attention_s(flops, engine)
+        core_back_s = unaligned_attention_s(backward_flops, engine)
     return OpCost(
-        forward_s=attention_forward_s(flops, traffic, engine) + traffic_s(forward, engine),
-        input_gradient_s=attention_backward_s(backward_flops, 2.0 * traffic, engine)
-        + traffic_s(backward, engine),
+        forward_s=core_s + traffic_s(forward, engine),
+        input_gradient_s=core_back_s + traffic_s(backward, engine),
         forward_flops=flops,
         backward_flops=backward_flops,
         forward_traffic_bytes=traffic + forward,
@@ -81,6 +87,8 @@ def _memory_bound_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     for tensor in op.traffic:
         word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         num_bytes = num_bytes + word * layer.rows_of(op) * layer.width(tensor)
+    if op.kind is OpKind.ROUTE:
+        num_bytes = num_bytes * engine.expert_passes
     forward, backward = (words * num_bytes for words in op.words_per_element)
     return OpCost(
         forward_s=traffic_s(forward, engine),

@@ -172,6 +172,20 @@ def _norm_s(links: DataParallelLinks) -> Any:
     return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
 
 
+def sharding_copies_s(
+    state: StageState, pipeline: PipelineCost, structure: Structure, memory_bytes_per_s: Any
+) -> Any:
+    """Return the seconds in which full sharding copies in a step, where no compiler removes it.
+
+    Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
+    lays out gradients for the scatter (2 in, 4 out).
+    Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
+    """
+    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0
+    params = state.dense_params + state.expert_params
+    return pipeline.num_micro_batches * params * per_param / memory_bytes_per_s
+
+
 def optimizer_step_s(
     state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset,
     memory_bytes_per_s: Any,

@@ -129,10 +129,15 @@ class PricedWay:
     def sums(self) -> list[OpSums]:
         """The operators of each block, added up."""
         way, problem = self.way, self.way.problem
+        work = problem.workload
+        keeps_half = work.software.selective_recompute == "half_of_products"
         return [
-            op_sums(block, way.local, problem.engine, way.streams, causal=problem.workload.causal)
+            op_sums(
+                block, way.local, problem.engine, way.streams,
+                causal=work.causal, keeps_half_of_products=keeps_half,
+            )
             for block in way.blocks
-        ]
+        ]  # fmt: skip
 
     @cached_property
     def transient_bytes(self) -> list[Any]:

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, Generic, TypeVar
 
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
-from meshwright.graph.op import LayerGraph, OpGraph
+from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.placement.ranks import clear_grids
 from meshwright.pricing.network import AxisNetwork, Layout, level_efficiencies, make_layout
@@ -48,8 +48,18 @@ class Mapper(StrEnum):
     """In the nested blocks of the least contended price; messages leave hot links."""
 
 
+DerivedLayout = tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]
 LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
+
+
+@lru_cache(maxsize=1024)
+def _derived(
+    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure
+) -> DerivedLayout:
+    """Return the collectives of a piece of a model and what it keeps; problems share them."""
+    piece = LayerGraph(ops, 1, dict(sizes))
+    return derive_calls(piece, structure), saved_elements(piece, structure)
 
 
 @dataclass(frozen=True)
@@ -97,12 +107,10 @@ class ProblemOf(ABC, Generic[Work]):
         return level_efficiencies(self.system, self.calibration)
 
     @cached_property
-    def _layouts(self) -> dict[LayoutKey, tuple[Any, ...]]:
+    def _layouts(self) -> dict[LayoutKey, tuple[DerivedLayout, ...]]:
         return {}
 
-    def layouts(
-        self, structure: Structure
-    ) -> tuple[tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]], ...]:
+    def layouts(self, structure: Structure) -> tuple[DerivedLayout, ...]:
         """Return, for each piece, its collectives and what it keeps, under a structure.
 
         Derived once for each combination of the choices on which they depend.
@@ -119,7 +127,7 @@ class ProblemOf(ABC, Generic[Work]):
                 zero_stage=0,
             )  # fmt: skip
             self._layouts[key] = tuple(
-                (derive_calls(piece, plain), saved_elements(piece, plain)) for piece in self.pieces
+                _derived(piece.ops, tuple(piece.sizes.items()), plain) for piece in self.pieces
             )
         return self._layouts[key]
 

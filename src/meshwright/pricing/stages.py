@@ -84,7 +84,10 @@ def price_pipeline(
         num_micro_batches,
     )
     slowest = stage.bottleneck
-    parts = _pipeline_cost(slowest, num_micro_batches, bubble_s, strategy, structure, send_s)
+    parts = _pipeline_cost(
+        slowest, num_micro_batches, bubble_s, strategy, structure, send_s,
+        overlaps=problem.workload.software.overlaps_sends,
+    )  # fmt: skip
     pipeline = PipelineCost(
         **parts,
         num_layers=stage.layers_of_bottleneck,
@@ -140,7 +143,7 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
 
 def _pipeline_cost(
     slowest: LayerCost, num_micro_batches: Any, bubble_s: Any, strategy: StrategyOf[Any],
-    structure: Structure, send_s: Any,
+    structure: Structure, send_s: Any, *, overlaps: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
@@ -149,7 +152,7 @@ def _pipeline_cost(
     of a chunk (forward and backward are three parts).
     """
     schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
-    if structure.schedule is ScheduleKind.INTERLEAVED:
+    if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
         late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
         sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s
     else:
@@ -177,7 +180,10 @@ def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: Strategy
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    whole = problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    if problem.workload.software.scatters_sends and not structure.sequence_parallel:
+        return whole / strategy.tp
+    return whole
 
 
 def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:

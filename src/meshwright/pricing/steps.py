@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import larger
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.data_parallel import plain
+from meshwright.cost.data_parallel import Exposure, plain
 from meshwright.cost.energy import step_cost_usd, total_energy_j
 from meshwright.cost.memory import MemoryUse, ShardDegrees, StageState, host_bytes, memory_use
 from meshwright.cost.step import (
@@ -20,6 +20,7 @@ from meshwright.cost.step import (
     gradient_sync,
     offload_step_s,
     optimizer_step_s,
+    sharding_copies_s,
     step_time,
 )
 from meshwright.pricing.layers import Collectives
@@ -166,6 +167,11 @@ def step_times(
     if links.expert is not None:
         kinds.append((heaviest.expert_params, links.expert))
     synced = gradient_sync(kinds, price.pipeline, structure, optimizer)
+    if structure.zero_stage == 3 and problem.workload.software.copies_shards:
+        copied = sharding_copies_s(
+            heaviest, price.pipeline, structure, problem.engine.elementwise_bytes_per_s
+        )
+        synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
     optimizer_s = optimizer_step_s(
         heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
     )

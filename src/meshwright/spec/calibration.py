@@ -19,10 +19,19 @@ class CalibrationOf(Generic[Num]):
     matmul_efficiency: Num
     """Share of the data-sheet rate that large matrix products reach; not used where the chip has
     a measured best rate."""
+    matmul_sustained_efficiency: Num
+    """Share of that rate, or of the measured one, which products keep in whole training steps: the
+    chip is warm, operands are real numbers and come from memory."""
     attention_forward_efficiency: Num
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
     attention_backward_efficiency: Num
     """The same backward."""
+    portable_attention_efficiency: Num
+    """Share of both that kernels reach which were not written for the chip."""
+    grouped_matmul_efficiency: Num
+    """Share of the sustained rate that the products of many small experts reach."""
+    expert_traffic_factor: Num
+    """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: Num
@@ -31,6 +40,8 @@ class CalibrationOf(Generic[Num]):
     """Share of link bandwidth that collectives reach inside a host, a scale-up domain, a grid."""
     slow_network_efficiency: Num
     """The same on the network between hosts."""
+    eager_traffic_factor: Num
+    """How many times the bytes of fused elementwise operators single ones move."""
     overlap_slowdown: Num
     """Computation under communication takes this much longer, as a fraction."""
     launch_s: Num

@@ -11,13 +11,13 @@ from meshwright.spec.declaration import Declaration
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"expected a number or a word, found {value!r}")
+    if not isinstance(value, int | float | str):
+        raise ValueError(f"expected a number, a word, or yes or no, found {value!r}")
     return value
 
 
 Value = Annotated[Any, AfterValidator(_plain)]
-"""A whole number, a number, or a word."""
+"""A number, a word, or yes or no."""
 Better = Literal["highest", "lowest"]
 
 
@@ -36,7 +36,7 @@ class SweepSpec(Declaration):
     """All combinations of the values that vary, beside what is fixed."""
 
     name: str
-    ask: Literal["plan"]
+    ask: Literal["plan", "graph"]
     fixed: Mapping[str, Value] = Field(default_factory=dict)
     vary: Mapping[str, tuple[Value, ...]]
     heat_map: HeatMap | None = None

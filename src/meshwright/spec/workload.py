@@ -44,6 +44,23 @@ class SoftwareStack(Declaration):
 
     framework: Literal["megatron", "torchtitan", "deepspeed", "maxtext", "generic"] = "generic"
     flash_attention: bool = True
+    attention_kernels: Literal["native", "portable"] = "native"
+    """Written for the chip (cuDNN, FlashAttention-2 on Ampere), or not (FlashAttention-2 on Hopper,
+    FlashAttention-1, Triton)."""
+    eager: bool = False
+    """Each elementwise operator is a kernel of its own; otherwise a library or a compiler fuses."""
+    selective_recompute: Literal["attention", "half_of_products"] = "attention"
+    """What selective recomputation repeats: the attention core, or every second product and all
+    elementwise operators, but not the core."""
+    fused_gradient_accumulation: bool = True
+    """Products of weight gradients add to what is there; otherwise a pass of its own does."""
+    overlaps_sends: bool = True
+    """Interleaved stages send beside the next chunk; otherwise each send shows."""
+    scatters_sends: bool = False
+    """Each rank of tp sends its part of what passes between stages; the receivers gather it.
+
+    Source: Narayanan et al. 2021, section 4.1.
+    """
     dropout: bool = False
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""
@@ -55,6 +72,11 @@ class SoftwareStack(Declaration):
     """A token goes to a host once, however many of its experts are there; inside, to each."""
     fused_loss: bool = False
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
+
+    @property
+    def copies_shards(self) -> bool:
+        """Whether full sharding fills and empties its buffers by copies, as PyTorch does."""
+        return self.eager or self.framework == "torchtitan"
 
 
 class Training(Declaration):

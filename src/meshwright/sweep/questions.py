@@ -7,11 +7,17 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
 from meshwright.catalog.models import load_model
+from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.planner import plan, training
+from meshwright.planner.dataflow.graphs import load_graph
+from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
 from meshwright.spec.sweep import SweepSpec
+from meshwright.spec.system import SystemSpec
 from meshwright.sweep.points import Point, points_of
 from meshwright.sweep.store import Result
-from meshwright.sweep.systems import DESIGN, NEEDED, is_design, system_of
+from meshwright.sweep.systems import DESIGN, NEEDED, is_design, price_units, system_of
+
+YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 
 
 @dataclass(frozen=True)
@@ -52,11 +58,54 @@ def answer_plan(point: Point) -> Result:
     }
 
 
+def answer_graph(point: Point) -> Result:
+    """Return the best plan of a graph at a point, or why there is none."""
+    system, graph = system_of(point), _load_graph(point)
+    machine = machine_named(system)
+    try:
+        found = plan_dataflow(graph, machine, num_passes=int(point.get("passes", 1)))
+    except InfeasibleError as error:
+        return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
+    except SpecError as error:
+        return {"status": "refused", "reason": str(error).splitlines()[0]}
+    best = found.best
+    utilisation = graph.flops * best.passes_per_s / machine.peak_flops_per_s(graph)
+    power_w = _power_w(system, utilisation)
+    return {
+        "status": "found",
+        "plan": f"tp{best.tp} pp{best.pp} dp{best.dp}",
+        "fidelity": "closed_form",
+        "step_time_s": best.step_s,
+        "passes_per_s": best.passes_per_s,
+        "utilisation": utilisation,
+        "memory_bytes": best.held_bytes,
+        "power_w": power_w,
+        "passes_per_j": None if power_w is None else best.passes_per_s / power_w,
+        "price_units": price_units(system),
+        "passes_per_s_per_price": best.passes_per_s / price_units(system),
+        "lower_bound_s": found.lower_bound_s,
+    }
+
+
+def _power_w(system: SystemSpec, utilisation: float) -> float | None:
+    """Return idle power, and the rest of the peak power as far as the chips compute [W]."""
+    idle, peak = system.chip.idle_power_w, system.chip.peak_power_w
+    if idle is None or peak is None:
+        return None
+    each = idle + (peak - idle) * min(utilisation, 1.0)
+    return system.num_alive * each * (1.0 + system.overhead_power_fraction)
+
+
 QUESTIONS: Mapping[str, Question] = {
     "plan": Question(
         ("model", "seq", "global_batch"), (), answer_plan,
         ("step_time_s", "tokens_per_s", "mfu", "memory_bytes", "power_w", "tokens_per_j",
          "cost_usd", "lower_bound_s"),
+    ),
+    "graph": Question(
+        ("graph",), ("seq", "training", "passes"), answer_graph,
+        ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "passes_per_j",
+         "price_units", "passes_per_s_per_price", "lower_bound_s"),
     ),
 }  # fmt: skip
 
@@ -104,7 +153,9 @@ def _value_faults(sweep: SweepSpec) -> list[Fault]:
     """Return what the catalog lacks, each told once."""
     faults: dict[str, Fault] = {}
     for point in points_of(sweep):
-        for field, load in (("model", _load_model), ("system", system_of)):
+        for field, load in (("model", _load_model), ("graph", _load_graph), ("system", system_of)):
+            if field in ("model", "graph") and field not in point:
+                continue
             try:
                 load(point)
             except MeshwrightError as error:
@@ -114,3 +165,12 @@ def _value_faults(sweep: SweepSpec) -> list[Fault]:
 
 def _load_model(point: Point) -> object:
     return load_model(str(point["model"]))
+
+
+def _load_graph(point: Point) -> DataflowGraph:
+    """Return the graph of a point."""
+    trains = YES_OR_NO.get(point.get("training", "no"))
+    if trains is None:
+        raise SpecError(Fault("training", f"found {point['training']!r}", "yes or no"))
+    tokens = int(point["seq"]) if "seq" in point else None
+    return load_graph(str(point["graph"]), tokens=tokens, training=trains)

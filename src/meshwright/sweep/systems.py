@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim, network_price
 from meshwright.catalog.designs.design import Design, build
 from meshwright.catalog.systems import load_system
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import LevelKind, SystemSpec
 from meshwright.sweep.points import Point
 
 DESIGN = ("chip", "memory", "network", "links", "devices", "shape")
@@ -30,3 +31,24 @@ def system_of(point: Point) -> SystemSpec:
             shape=str(point["shape"]) if "shape" in point else None,
         )
     )
+
+
+KINDS: dict[LevelKind, DimKind] = {
+    "torus": DimKind.RING, "mesh": DimKind.RING,
+    "switch": DimKind.SWITCH, "fully_connected": DimKind.FULL,
+}  # fmt: skip
+
+
+def price_units(system: SystemSpec) -> float:
+    """Return the price of memories, links and switches in units of DFModel: chips have none there.
+
+    2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
+    arXiv 2412.16432). A mesh pays what a torus pays.
+    """
+    dims = [
+        NetworkDim(
+            KINDS[level.kind], level.size, level.bandwidth_bytes_per_s * level.links_per_device
+        )
+        for level in system.levels
+    ]
+    return network_price(dims, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)

@@ -5,7 +5,14 @@ from dataclasses import fields
 import pytest
 
 from meshwright.cost.data_parallel import Transfer, overlapped, plain, slowdown_s
-from meshwright.cost.step import DataParallelLinks, PipelineCost, gradient_sync, step_time
+from meshwright.cost.memory import StageState
+from meshwright.cost.step import (
+    DataParallelLinks,
+    PipelineCost,
+    gradient_sync,
+    sharding_copies_s,
+    step_time,
+)
 from meshwright.spec.workload import OptimizerPreset
 from meshwright.strategy.strategy import Structure
 
@@ -133,3 +140,11 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
     assert (time.dp_comm_s, time.optimizer_s, time.offload_s) == (4.0, 5.0, 1.0)
     assert time.jitter_s == pytest.approx(11.95)
     assert time.total_s == pytest.approx(131.45)
+
+
+def test_copies_of_full_sharding_by_hand():
+    state = StageState(10.0, 2.0, 0.0, 1.0, 0.0, 4.0)
+    structure = Structure(zero_stage=3)
+    assert sharding_copies_s(state, pipeline(), structure, 7.0) == MICRO_BATCHES * 12 * 14 / 7
+    kept = Structure(zero_stage=3, reshard_after_forward=False)
+    assert sharding_copies_s(state, pipeline(), kept, 5.0) == MICRO_BATCHES * 12 * 10 / 5

@@ -50,10 +50,11 @@ def test_best_degrees_of_a_curve():
 
 
 def test_a_layer_computes_alone_on_one_die_and_waits_for_links_on_many():
-    """Without memory one die takes 2 S H^2 / rate; N dies no less than N - 1 rounds of links."""
+    """Without memory one die takes 2 S H^2 / peak; N dies no less than N - 1 rounds of links."""
     known = layer_curve(2048.0, with_hbm=False)
-    rate = 0.8 * wafer().chip.matmul_flops_per_s["bf16"]
-    assert known.tokens_per_s[0] == pytest.approx(rate / (2 * 12288.0**2))
+    peak = wafer().chip.matmul_flops_per_s["bf16"]
+    assert known.tokens_per_s[0] == pytest.approx(peak / (2 * 12288.0**2), rel=0.05)
+    assert known.tokens_per_s[0] < peak / (2 * 12288.0**2)
     sub_tensor = 2 * 2048 * 12288 / 32
     round_s = (sub_tensor + 4e6) / (0.95 * 2e12) + 200e-9
     assert 2048 / known.tokens_per_s[31] > 31 * round_s

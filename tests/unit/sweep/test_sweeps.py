@@ -124,7 +124,7 @@ def test_all_faults_of_fields_and_names_are_told_at_once():
         ({"fixed": {**FIXED, "global_batch": 8}}, "fixed as well"),
         ({"vary": {"global_batch": (8, 8)}}, "twice"),
         ({"vary": {"global_batch": ()}}, "no values"),
-        ({"vary": {"global_batch": (True,)}}, "number or a word"),
+        ({"vary": {"global_batch": ((1, 2),)}}, "number, a word"),
     ],
 )
 def test_files_that_say_two_things_are_refused(change, word):
@@ -172,6 +172,51 @@ def test_files_that_cannot_be_written_are_told_before_the_first_point(tmp_path, 
     assert main(["sweep", str(path), *words]) == 2
     told = capsys.readouterr().err
     assert [option for option in ("--out", "--csv", "--picture") if option not in told] == []
+
+
+def test_graphs_on_designs(tmp_path, capsys):
+    path = tmp_path / "designs.yaml"
+    path.write_text(
+        "name: designs\nask: graph\n"
+        "fixed: {devices: 8, network: torus-2d, passes: 8, chip: A100, training: no}\n"
+        "vary:\n  graph: [gpt3-175b-layer, fft-256x256]\n  memory: [DDR4, HBM3]\n"
+        "  links: [PCIe4, NVLink4]\n"
+        "heat_map: {rows: graph, columns: links, shows: passes_per_s_per_price}\n"
+    )
+    picture = tmp_path / "designs.svg"
+    assert main(["sweep", str(path), "--picture", str(picture), "--json"]) == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert all(set(QUESTIONS["graph"].values) <= set(point) for point in points)
+    prices = {(p["memory"], p["links"]): p["price_units"] for p in points}
+    ring = 8 * 2 * (2 * 31.5) + 24 * 2 * (2 + 4) * 31.5
+    assert prices["DDR4", "PCIe4"] == pytest.approx(8 * 204.8 + ring)
+    for point in points:
+        assert point["lower_bound_s"] <= point["step_time_s"] * (1 + 1e-9)
+        assert 0 < point["utilisation"] < 1
+    assert picture.read_text().count("<rect") == 4
+
+
+def test_a_graph_that_a_chip_has_no_rate_for_is_refused_at_its_point(tmp_path, capsys):
+    path = tmp_path / "linpack.yaml"
+    path.write_text(
+        "name: linpack\nask: graph\nfixed: {graph: hpl-2048x256}\nvary:\n  on: [2xA100]\n"
+    )
+    assert main(["sweep", str(path), "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["points"][0]["status"] == "refused"
+
+
+def test_what_a_graph_needs_is_checked_before(tmp_path, capsys):
+    path = tmp_path / "designs.yaml"
+    path.write_text(
+        "name: designs\nask: graph\nfixed: {on: 8xA100}\nvary:\n  graph: [gpt3-175b-layerr]\n"
+    )
+    assert main(["sweep", str(path)]) == 2
+    told = capsys.readouterr().err
+    assert "gpt3-175b-layer" in told
+    text = path.read_text().replace("layerr", "layer").replace("8xA100", "8xA100, training: maybe")
+    path.write_text(text)
+    assert main(["sweep", str(path)]) == 2
+    assert "yes or no" in capsys.readouterr().err
 
 
 def test_nothing_that_fits_anywhere_ends_with_3(tmp_path, capsys):

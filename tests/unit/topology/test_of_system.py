@@ -15,7 +15,7 @@ MADE = ("64xH100", "60xH100", "144xGB200", "264xGroq-LPU", "1024xTPU-v5e", "16xA
 
 
 def neighbours_per_device(level, domain, num_devices):
-    """Return how many wires of a level each device has, counted device by device."""
+    """Return how many wires of a level each device has; a ring of two has two to one neighbour."""
     counts = []
     for device in range(num_devices):
         place = device // domain % level.size
@@ -23,9 +23,9 @@ def neighbours_per_device(level, domain, num_devices):
             counts.append(1)
             continue
         others = {
-            "mesh": {place - 1, place + 1} & set(range(level.size)),
-            "torus": {(place - 1) % level.size, (place + 1) % level.size} - {place},
-            "fully_connected": set(range(level.size)) - {place},
+            "mesh": [n for n in (place - 1, place + 1) if 0 <= n < level.size],
+            "torus": [(place - 1) % level.size, (place + 1) % level.size],
+            "fully_connected": [n for n in range(level.size) if n != place],
         }[level.kind]
         there = [device + (other - place) * domain for other in others]
         counts.append(sum(other < num_devices for other in there))

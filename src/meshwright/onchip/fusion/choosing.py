@@ -13,6 +13,9 @@ from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion
 
+KnownOrders = dict[tuple[object, ...], tuple[Orders, ...]]
+"""Orders by the limits that they follow from."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -53,7 +56,7 @@ def best_of(
     """
     listed = list(candidates)
     bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
-    known: dict[tuple[object, ...], tuple[Orders, ...]] = {}
+    known: KnownOrders = {}
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0
     refused: dict[int, str] = {}
@@ -66,7 +69,7 @@ def best_of(
             continue
         entry = listed[number]
         try:
-            fusion = fuse(entry.problem, _orders(entry.problem, known))
+            fusion = fuse(entry.problem, shared_orders(entry.problem, known))
         except InfeasibleError as error:
             refused[number] = str(error)
             continue
@@ -87,9 +90,7 @@ def _why_none_fits(refused: dict[int, str]) -> str:
     return f"{first}; {others} more that were tried do not fit either" if others else first
 
 
-def _orders(
-    problem: FusionProblem, known: dict[tuple[object, ...], tuple[Orders, ...]]
-) -> tuple[Orders, ...]:
+def shared_orders(problem: FusionProblem, known: KnownOrders) -> tuple[Orders, ...]:
     """Return the orders of a problem, found once for all with the same limits."""
     if problem.runs_by_kernel:
         return ()

@@ -69,6 +69,11 @@ class Machine:
             speed_factor=self.system.slowest_speed_factor,
         )  # fmt: skip
 
+    def peak_flops_per_s(self, graph: DataflowGraph) -> float:
+        """Return the dense rate of all devices in the word of a graph [FLOP/s]."""
+        chip = self.system.chip
+        return self.system.num_alive * chip.matmul_flops_per_s[_dtype_of(graph, chip)]
+
     def vector_flops_per_s(self, graph: DataflowGraph) -> float | None:
         """Return the rate of elementwise arithmetic [FLOP/s]; None: not known, memory decides."""
         rates = self.system.chip.vector_flops_per_s

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright import planner
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import load_calibration
-from meshwright.cost.compute import Engine
+from meshwright.cost.compute import Engine, matmul_compute_s
 from meshwright.cost.engine import make_engine
 from meshwright.cost.matmul import MatmulShape, whole_traffic_bytes
 from meshwright.cost.streamed.matmul import stream_traffic_bytes
@@ -75,8 +75,7 @@ class Curve:
 def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     """Return a square layer, forward, its tokens split over one group of N dies.
 
-    The smaller of inputs and weights travels on a line; the rate of products is that of large
-    ones at any size.
+    The smaller of inputs and weights travels on a line.
     """
     system, num = wafer(), MEMBERS
     chip, level = system.chip, system.levels[0]
@@ -93,7 +92,9 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
         level.message_half_bytes,
     )
     hbm_s = moved / engine.memory_bytes_per_s if with_hbm else 0.0 * num
-    each_s = flops / num**2 / engine.matmul_flops_per_s
+    each_s = matmul_compute_s(
+        1.0, tokens / num, HIDDEN, HIDDEN / num, engine.matmul_flops_per_s, engine
+    )
     total_s = forward_s(num, each_s, link_s, hbm_s).total_s
     energy_j = (
         flops * (chip.energy_j_per_flop or 0.0)

@@ -1,0 +1,1 @@
+"""Few constants fitted to many rows, with each source left out in turn."""

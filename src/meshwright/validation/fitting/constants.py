@@ -1,0 +1,59 @@
+"""Which constants are free in a fit: what is expected of each, and between which bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Free:
+    """One free constant, fitted as its logarithm.
+
+    ``prior`` is what is expected without rows, ``spread`` how far from it as a standard deviation
+    of the logarithm. A scale multiplies the uncalibrated values of several constants.
+    """
+
+    name: str
+    prior: float
+    spread: float
+    lowest: float
+    highest: float
+    per_family: bool = False
+    scales: tuple[str, ...] = ()
+    """Constants that share the scale; empty: the constant itself."""
+
+
+ATTENTION = ("attention_forward_efficiency", "attention_backward_efficiency")
+
+FREE = (
+    Free("matmul_sustained_efficiency", 0.9, 0.1, 0.5, 1.0, per_family=True),
+    Free("attention_scale", 0.9, 0.3, 0.3, 1.3, per_family=True, scales=ATTENTION),
+    Free("portable_attention_efficiency", 0.6, 0.3, 0.3, 1.0, per_family=True),
+    Free("grouped_matmul_efficiency", 0.7, 0.3, 0.2, 1.0),
+    Free("expert_traffic_factor", 2.0, 0.5, 1.0, 8.0),
+    Free("eager_traffic_factor", 2.0, 0.4, 1.0, 6.0),
+    Free("elementwise_efficiency", 0.75, 0.15, 0.4, 0.95),
+    Free("slow_network_efficiency", 0.8, 0.2, 0.3, 0.98),
+    Free("overlap_slowdown", 0.189, 0.5, 0.01, 0.6),
+    Free("jitter", 0.01, 0.7, 0.001, 0.05),
+)
+"""Constants of a family of chips first, then those that all families share."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A free constant of one family, or of all where ``family`` is empty."""
+
+    free: Free
+    family: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Family and name, for sorting and for files."""
+        return self.family, self.free.name
+
+
+def keys_of(families: list[str]) -> list[Key]:
+    """Return the free constants of a fit on rows of some families."""
+    own = [Key(free, family) for family in families for free in FREE if free.per_family]
+    return own + [Key(free) for free in FREE if not free.per_family]

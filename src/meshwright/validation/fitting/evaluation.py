@@ -1,0 +1,123 @@
+"""Errors of rows under given constants, and how each constant moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.pricing.price import price_one
+from meshwright.spec.calibration import CalibrationOf, calibration_columns
+from meshwright.validation.fitting.constants import Key
+from meshwright.validation.predictions import Prediction, predict
+from meshwright.validation.questions import Question
+from meshwright.validation.rows import Row
+
+STEP = 0.03
+"""Of a logarithm, for differences."""
+BASE = "uncalibrated"
+VENDOR_STACKS = {
+    "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
+    "megatron-sc21": "Megatron papers", "korthikanti-2022": "Megatron papers",
+    "megatron-2020": "Megatron papers",
+}  # fmt: skip
+"""Sources that are no witnesses of each other: one software of one vendor."""
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Rows with a measured throughput, as questions under the uncalibrated constants."""
+
+    predictions: tuple[Prediction, ...]
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """What each row asks."""
+        return [entry.question for entry in self.predictions if entry.question is not None]
+
+    @cached_property
+    def families(self) -> list[str]:
+        """The family of chips of each row."""
+        return [question.problem.system.chip.family for question in self.questions]
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The source of each row."""
+        return [entry.row.group for entry in self.predictions]
+
+    @cached_property
+    def stacks(self) -> list[str]:
+        """The source of each row, those of one vendor's stack together."""
+        return [VENDOR_STACKS.get(group, group) for group in self.groups]
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """One over the root of the rows of its source: large tables do not drown small ones."""
+        counts = {group: self.groups.count(group) for group in set(self.groups)}
+        return np.array([counts[group] ** -0.5 for group in self.groups])
+
+    def errors_and_slopes(
+        self, keys: Sequence[Key], values: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return ln(predicted / measured) of each row, (rows,), and its slopes, (rows, keys).
+
+        Parameters
+        ----------
+        values
+            Logarithms of the constants.
+        """
+        errors = np.zeros(len(self.questions))
+        slopes = np.zeros((len(self.questions), len(keys)))
+        for index in range(len(self.questions)):
+            mine = [n for n, key in enumerate(keys) if key.family in ("", self.families[index])]
+            own = [(keys[n], values[n]) for n in mine]
+            found = self._log_errors(index, own)
+            errors[index] = found[0]
+            slopes[index, mine] = (found[1:] - found[0]) / STEP
+        return errors, slopes
+
+    def errors(self, keys: Sequence[Key], values: FloatArray, rows: Sequence[int]) -> FloatArray:
+        """Return ln(predicted / measured) of some rows."""
+        found = []
+        for index in rows:
+            own = [
+                (key, value)
+                for key, value in zip(keys, values, strict=True)
+                if key.family in ("", self.families[index])
+            ]
+            found.append(self._log_errors(index, own)[0])
+        return np.array(found)
+
+    def _log_errors(self, index: int, own: Sequence[tuple[Key, float]]) -> FloatArray:
+        """Return the log error of a row as it is, and with each constant a step larger."""
+        question = self.questions[index]
+        moved = STEP * np.vstack([np.zeros(len(own)), np.eye(len(own))])
+        draws: dict[str, FloatArray] = {}
+        for number, (key, value) in enumerate(own):
+            column = np.exp(value + moved[:, number])
+            draws |= draws_of(key, column, question.problem.calibration)
+        constants = calibration_columns(question.problem.calibration, draws)
+        problem: Any = replace(question.problem, calibration=constants)
+        priced = price_one(problem, question.structure, question.strategy)
+        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s, dtype=float), len(moved))
+        tokens = question.problem.workload.tokens_per_step
+        measured = self.predictions[index].measured_tokens_per_s
+        assert measured is not None
+        return np.asarray(np.log(tokens / seconds / measured), dtype=float)
+
+
+def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:
+    """Return the constants that a free one stands for."""
+    if not key.free.scales:
+        return {key.free.name: column}
+    return {name: getattr(base, name) * column for name in key.free.scales}
+
+
+def fit_rows(rows: Sequence[Row]) -> FitRows:
+    """Return the rows that a fit can use."""
+    found = [entry for entry in predict(rows, BASE) if entry.log_error is not None]
+    return FitRows(tuple(found))

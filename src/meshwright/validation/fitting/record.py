@@ -1,0 +1,175 @@
+"""A fit as the calibration file that the catalog reads: constants, intervals, and its errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import yaml
+
+from meshwright.base.arrays import FloatArray
+from meshwright.catalog.calibration import load_calibration
+from meshwright.validation.fitting.constants import FREE, Key
+from meshwright.validation.fitting.evaluation import BASE, draws_of
+from meshwright.validation.fitting.fit import Fit
+
+SHARE = 0.8
+"""Of the rows left out, inside the interval of a prediction."""
+
+
+def calibration_text(found: Fit, name: str, command: str) -> str:
+    """Return a calibration file in YAML."""
+    content = {
+        "name": name,
+        "is_calibrated": True,
+        "based_on": BASE,
+        "sources": {"rows": {"title": f"{len(found.errors)} measured rows; written by {command}"}},
+        "fit": _told(fit_record(found)),
+        "defaults": _entries(found, ""),
+        "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
+    }
+    text: str = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
+    return f"# Written by {command}; not by hand.\n{text}"
+
+
+def fit_record(found: Fit) -> dict[str, Any]:
+    """Return the errors of a fit: of its own rows, and of each source left out."""
+    groups = np.array(found.rows.groups)
+    known = found.left_out_errors[~np.isnan(found.left_out_errors)]
+    tails = np.quantile(known, [(1 - SHARE) / 2, (1 + SHARE) / 2]) if len(known) else known
+    return {
+        "num_rows": len(found.errors),
+        "fitted": _measures(found.errors, groups),
+        "left_out": _measures(found.left_out_errors, groups),
+        "interval": [round(float(tail), 4) for tail in tails] or None,
+        "groups": {
+            group: {
+                "rows": int(sum(groups == group)),
+                "fitted": _of_group(found.errors[groups == group]),
+                "left_out": _of_group(found.left_out_errors[groups == group]),
+                "alone": _is_alone(found, group),
+            }
+            for group in dict.fromkeys(found.rows.groups)
+        },
+    }
+
+
+def _told(value: Any) -> Any:
+    """Return a record as files write it: what is not known is ``unknown``."""
+    if isinstance(value, dict):
+        return {name: _told(entry) for name, entry in value.items()}
+    return "unknown" if value is None else value
+
+
+def fit_lines(found: Fit) -> Iterator[str]:
+    """Yield the constants and errors of a fit for a reader."""
+    record = fit_record(found)
+    yield f"{record['num_rows']} rows"
+    for name in ("fitted", "left_out"):
+        errors = record[name]
+        yield (
+            f"  {name.replace('_', ' '):<9} median of medians {errors['median_of_medians']:.1%}, "
+            f"p90 of all rows {errors['p90']:.1%}"
+        )
+    yield ""
+    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}"
+    for group, entry in record["groups"].items():
+        inside, out = entry["fitted"], entry["left_out"]
+        alone = "  no other source has its chips" if entry["alone"] else ""
+        yield (
+            f"{group[:19]:<20}{entry['rows']:>5}{inside['median']:>9.1%}{inside['p90']:>8.1%}"
+            f"{out['median']:>10.1%}{out['p90']:>8.1%}{alone}"
+        )
+    yield ""
+    for place, value, low, high in constants_of(found):
+        yield f"  {place[0] or 'all':<12}{place[1]:<34}{value:>8.4g}   {low:.4g} to {high:.4g}"
+
+
+def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str], float, float, float]]:
+    """Yield each constant that the rows inform: its place, value and interval."""
+    for key, value, spread, informed in zip(
+        found.keys, found.values, found.spreads, found.informed, strict=True
+    ):
+        if informed:
+            bounds = np.exp([value, value - 2.0 * spread, value + 2.0 * spread])
+            named = _written(key, bounds)
+            for name, (middle, low, high) in named.items():
+                yield (key.family, name), middle, low, high
+
+
+def _written(key: Key, bounds: FloatArray) -> dict[str, tuple[float, float, float]]:
+    """Return the constants of a key, each with its interval inside what is allowed."""
+    base = load_calibration(key.family, BASE)
+    found = {}
+    for name, values in draws_of(key, bounds, base).items():
+        value, low, high = (float(entry) for entry in values)
+        least = 1.0 if name.endswith("_factor") else 0.0
+        most = 1.0 if name.endswith("_efficiency") else np.inf
+        found[name] = value, max(low, least), min(high, most)
+    return found
+
+
+def _entries(found: Fit, family: str) -> dict[str, Any]:
+    """Return the constants of a family as they are written; families not seen share the rest."""
+    entries = {
+        place[1]: _entry(value, low, high, "fitted")
+        for place, value, low, high in constants_of(found)
+        if place[0] == family
+    }
+    if family == "":
+        entries |= _neutral(found)
+    return entries
+
+
+def _neutral(found: Fit) -> dict[str, Any]:
+    """Return constants for families that no row has: the median of those fitted, and their span."""
+    of_name: Mapping[str, list[float]] = defaultdict(list)
+    own = {free.name for free in FREE if free.per_family and not free.scales}
+    for place, value, _, _ in constants_of(found):
+        if place[0] and place[1] in own:
+            of_name[place[1]].append(value)
+    return {
+        name: _entry(float(np.median(values)), min(values) - 0.05, max(values) + 0.05,
+                     "median of the families fitted")
+        for name, values in of_name.items()
+    }  # fmt: skip
+
+
+def _entry(value: float, low: float, high: float, why: str) -> dict[str, Any]:
+    """Return one value with its origin."""
+    bounds = [float(f"{low:.4g}"), float(f"{high:.4g}")]
+    shown = float(f"{value:.4g}")
+    return {"value": shown, "derived": True, "source": "rows", "range": bounds, "why": why}
+
+
+def _measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
+    """Return the headline and the pooled errors."""
+    known = ~np.isnan(errors)
+    if not known.any():
+        return {"median_of_medians": None, "median": None, "p90": None, "bias": None}
+    size = np.abs(errors)
+    medians = [np.median(size[known & (groups == g)]) for g in dict.fromkeys(groups[known])]
+    return {"median_of_medians": round(float(np.median(medians)), 4), **_of_group(errors[known])}
+
+
+def _of_group(errors: FloatArray) -> dict[str, Any]:
+    """Return median and 90th percentile of absolute errors, and the median error."""
+    if np.isnan(errors).any():
+        return {"median": None, "p90": None, "bias": None}
+    size = np.abs(errors)
+    return {
+        "median": round(float(np.median(size)), 4),
+        "p90": round(float(np.quantile(size, 0.9)), 4),
+        "bias": round(float(np.median(errors)), 4),
+    }
+
+
+def _is_alone(found: Fit, group: str) -> bool:
+    """Return whether no other stack has rows of the chips of a source."""
+    rows = found.rows
+    mine = {f for f, g in zip(rows.families, rows.groups, strict=True) if g == group}
+    stack = next(s for s, g in zip(rows.stacks, rows.groups, strict=True) if g == group)
+    others = {f for f, s in zip(rows.families, rows.stacks, strict=True) if s != stack}
+    return not mine & others

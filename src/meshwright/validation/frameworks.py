@@ -1,0 +1,116 @@
+"""What sources leave unstated: one documented default for each framework."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshwright.validation.rows import Row
+
+
+@dataclass(frozen=True)
+class Framework:
+    """The settings of a framework where its users do not say otherwise."""
+
+    name: str
+    stack: str
+    """The name in :class:`~meshwright.spec.workload.SoftwareStack`."""
+    optimizer: str
+    bf16_optimizer: str
+    """The same where training is in bf16."""
+    zero_stage: int
+    """Without full sharding."""
+    sequence_parallel: bool
+    """Where tp is used."""
+    flash_attention: bool
+    recompute: str
+    overlaps: bool
+    """Data-parallel collectives run beside computation."""
+    async_tensor_parallel: bool = False
+    compiled: bool = False
+    eager: bool = False
+    attention_kernels: str = "native"
+    """``flash-2`` is native to Ampere alone."""
+    selective_recompute: str = "attention"
+    fused_gradient_accumulation: bool = True
+    overlaps_sends: bool = True
+    scatters_sends: bool = False
+    cuda_graphs: bool = False
+    dropout: bool = False
+    reshards: bool = True
+    """Full sharding drops gathered weights between forward and backward."""
+    why: str = ""
+
+
+MEGATRON_LM = Framework(
+    "megatron-lm", "megatron", "megatron-adam-bf16-gradients", "megatron-adam", 0, False, False,
+    "none", False, dropout=True, overlaps_sends=False, scatters_sends=True,
+    why="Megatron-LM of the 2021 and 2022 papers: local data parallelism after the backward pass, "
+    "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax",
+)  # fmt: skip
+NEMO = Framework(
+    "nemo", "megatron", "megatron-adam-bf16-gradients", "megatron-adam-bf16-gradients", 1, True,
+    True, "none", True, async_tensor_parallel=True,
+    why="NeMo and Megatron Bridge performance recipes: distributed optimizer with overlap, "
+    "gradients reduced in bf16, sequence parallelism and overlapped tensor parallelism",
+)  # fmt: skip
+DEEPSPEED = Framework(
+    "deepspeed", "deepspeed", "deepspeed-adam", "megatron-adam", 1, False, False, "none", False,
+    fused_gradient_accumulation=False,
+    why="Megatron-DeepSpeed: ZeRO 1 under pipelines, reduced after the backward pass; FP32 "
+    "accumulation in bf16",
+)  # fmt: skip
+LLM_FOUNDRY = Framework(
+    "llm-foundry", "generic", "fsdp-mixed", "fsdp-mixed", 3, False, True, "none", True,
+    eager=True, attention_kernels="portable",
+    why="llm-foundry with FSDP FULL_SHARD: bf16 parameters and FP32 reductions (mode DEFAULT)",
+)  # fmt: skip
+TORCHTITAN = Framework(
+    "torchtitan", "torchtitan", "fsdp-mixed", "fsdp-mixed", 3, True, True, "selective", True,
+    eager=True, attention_kernels="flash-2", selective_recompute="half_of_products",
+    why="torchtitan: FSDP2, FP32 reductions, selective checkpoints, sequence parallelism with tp",
+)  # fmt: skip
+MAXTEXT = Framework(
+    "maxtext", "maxtext", "fsdp-mixed-bf16-reduce", "fsdp-mixed-bf16-reduce", 3, True, True,
+    "full", True, async_tensor_parallel=True, compiled=True,
+    why="MaxText: sharded by XLA, compiled steps, bf16 gradients, flash attention kernels",
+)  # fmt: skip
+FSDP = Framework(
+    "fsdp", "generic", "fsdp-mixed", "fsdp-mixed", 3, True, True, "none", True,
+    eager=True, attention_kernels="flash-2",
+    why="PyTorch FSDP where nothing else is known",
+)  # fmt: skip
+
+FRAMEWORKS = (MEGATRON_LM, NEMO, DEEPSPEED, LLM_FOUNDRY, TORCHTITAN, MAXTEXT, FSDP)
+
+_NAMES = (
+    (r"nemo|megatron[-_ ]?bridge|megatron-?hub", NEMO),
+    (r"bigscience|deepspeed|bloom", DEEPSPEED),
+    (r"llm-?foundry|mosaic|composer", LLM_FOUNDRY),
+    (r"torchtitan", TORCHTITAN),
+    (r"maxtext|pax|jax|levanter", MAXTEXT),
+    (r"megatron|korthikanti", MEGATRON_LM),
+    (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", FSDP),
+)
+
+
+def framework_of(row: Row) -> Framework:
+    """Return the framework of a row: as it is named, else as its source or its plan suggests."""
+    for text in (row.framework, row.group, row.source.title, row.source.repo):
+        for pattern, framework in _NAMES:
+            if text and re.search(pattern, text.lower()):
+                return _of_its_time(framework, row)
+    if "tpu" in (row.hardware.chip_id or row.hardware.chip or "").lower():
+        return MAXTEXT
+    plan = row.parallelism
+    if plan.fsdp or plan.zero_stage == 3:
+        return FSDP
+    return _of_its_time(MEGATRON_LM, row)
+
+
+def _of_its_time(framework: Framework, row: Row) -> Framework:
+    """Return the recipes of today for Megatron-LM on chips that its papers did not have."""
+    if framework is not MEGATRON_LM:
+        return framework
+    chip = (row.hardware.chip_id or row.hardware.chip or "").lower()
+    return MEGATRON_LM if re.search(r"v100|a100|p100", chip) else NEMO

@@ -1,0 +1,171 @@
+"""What a validation found: for programs in its agreed shape, and as lines for a reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from meshwright.validation.errors import (
+    Errors,
+    Family,
+    by_group,
+    errors_of,
+    families_of,
+    median_of_medians,
+    noise_of,
+)
+from meshwright.validation.predictions import Prediction
+from meshwright.validation.refusals import Reason
+
+NUM_WORST = 8
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows with their predictions under one calibration."""
+
+    predictions: tuple[Prediction, ...]
+    calibration: str
+
+    @cached_property
+    def groups(self) -> dict[str, Errors]:
+        """The errors of each source."""
+        return {name: errors_of(rows) for name, rows in by_group(self.predictions).items()}
+
+    @cached_property
+    def overall(self) -> Errors:
+        """The errors of all rows, pooled."""
+        return errors_of(self.predictions)
+
+    @property
+    def median_of_medians(self) -> float | None:
+        """The headline: median over sources of the median error of each."""
+        return median_of_medians(self.groups)
+
+    @cached_property
+    def families(self) -> list[Family]:
+        """Rows that differ only in the plan."""
+        return families_of(entry for entry in self.predictions if entry.refused is None)
+
+
+def validation_data(found: Validation) -> dict[str, Any]:
+    """Return a validation for programs."""
+    return {
+        "groups": {name: asdict(errors) for name, errors in found.groups.items()},
+        "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
+        "rows": [
+            {
+                "id": entry.row.id,
+                "predicted_tokens_per_s": entry.predicted_tokens_per_s,
+                "measured_tokens_per_s": entry.measured_tokens_per_s,
+                "interval": entry.interval,
+                "refused": None if entry.refused is None else str(entry.refused),
+            }
+            for entry in found.predictions
+        ],
+    }
+
+
+def validation_lines(found: Validation) -> Iterator[str]:
+    """Yield the errors by source, the families, the worst rows and the refusals."""
+    headline = percent(found.median_of_medians)
+    yield f"median over sources of the median error: {headline}   ({found.calibration} constants)"
+    yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
+    yield ""
+    yield from table_lines(found)
+    yield ""
+    yield from _family_lines(found.families)
+    yield from _worst_lines(found.predictions)
+    yield from _refusal_lines(found.predictions)
+
+
+def table_lines(found: Validation) -> Iterator[str]:
+    """Yield the table of errors: one line for each source, and all rows together."""
+    yield (
+        f"{'source':<20}{'rows':>5}{'used':>5}{'median':>8}{'p90':>8}{'bias':>8}{'noise':>7}"
+        f"{'memory':>8}{'fits-':>6}{'ooms-':>6}{'ranks':>7}{'regret':>8}"
+    )
+    rows = by_group(found.predictions)
+    for name, errors in found.groups.items():
+        yield _error_line(name, errors, noise_of(rows[name]))
+    yield _error_line("all rows", found.overall, noise_of(found.predictions))
+
+
+def _error_line(name: str, errors: Errors, noise: float | None) -> str:
+    """Return one line of the table."""
+    shown = name if len(name) < 20 else f"{name[:16]}..."
+    ranks = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
+    return (
+        f"{shown:<20}{errors.rows:>5}{errors.rows_used:>5}{percent(errors.median_abs_log_error):>8}"
+        f"{percent(errors.p90_abs_log_error):>8}{percent(errors.bias_log, sign=True):>8}"
+        f"{percent(noise):>7}{percent(errors.memory_median_abs_error):>8}"
+        f"{errors.false_fits:>6}{errors.false_ooms:>6}{ranks:>7}{percent(errors.regret_mean):>8}"
+    )
+
+
+def _family_lines(families: Sequence[Family]) -> Iterator[str]:
+    """Yield what choosing by prediction costs, beside a rule of thumb."""
+    if not families:
+        return
+    mean = sum(family.regret for family in families) / len(families)
+    thumb = sum(family.rule_of_thumb_regret for family in families) / len(families)
+    pairs = sum(family.ordered_pairs for family in families)
+    right = sum(family.right_pairs for family in families)
+    share = f"{right / pairs:.0%} of {pairs}" if pairs else "none"
+    yield f"{len(families)} families of rows that differ only in the plan: regret {mean:.1%};"
+    yield f"  of the least model parallelism {thumb:.1%}; pairs in the right order: {share}"
+    yield ""
+
+
+def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
+    """Yield the rows of the largest error."""
+    found = worst(predictions, NUM_WORST)
+    if not found:
+        return
+    yield "worst rows"
+    for entry in found:
+        yield (
+            f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
+            f"{entry.row.model.name or '':<18} {_plan_text(entry)}"
+        )[:100]
+    yield ""
+
+
+def worst(predictions: Sequence[Prediction], number: int) -> list[Prediction]:
+    """Return the rows of the largest error, the worst first."""
+    known = [entry for entry in predictions if entry.log_error is not None]
+    return sorted(known, key=lambda entry: -abs(entry.log_error or 0.0))[:number]
+
+
+def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]]:
+    """Return how many rows are refused for each reason, the most frequent first."""
+    refused = (entry.refused for entry in predictions)
+    return Counter(reason for reason in refused if reason is not None).most_common()
+
+
+def _plan_text(entry: Prediction) -> str:
+    """Return the plan of a row in few words, and the largest part of its time."""
+    assert entry.question is not None
+    s, hardware = entry.question.strategy, entry.row.hardware
+    degrees = f"tp{s.tp:.0f} pp{s.pp:.0f} dp{s.dp:.0f} mbs{s.micro_batch_size:.0f}"
+    return f"{hardware.chips}x{entry.question.problem.system.chip.name} {degrees}"
+
+
+def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
+    """Yield how many rows are refused for which reason, with one of them."""
+    counts = refusal_counts(predictions)
+    if counts:
+        yield "refused"
+    for reason, number in counts:
+        first = next(entry for entry in predictions if entry.refused is reason)
+        yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:100]
+
+
+def percent(value: float | None, *, sign: bool = False) -> str:
+    """Return a share in per cent."""
+    if value is None:
+        return "-"
+    return f"{value:+.1%}" if sign else f"{value:.1%}"

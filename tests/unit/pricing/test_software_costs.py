@@ -1,0 +1,108 @@
+"""What software changes in a price: fusion, kernels, recomputation, sends, copies. By ratio."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.catalog.models import load_model
+from meshwright.planner.question import make_problem, training
+from meshwright.pricing.price import price_one
+from meshwright.pricing.stages import send_bytes
+from meshwright.strategy.strategy import Recompute, Structure, make_strategy
+
+PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
+STRUCTURE = Structure(sequence_parallel=False)
+
+
+def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
+    work = training(system, global_batch_size=8, sequence_length=2048)
+    stack = work.software.model_copy(update=software)
+    found = make_problem(
+        load_model(model) if isinstance(model, str) else model, system,
+        work.model_copy(update={"software": stack}), "uncalibrated",
+    )  # fmt: skip
+    return replace(found, calibration=replace(found.calibration, **(constants or {})))
+
+
+def compute_s(found, structure=STRUCTURE, part="compute_s"):
+    time = price_one(found, structure, PLAN).step.time
+    return float(np.asarray(getattr(time, part)).reshape(-1)[0])
+
+
+def test_uncalibrated_constants_leave_every_switch_at_no_price():
+    plain = compute_s(problem())
+    assert compute_s(problem(eager=True)) == plain
+    assert compute_s(problem(attention_kernels="portable")) == plain
+
+
+def test_eager_operators_move_more_bytes_and_products_do_not():
+    double = {"eager_traffic_factor": 2.0}
+    added = compute_s(problem(eager=True, constants=double)) - compute_s(problem())
+    again = compute_s(problem(eager=True, constants={"eager_traffic_factor": 3.0}))
+    assert added > 0
+    assert again - compute_s(problem()) == pytest.approx(2.0 * added)
+    assert compute_s(problem(constants=double)) == compute_s(problem())
+
+
+def test_products_sustain_a_share_of_their_rate():
+    shares = [problem(constants={"matmul_sustained_efficiency": e}) for e in (1.0, 0.5, 0.25)]
+    one, two, four = (compute_s(found) for found in shares)
+    assert four - two == pytest.approx(2.0 * (two - one), rel=0.05)
+
+
+def test_portable_attention_is_slower():
+    half = {"portable_attention_efficiency": 0.5}
+    assert compute_s(problem(attention_kernels="portable", constants=half)) > compute_s(problem())
+    assert compute_s(problem(constants=half)) == compute_s(problem())
+
+
+def test_half_of_the_products_are_repeated():
+    selective, full = Structure(recompute=Recompute.SELECTIVE), Structure(recompute=Recompute.FULL)
+    half = problem(selective_recompute="half_of_products")
+    again, whole = (compute_s(half, s, "recompute_s") for s in (selective, full))
+    core = compute_s(problem(), selective, "recompute_s")
+    assert 0 < core < again < whole
+    everything_but_core = whole - core
+    assert 0.5 * everything_but_core < again < everything_but_core
+
+
+def test_gradients_added_apart_cost_ten_bytes_of_traffic():
+    apart = problem(fused_gradient_accumulation=False)
+    added = compute_s(apart) - compute_s(problem())
+    params = 8.03e9 / 2.0
+    once = 10.0 * params / problem().engine.memory_bytes_per_s
+    assert added == pytest.approx(2.0 * once, rel=0.15)
+
+
+def test_scattered_sends_are_a_part_of_each_rank():
+    whole = send_bytes(problem(), STRUCTURE, PLAN)
+    assert send_bytes(problem(scatters_sends=True), STRUCTURE, PLAN) == whole / 2.0
+    split = Structure(sequence_parallel=True)
+    assert send_bytes(problem(scatters_sends=True), split, PLAN) == whole / 2.0
+
+
+def test_heads_off_the_grid_of_words_leave_the_matrix_units():
+    model = load_model("gpt3-6.7b")
+    kind = model.layer_kinds[0]
+
+    def with_head_size(size):
+        attention = kind.attention.model_copy(update={"head_size": size, "value_head_size": size})
+        changed = kind.model_copy(update={"attention": attention})
+        return model.model_copy(update={"layer_kinds": (changed,)})
+
+    aligned, off = (
+        compute_s(problem(model=with_head_size(size), flash_attention=False)) for size in (112, 108)
+    )
+    assert off > 1.1 * aligned
+    fused = [compute_s(problem(model=with_head_size(size))) for size in (112, 108)]
+    assert fused[1] < fused[0]
+
+
+def test_experts_reach_a_share_and_route_more():
+    found = [
+        compute_s(problem(model="mixtral-8x7b", constants=constants))
+        for constants in ({}, {"grouped_matmul_efficiency": 0.5}, {"expert_traffic_factor": 3.0})
+    ]
+    assert found[0] < found[1]
+    assert found[0] < found[2]

@@ -1,0 +1,77 @@
+"""Constants come back out of rows that were made with them; a file of them is read again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.catalog.calibration import fit_record, load_calibration
+from meshwright.validation.fitting.constants import keys_of
+from meshwright.validation.fitting.evaluation import FitRows, fit_rows
+from meshwright.validation.fitting.fit import fit
+from meshwright.validation.fitting.record import calibration_text, fit_lines
+from meshwright.validation.predictions import predict
+from meshwright.validation.table import published_rows
+
+KEYS = keys_of(["ampere"])
+TRUE = {"matmul_sustained_efficiency": 0.85, "eager_traffic_factor": 2.4}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Rows of two sources on A100 whose measurements follow known constants exactly."""
+    chosen = [row for row in published_rows() if row.group == "llm-foundry"][80:216:12]
+    chosen += [row for row in published_rows() if row.group == "megatron-sc21"][::3]
+    found = fit_rows(chosen)
+    values = np.log([TRUE.get(key.free.name, key.free.prior) for key in KEYS])
+    errors = found.errors(KEYS, values, range(len(found.predictions)))
+    made = [
+        replace(entry, measured_tokens_per_s=entry.measured_tokens_per_s * np.exp(error))
+        for entry, error in zip(found.predictions, errors, strict=True)
+    ]
+    return FitRows(tuple(made))
+
+
+@pytest.fixture(scope="module")
+def fitted(rows):
+    return fit(rows)
+
+
+def test_made_rows_are_met(fitted):
+    assert np.median(np.abs(fitted.errors)) < 0.02
+    value = dict(zip([k.free.name for k in fitted.keys], np.exp(fitted.values), strict=True))
+    assert value["matmul_sustained_efficiency"] == pytest.approx(0.85, rel=0.04)
+
+
+def test_each_source_is_left_out_once(fitted):
+    assert not np.isnan(fitted.left_out_errors).any()
+    assert np.abs(fitted.left_out_errors).max() > np.abs(fitted.errors).max()
+
+
+def test_slopes_are_differences(rows):
+    values = np.log([key.free.prior for key in KEYS])
+    errors, slopes = rows.errors_and_slopes(KEYS, values)
+    assert np.allclose(errors, rows.errors(KEYS, values, range(len(errors))))
+    number = [key.free.name for key in KEYS].index("matmul_sustained_efficiency")
+    assert (slopes[:, number] > 0).all()
+
+
+def test_a_written_calibration_is_read(fitted, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibration_text(fitted, "mine", "a test"), encoding="utf-8")
+    ampere, other = (load_calibration(family, str(path)) for family in ("ampere", "gaudi"))
+    assert ampere.is_calibrated
+    assert not other.is_calibrated
+    assert "gaudi" in other.source
+    assert ampere.matmul_sustained_efficiency == pytest.approx(0.85, rel=0.04)
+    assert other.matmul_efficiency == load_calibration("gaudi").matmul_efficiency
+    assert fit_record(str(path)).num_rows == len(fitted.errors)
+    assert all(len(line) <= 100 for line in fit_lines(fitted))
+
+
+def test_fitted_predictions_have_an_interval():
+    row = next(row for row in published_rows() if row.group == "megatron-sc21")
+    (entry,) = predict([row], "calibrated")
+    low, high = entry.interval
+    assert low < entry.predicted_tokens_per_s < high
+    assert predict([row], "uncalibrated")[0].interval is None
