@@ -17,8 +17,9 @@ from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file
 from meshwright.spec.provenance import Provenance, Source
 
 GENERIC = "generic"
-DEFAULT = "uncalibrated"
-"""The calibration that is used where none is named."""
+UNCALIBRATED = "uncalibrated"
+DEFAULT = "calibrated"
+"""What plans and estimates are priced with where nothing is named."""
 
 
 def _type_of(constant: str) -> Any:
@@ -83,7 +84,7 @@ class CalibrationFile(Declaration):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
-def load_calibration(family: str, name_or_path: str = DEFAULT) -> Calibration:
+def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibration:
     """Return the constants for a family of chips.
 
     Parameters

@@ -70,7 +70,7 @@ def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
     parser.add_argument("--max-device-power", metavar="W", help="of each device on average")
     parser.add_argument("--idle-power", metavar="W|off", help="of an idle device; off counts none")
     parser.add_argument(
-        "--calibration", default="uncalibrated", metavar="NAME", help=argparse.SUPPRESS
+        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.baselines.recipes import Recipe, recipes
+from meshwright.catalog.calibration import DEFAULT
 from meshwright.planner.answers import candidate, distinct, nothing_fits
 from meshwright.planner.fixed import check_fixed
 from meshwright.planner.grids.placing import fastest_placed, has_placement
@@ -34,7 +35,7 @@ def compare(
     against: Sequence[str] | None = None,
     ours: str = "meshwright",
     allowed: Mapping[str, Sequence[object]] | None = None,
-    calibration: str = "uncalibrated",
+    calibration: str = DEFAULT,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.

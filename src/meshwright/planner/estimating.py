@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.catalog.calibration import DEFAULT
 from meshwright.planner.answers import above_caps, candidate, version, warnings
 from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
@@ -22,7 +23,7 @@ def estimate(
     strategy: Strategy,
     structure: Structure,
     *,
-    calibration: str = "uncalibrated",
+    calibration: str = DEFAULT,
     command: str = "",
     is_placed: bool = True,
 ) -> Plan:

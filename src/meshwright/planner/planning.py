@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.catalog.calibration import DEFAULT
 from meshwright.planner.answers import (
     candidate,
     compared,
@@ -44,7 +45,7 @@ def plan(
     *,
     allowed: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
-    calibration: str = "uncalibrated",
+    calibration: str = DEFAULT,
     per_operator: bool = False,
     progress: Progress | None = None,
     command: str = "",
@@ -167,7 +168,7 @@ def front(
     workload: Training,
     *,
     allowed: Mapping[str, Sequence[object]] | None = None,
-    calibration: str = "uncalibrated",
+    calibration: str = DEFAULT,
     progress: Progress | None = None,
 ) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the plans that no other one beats in time, memory, energy and money at once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.planner.answers import version
@@ -28,7 +28,7 @@ def serve(
     objective: str = "throughput",
     allowed: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
-    calibration: str = "uncalibrated",
+    calibration: str = DEFAULT,
     command: str = "",
 ) -> ServingPlan:
     """Return the best way to serve, proven over the whole space.

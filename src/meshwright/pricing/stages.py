@@ -75,19 +75,13 @@ def price_pipeline(
     num_micro_batches = micro_batches(problem, strategy)
     schedule = schedules[structure.schedule]
     bubble_s = schedule.bubble_s(
-        stage.others_forward_s,
-        stage.others_backward_input_s,
-        stage.others_backward_weight_s,
-        send_s,
-        strategy.pp,
-        strategy.num_virtual_stages,
-        num_micro_batches,
-    )
+        stage.others_forward_s, stage.others_backward_input_s, stage.others_backward_weight_s,
+        send_s, strategy.pp, strategy.num_virtual_stages, num_micro_batches,
+    )  # fmt: skip
     slowest = stage.bottleneck
     parts = _pipeline_cost(
-        slowest, num_micro_batches, bubble_s, strategy, structure, send_s,
-        overlaps=problem.workload.software.overlaps_sends,
-    )  # fmt: skip
+        problem, slowest, num_micro_batches, bubble_s, strategy, structure, send_s
+    )
     pipeline = PipelineCost(
         **parts,
         num_layers=stage.layers_of_bottleneck,
@@ -142,8 +136,8 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
 
 
 def _pipeline_cost(
-    slowest: LayerCost, num_micro_batches: Any, bubble_s: Any, strategy: StrategyOf[Any],
-    structure: Structure, send_s: Any, *, overlaps: bool,
+    problem: Problem, slowest: LayerCost, num_micro_batches: Any, bubble_s: Any,
+    strategy: StrategyOf[Any], structure: Structure, send_s: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
@@ -152,6 +146,7 @@ def _pipeline_cost(
     of a chunk (forward and backward are three parts).
     """
     schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
+    overlaps = problem.workload.software.overlaps_sends
     if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
         late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
         sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s

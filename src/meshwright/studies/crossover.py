@@ -8,6 +8,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.baselines.textbook_3d import TextbookSetting, ranked_grids
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, shown
@@ -70,7 +71,9 @@ def best_in(setup: Setup, num_devices: int, space: str) -> Candidate | None:
         sequence_length=setup.sequence_length,
         global_batch_size=int(TOKENS / setup.sequence_length),
     )
-    found = planner.compare(setup.model, system, work, against=(), allowed=SPACES[space])
+    found = planner.compare(
+        setup.model, system, work, against=(), allowed=SPACES[space], calibration=UNCALIBRATED
+    )
     return found.ours.best
 
 

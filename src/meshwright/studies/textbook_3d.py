@@ -14,6 +14,7 @@ from meshwright.baselines.textbook_3d import (
     price,
     ranked_grids,
 )
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.planner import plan, training
 from meshwright.plans import Candidate
 from meshwright.strategy.space import factorizations
@@ -221,7 +222,8 @@ def chosen(global_batch_size: int, grid: tuple[int, int, int] | None = None) -> 
     workload = training(
         SYSTEM, sequence_length=SEQUENCE_LENGTH, global_batch_size=global_batch_size
     )
-    return plan(MODEL, SYSTEM, workload, allowed=fixed_to(grid) if grid else None, top=1).best
+    allowed = fixed_to(grid) if grid else None
+    return plan(MODEL, SYSTEM, workload, allowed=allowed, top=1, calibration=UNCALIBRATED).best
 
 
 def fixed_to(grid: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.base.registry import Registry
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.plans.comparison import Comparison, Entry
@@ -73,7 +74,9 @@ def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Com
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
-    return planner.compare(model_of(case), system, work, against=(OURS, *recipes))
+    return planner.compare(
+        model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED
+    )
 
 
 def entries_of(found: Comparison) -> dict[str, Entry]:

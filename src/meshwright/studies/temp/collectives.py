@@ -9,6 +9,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans import Candidate
 from meshwright.plans.comparison import Entry
 from meshwright.strategy.strategy import Strategy
@@ -72,7 +73,9 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = planner.estimate(model_of(case), system, work, strategy, structure)
+        plan = planner.estimate(
+            model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
+        )
     except (InfeasibleError, SpecError):
         return None
     return communication(plan.best)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from meshwright import planner
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.plans.comparison import Entry
 from meshwright.spec.system import SystemSpec
@@ -59,7 +60,9 @@ def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[flo
         global_batch_size=asked.global_batch_size,
         optimizer=optimizer,
     )
-    found = planner.compare(model_of(asked), system, work, ours=names[0], against=names)
+    found = planner.compare(
+        model_of(asked), system, work, ours=names[0], against=names, calibration=UNCALIBRATED
+    )
     entries = entries_of(found)
     return [_fastest(entries, name) for name in names]
 

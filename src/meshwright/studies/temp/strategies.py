@@ -7,6 +7,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.base.errors import InfeasibleError
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, shown
 from meshwright.studies.registry import StudyResult, studies
@@ -57,7 +58,9 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     try:
-        found = planner.compare(model_of(case), system, work, against=(), allowed=allowed)
+        found = planner.compare(
+            model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
+        )
     except InfeasibleError:
         return None
     return found.ours.best

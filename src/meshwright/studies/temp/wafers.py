@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from meshwright import planner
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans.comparison import Comparison, Entry
 from meshwright.spec.model import ModelSpec
 from meshwright.studies.claims import Claim, Table, claim_lines, judged, judged_range, shown
@@ -67,7 +68,9 @@ def compared_on(setup: Wafers) -> Comparison:
     """Return ours and the baselines on a set of wafers."""
     system = f"{setup.number}xwafer-4x8"
     work = planner.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
-    return planner.compare(asked_model(setup), system, work, against=BASELINE_RECIPES)
+    return planner.compare(
+        asked_model(setup), system, work, against=BASELINE_RECIPES, calibration=UNCALIBRATED
+    )
 
 
 def system_name(entry: Entry) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 
 from meshwright import planner
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.placement.demands import Demands
 from meshwright.placement.routing import xy_routes
@@ -44,9 +45,13 @@ def utilisations(wafer: str, degree: int) -> tuple[float, float] | None:
     """Return the share of the peak of naive rings in device order, and of placed streams."""
     work = planner.training(wafer, sequence_length=LENGTH, global_batch_size=BATCH)
     fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
-    placed = planner.compare(MODEL, wafer, work, ours="temp", against=(), allowed=fixed)
+    placed = planner.compare(
+        MODEL, wafer, work, ours="temp", against=(), allowed=fixed, calibration=UNCALIBRATED
+    )
     ring: dict[str, list[object]] = {**fixed, "stream_form": ["ring"]}
-    naive = planner.compare(MODEL, wafer, work, ours="temp", against=(), allowed=ring)
+    naive = planner.compare(
+        MODEL, wafer, work, ours="temp", against=(), allowed=ring, calibration=UNCALIBRATED
+    )
     blind = next(entry for entry in naive.entries if entry.mapper == "smap")
     if blind.best is None or placed.ours.best is None:
         return None

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright import planner
 from meshwright.base.arrays import FloatArray, larger
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.compute import Engine, matmul_compute_s
 from meshwright.cost.engine import make_engine
 from meshwright.cost.matmul import MatmulShape, whole_traffic_bytes
@@ -124,7 +124,9 @@ def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
     )
     for degree in SHOWN:
         fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
-        found = planner.compare(model_of(case), system, work, against=(), allowed=fixed)
+        found = planner.compare(
+            model_of(case), system, work, against=(), allowed=fixed, calibration=UNCALIBRATED
+        )
         price = found.ours.best and found.ours.best.estimate
         rates.append(price.tokens_per_s if price else 0.0)
         savings.append(work.tokens_per_step / price.energy_j if price and price.energy_j else 0.0)

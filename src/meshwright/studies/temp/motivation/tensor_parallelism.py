@@ -7,6 +7,7 @@ from functools import cache
 from itertools import product
 
 from meshwright import planner
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans import Plan
 from meshwright.simulation.usage import link_utilisation, sending_fraction
 from meshwright.spec.system import SystemSpec
@@ -83,7 +84,9 @@ def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: Str
     work = planner.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
-    return planner.estimate(model_of(case), system, work, strategy, structure)
+    return planner.estimate(
+        model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
+    )
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from meshwright import planner
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans.comparison import Entry
 from meshwright.studies.claims import Claim, Verdict
 from meshwright.studies.temp.cases import BASELINES, CASES, OURS, Case, entries_of, model_of
@@ -71,7 +72,13 @@ def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     )
     return entries_of(
         planner.compare(
-            model_of(case), system, work, ours=OURS, against=BASELINES, allowed=setting.allowed()
+            model_of(case),
+            system,
+            work,
+            ours=OURS,
+            against=BASELINES,
+            allowed=setting.allowed(),
+            calibration=UNCALIBRATED,
         )
     )
 

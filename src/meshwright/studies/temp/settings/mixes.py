@@ -7,6 +7,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.base.errors import InfeasibleError
+from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines
 from meshwright.studies.registry import StudyResult, studies
@@ -53,7 +54,9 @@ def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -
     )
     allowed = setting.allowed(pp=[1], **fixed)
     try:
-        found = planner.compare(model_of(case), system, work, against=(), allowed=allowed)
+        found = planner.compare(
+            model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
+        )
     except InfeasibleError:
         return None
     return found.ours.best
