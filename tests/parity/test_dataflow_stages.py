@@ -8,7 +8,7 @@ import pytest
 from dataflow_graphs import SIZE, random_tables
 from sampled import sampled
 
-from meshwright.search.dataflow.ideals import members, order_ideals, reads_of
+from meshwright.graph.ideals import as_bits, members, order_ideals
 from meshwright.search.dataflow.parts import Cuts
 from meshwright.search.dataflow.stages import cut_stages
 from meshwright.strategy.dataflow.changes import cheapest_changes
@@ -49,7 +49,7 @@ def everything(sums, num_stages):
     """Return the best slowest stage over all chains of ideals and layouts of what crosses."""
     tables = sums[0]
     cuts = Cuts(tuple(sums))
-    ideals = order_ideals(reads_of(tables.graph))
+    ideals = as_bits(order_ideals(tables.graph.reads, 1_000))
     best, known = np.inf, {}
     for count in range(num_stages):
         for chain in combinations(ideals[1:-1], count):

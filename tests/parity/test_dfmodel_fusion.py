@@ -13,7 +13,7 @@ from meshwright.graph.dataflow.kernel import Unit
 from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.cores import core_choices
 from meshwright.onchip.fusion.fusion import evaluate, fuse
-from meshwright.onchip.fusion.lattice.ideals import lattice_of, limits_of
+from meshwright.onchip.fusion.lattice.lattice import lattice_of, limits_of
 from meshwright.onchip.fusion.lattice.symmetry import Branches
 from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
 from meshwright.onchip.fusion.rules import DFMODEL, OWN

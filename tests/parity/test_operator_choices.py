@@ -10,6 +10,7 @@ from meshwright.search.choices import elimination
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import cheapest
 from meshwright.search.choices.graph import ChoiceGraph, make_load
+from meshwright.search.choices.order import elimination_order
 from meshwright.search.choices.program import solve_program
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
@@ -101,9 +102,24 @@ def test_equal_layers_are_reduced_once(monkeypatch):
     graph = layers(np.random.default_rng(1), 40)
     best = cheapest(graph)
     assert (
-        sum(len(task.shape) == 2 for task in products) <= 2
+        sum(len(task.summands[0].spans) == 2 for task in products) <= 2
     )  # the first layer has no operator before it
     assert graph.time_s(best.choices) == pytest.approx(best.value_s, **EXACT)
+
+
+def test_one_order_serves_series_parallel_graphs_of_any_sizes():
+    nodes, chain = (0,) * 4, (((0, 1), 1), ((1, 2), 1), ((0, 2), 1), ((2, 3), 1))
+    ring = (*chain, ((0, 3), 1), ((1, 3), 1))
+    sizes = (2, 3, 4, 5), (9, 9, 9, 9)
+
+    def orders(edges, most_entries):
+        return [elimination_order(each, nodes, edges, (), 2, most_entries) for each in sizes]
+
+    same, other = orders(chain, 100)
+    assert same is other
+    assert not same.depends_on_sizes
+    assert all(order.depends_on_sizes for order in orders(ring, 1000))
+    assert [order.is_exact for order in orders(chain, 25)] == [True, False]
 
 
 def test_equal_layers_cost_what_the_power_of_their_matrix_says():

@@ -56,6 +56,8 @@ def parse_quantity(text: str, dimension: str) -> float:
         raise ValueError(f"{text!r} is not a quantity; expected something like {example!r}")
     number, unit = match.groups()
     factor = _factor(unit, dimension)
+    if factor is None and not unit:
+        raise ValueError(f"{text!r} has no unit; expected something like {example!r}")
     if factor is None:
         found = next((name for name in _UNITS if _factor(unit, name) is not None), "")
         means = f" (its unit is one of {found})" if found else ""

@@ -6,6 +6,7 @@ import re
 import sys
 
 from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
+from meshwright.cli.progress import LINE
 
 BAD_INPUT = 2
 NOTHING_FITS = 3
@@ -26,6 +27,7 @@ def exit_status(error: Exception) -> int:
 
 def report_failure(error: Exception, *, as_json: bool) -> None:
     """Print an error for a person, or for a program."""
+    LINE.wipe()
     if as_json:
         import json
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from meshwright.cli.progress import Counter
 from meshwright.cli.question import refuse_idle
 from meshwright.cli.reading import (
     Reading,
@@ -56,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
         refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
     question = reading.value(_question, args)
     reading.done()
-    answer = fuse_graph(question, chips=chips)
+    answer = fuse_graph(
+        question, chips=chips, progress=None if args.json else Counter("tiles and divisions")
+    )
     if path is not None:
         write_whole(path, fusion_svg(answer))
     show(fusion_lines(answer), fusion_to_data(answer), args.json)
@@ -73,7 +76,7 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
     """
     from meshwright.onchip.fusion.rules import RULES
     from meshwright.planner.dataflow.fusing import target_named
-    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.planner.dataflow.graphs import load_graph
     from meshwright.plans.fusion import FusionQuestion
 
     reading = Reading()
@@ -84,7 +87,7 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
         name: None if text is None else reading.value(whole_number, f"--{name}", text)
         for name, text in given.items()
     }
-    tokens = TOKENS
+    tokens = None
     if args.tokens is not None:
         tokens = reading.value(whole_number, "--tokens", args.tokens, kilo=1024)
     reading.done()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.cli.progress import Counter
 from meshwright.cli.reading import Reading, needed, whole_number
 
 GRAPH_ONLY = ("training", "overlap")
@@ -23,11 +24,11 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     """Search and print."""
     from meshwright.cli.output import show
-    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.planner.dataflow.graphs import load_graph
     from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
     from meshwright.report.dataflow import plans_lines, plans_record
 
-    numbers = {"seq": TOKENS, "global_batch": 1}
+    numbers: dict[str, int] = {}
     for name, kilo in (("seq", 1024), ("global_batch", 1000)):
         text = getattr(args, name)
         if text is not None:
@@ -41,11 +42,12 @@ def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     machine = reading.value(
         needed, "--on", args.on, lambda name: machine_named(name, args.calibration)
     )
+    graph = reading.value(load_graph, args.graph, tokens=numbers.get("seq"), training=args.training)
     reading.done()
-    graph = load_graph(args.graph, tokens=numbers["seq"], training=args.training)
     plans = plan_dataflow(
-        graph, machine, num_passes=numbers["global_batch"], optimizer=args.optimizer,
+        graph, machine, num_passes=numbers.get("global_batch", 1), optimizer=args.optimizer,
         hides_network=args.overlap, allowed=allowed,
+        progress=None if args.json else Counter("degrees"),
     )  # fmt: skip
     lines = plans_lines(graph, machine, plans, top=top)
     show(lines, plans_record(graph, machine, plans, top=top), args.json)

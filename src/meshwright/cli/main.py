@@ -14,6 +14,7 @@ from typing import NoReturn
 from meshwright.base.errors import MeshwrightError, UnknownNameError, nearest
 from meshwright.cli.commands import COMMANDS, Command, CommandTable, present
 from meshwright.cli.failures import UsageError, exit_status, report_failure
+from meshwright.cli.progress import LINE
 
 BROKEN_PIPE = 141
 INTERRUPTED = 130
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
+        LINE.wipe()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -79,7 +81,7 @@ def add_commands(
     choices = parser.add_subparsers(metavar="COMMAND", title="commands")
     parsers = {
         key: choices.add_parser(
-            key, help=entry.help, description=f"{entry.help.capitalize()}.", allow_abbrev=False
+            key, help=entry.help, description=_sentence(entry.help), allow_abbrev=False
         )
         for key, entry in table.items()
     }
@@ -90,6 +92,10 @@ def add_commands(
         add_options(parsers[name], entry)
         return parsers[name]
     return add_commands(parsers[name], present(entry.members), words[position + 1 :], f"{name} ")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def add_options(parser: argparse.ArgumentParser, command: Command) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from meshwright.cli.progress import LINE
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def show(lines: Iterable[str], data: object, as_json: bool) -> None:
     """Print lines for a reader, or data for a program."""
+    LINE.wipe()
     if as_json:
         import json
 

@@ -93,7 +93,8 @@ def quantity(option: str, text: str, dimension: str) -> float:
     except ValueError as error:
         raise SpecError(Fault(option, str(error))) from error
     if not 0 < value < float("inf"):
-        raise SpecError(Fault(option, f"found {text!r}, expected more than 0"))
+        bound = "less" if value > 0 else "more than 0"
+        raise SpecError(Fault(option, f"found {text!r}, expected {bound}"))
     return value
 
 

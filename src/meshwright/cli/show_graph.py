@@ -19,18 +19,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print one graph, or the names of the catalog."""
+    from meshwright.base.errors import Fault, SpecError
     from meshwright.catalog.graphs.read import graph_names
     from meshwright.catalog.graphs.write import graph_yaml
     from meshwright.cli.output import show
     from meshwright.cli.reading import whole_number
     from meshwright.graph.dataflow.declared import to_spec
-    from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+    from meshwright.planner.dataflow.graphs import load_graph
     from meshwright.report.graphs import graph_lines, graph_record
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)
         return 0
-    tokens = TOKENS if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
+    if args.yaml and args.json:
+        raise SpecError(Fault("--json", "is of no use with --yaml", "take one of them"))
+    tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
     graph = load_graph(args.graph, tokens=tokens, training=args.training)
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)

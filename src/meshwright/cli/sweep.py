@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 
-from meshwright.cli.reading import Reading
+from meshwright.cli.progress import Counter
+from meshwright.cli.reading import Reading, output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,20 +37,25 @@ def run(args: argparse.Namespace) -> int:
     reading = Reading()
     sweep = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
+    out, table, picture = (
+        None if text is None else reading.value(output_file, option, text)
+        for option, text in (("--out", args.out), ("--csv", args.csv), ("--picture", args.picture))
+    )
     reading.done()
     shown = sweep.heat_map
-    if args.picture is not None and shown is None:
+    if picture is not None and shown is None:
         raise SpecError(Fault("--picture", "the file states no heat_map", "add one to it"))
     points = checked(sweep)
-    with Store(None if args.out is None else Path(args.out)) as store:
+    progress = Counter("points", "; Ctrl-C: what is there so far")
+    with Store(out) as store:
         swept = run_points(
             sweep.ask, QUESTIONS[sweep.ask].answer, points, store, version=version(),
-            num_workers=workers, progress=None if args.json else _Progress(),
+            num_workers=workers, progress=None if args.json else progress,
         )  # fmt: skip
-    if args.csv is not None:
-        write_whole(Path(args.csv), sweep_csv(swept))
-    if args.picture is not None and shown is not None:
-        write_whole(Path(args.picture), heat_svg(cells_of(sweep, shown, swept)))
+    if table is not None:
+        write_whole(table, sweep_csv(swept))
+    if picture is not None and shown is not None:
+        write_whole(picture, heat_svg(cells_of(sweep, shown, swept)))
     show(sweep_lines(sweep, swept), sweep_data(sweep, swept) if args.json else None, args.json)
     return 0 if "found" in counts_of(swept) else 3
 
@@ -69,16 +73,3 @@ def _number_of_workers(text: str) -> int:
     if not text.isdigit() or not 0 < int(text) <= 1024:
         raise SpecError(Fault("--workers", f"{text!r} is no number of processes", "1 to 1024"))
     return int(text)
-
-
-class _Progress:
-    """Tells how many points are done, on a terminal, when it takes more than two seconds."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-
-    def __call__(self, done: int, number: int) -> None:
-        """Print one line that replaces the one before."""
-        if sys.stderr.isatty() and time.monotonic() - self.started > 2.0:
-            sys.stderr.write(f"\r{done} of {number} points; Ctrl-C: what is there so far")
-            sys.stderr.flush()

@@ -84,6 +84,7 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
         "chip": asked.target.name,
         "rules": asked.rules,
         "fidelity": fusion.fidelity,
+        "is_calibrated": False,
         "kernel_by_kernel": asked.runs_by_kernel,
         "tp": asked.tp,
         "pp": asked.pp,

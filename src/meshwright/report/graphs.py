@@ -9,9 +9,12 @@ from typing import Any
 from meshwright.base.units import format_si
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel
+from meshwright.report.lines import counted
 from meshwright.strategy.dataflow.splits import splits_of
 
 COLUMNS = 100
+MOST_LETTERS = 44
+"""A longer name of a kernel has a line of its own."""
 
 
 def graph_record(graph: DataflowGraph) -> dict[str, Any]:
@@ -32,13 +35,14 @@ def graph_record(graph: DataflowGraph) -> dict[str, Any]:
 def graph_lines(graph: DataflowGraph) -> Iterator[str]:
     """Yield a table of the kernels."""
     often = f", {graph.repeats} times" if graph.repeats > 1 else ""
-    yield f"{graph.name}: {len(graph.kernels)} kernels, {len(graph.edges)} tensors{often}"
+    kernels, tensors = counted(len(graph.kernels), "kernel"), counted(len(graph.edges), "tensor")
+    yield f"{graph.name}: {kernels}, {tensors}{often}"
     yield f"{graph.num_parameters:,.0f} parameters, {format_si(graph.flops, 'FLOP')} in all"
     sizes = ", ".join(f"{dim} {size}" for dim, size in graph.sizes.items())
     yield from wrap(f"dims: {sizes}", COLUMNS, subsequent_indent=" " * 6)
     yield ""
     records = [_kernel_record(graph, kernel) for kernel in graph.kernels]
-    width = max(len("kernel"), *(len(record["name"]) for record in records))
+    width = min(max(len("kernel"), *(len(record["name"]) for record in records)), MOST_LETTERS)
     head = f"{'kernel':<{width}} {'unit':<6} {'FLOP':>7} {'writes B':>8} {'holds B':>7}  "
     yield f"{head}may be split over"
     for record in records:
@@ -50,7 +54,11 @@ def _kernel_lines(record: dict[str, Any], width: int, indent: int) -> Iterator[s
     flops, written, held = (
         _short(record[key]) for key in ("flops", "written_bytes", "weight_bytes")
     )
-    head = f"{record['name']:<{width}} {record['unit']:<6} {flops:>7} {written:>8} {held:>7}  "
+    name = record["name"]
+    if len(name) > width:
+        yield name
+        name = ""
+    head = f"{name:<{width}} {record['unit']:<6} {flops:>7} {written:>8} {held:>7}  "
     splits = wrap(", ".join(record["splits"]), max(COLUMNS - indent, 20)) or ["none of its dims"]
     yield f"{head}{splits[0]}"
     yield from (" " * indent + line for line in splits[1:])

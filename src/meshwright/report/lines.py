@@ -43,6 +43,11 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def counted(number: float, thing: str, things: str = "") -> str:
+    """Return a number of things in words: ``1 stage``, ``2 stages``, ``2 passes``."""
+    return f"{number:,.0f} {thing if number == 1 else things or thing + 's'}"
+
+
 def memory_lines(
     parts: Mapping[str, float], needed_bytes: float, capacity_bytes: float, where: str
 ) -> Iterator[str]:

@@ -57,7 +57,10 @@ def draw_problem(rng: np.random.Generator) -> Problem:
 
 
 def draw_system(rng: np.random.Generator) -> SystemSpec:
-    """Return a grid of dies with drawn sides, links, HBM and SRAM."""
+    """Return a grid of dies with drawn sides, links, HBM and SRAM.
+
+    What feeds the cores is left out: large products reach a share of the peak there.
+    """
     base = load_system(BASE)
     rows, columns = _one(rng, ROWS), _one(rng, COLUMNS)
     link = {
@@ -69,6 +72,7 @@ def draw_system(rng: np.random.Generator) -> SystemSpec:
     sram, hbm = base.chip.memories
     chip = base.chip.model_copy(
         update={
+            "noc_bytes_per_s": None,
             "memories": (
                 sram.model_copy(update={"capacity_bytes": _between(rng, SRAM_BYTES)}),
                 hbm.model_copy(update={"bandwidth_bytes_per_s": _between(rng, HBM_BYTES_PER_S)}),
@@ -121,6 +125,7 @@ def without_computation(problem: Problem) -> Problem:
     chip = problem.system.chip
     faster = chip.model_copy(
         update={
+            "noc_bytes_per_s": None,
             "matmul_flops_per_s": _scaled(chip.matmul_flops_per_s),
             "best_matmul_flops_per_s": _scaled(chip.best_matmul_flops_per_s),
             "vector_flops_per_s": _scaled(chip.vector_flops_per_s),

@@ -9,7 +9,7 @@ from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, Spec
 from meshwright.catalog.models import load_model
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.planner import plan, training
-from meshwright.planner.dataflow.graphs import TOKENS, load_graph
+from meshwright.planner.dataflow.graphs import load_graph
 from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
@@ -172,4 +172,5 @@ def _load_graph(point: Point) -> DataflowGraph:
     trains = YES_OR_NO.get(point.get("training", "no"))
     if trains is None:
         raise SpecError(Fault("training", f"found {point['training']!r}", "yes or no"))
-    return load_graph(str(point["graph"]), tokens=int(point.get("seq", TOKENS)), training=trains)
+    tokens = int(point["seq"]) if "seq" in point else None
+    return load_graph(str(point["graph"]), tokens=tokens, training=trains)

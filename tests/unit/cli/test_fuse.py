@@ -45,6 +45,7 @@ def test_the_best_division_of_eight_chips_is_the_published_one(capsys):
     "words",
     [
         PUBLISHED,
+        ["fft-64x64", "--on", "SN10", "--chips", "1000000000000", "--link", "25GB/s"],
         [*PUBLISHED, "--kernel-by-kernel", "--tile", "64"],
         ["gpt3-175b-layer", "--on", "SN10", "--tp", "8", "--link", "25GB/s", "--tile", "64"],
         ["fft-1024x1024", "--on", "H100"],
@@ -95,6 +96,24 @@ def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
     assert path.read_text("utf-8") == text
 
 
+def test_the_picture_has_no_heading_where_a_partition_is_too_narrow(capsys, tmp_path):
+    path = tmp_path / "layer.svg"
+    words = ["gpt3-175b-layer", "--on", "SN10", "--kernel-by-kernel", "--tile", "64"]
+    output(capsys, *words, "--picture", str(path))
+    texts = [
+        text.text for text in ET.fromstring(path.read_text("utf-8")).iter()
+        if text.tag.endswith("text") and text.get("class") == "note" and text.get("y") == "-6.0"
+    ]  # fmt: skip
+    assert {"1", "4", "14: 8.17 ms"} <= set(texts)
+    assert not {"2", "11", "4: 2.12 ms"} & set(texts)
+
+
+def test_a_group_of_any_size_is_divided_at_once(capsys):
+    words = ["fft-64x64", "--on", "SN10", "--tile", "16", "--link", "25GB/s", "--json"]
+    data = json.loads(output(capsys, *words, "--chips", str(10**12)))
+    assert (data["tp"], data["pp"]) == (10**12, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
@@ -106,6 +125,9 @@ def test_the_picture_has_a_band_for_each_kernel(capsys, tmp_path):
         (["gpt3-175b-layer", "--on", "SN10", "--tp", "4"], 2, "--link: is needed"),
         (["gpt3-175b-layer", "--on", "SN10", "--tp", "4", "--chips", "8"], 2, "--tp: is chosen"),
         (["gpt3-175b-layer", "--on", "SN10", "--tile", "4k"], 2, "--tile: 4000 is longer"),
+        (["gpt3-175b-layer", "--on", "SN10", "--tokens", "4k"], 2, "states its own sizes"),
+        (["gpt3-175b-layer", "--on", "SN10", "--link", "1e300GB/s"], 2, "expected less"),
+        (["gpt3-175b-layer", "--on", "SN10", "--link", "25"], 2, "'25' has no unit"),
         (["gpt3-175b-layer", "--on", "WSE-2"], 2, "num_cores: is unknown"),
         (["gpt3-175b-layer", "--on", "SN10", "--tile", "1024"], 3, "a shorter tile needs less"),
     ],

@@ -70,6 +70,9 @@ def test_a_graph_that_is_cut_shows_its_stages(capsys):
         ),
         (("--graph", "dlrm-a", "--on", "8xA100", "--tp", "x"), "--tp: found 'x'"),
         (("--graph", "nothing", "--on", "8xA100"), "unknown graph 'nothing'"),
+        (("--graph", "nothing", "--on", "8xA10"), "2 faults"),
+        (("--graph", "dlrm-a", "--on", "8xA100", "--seq", "4k"), "dlrm-a states its own sizes"),
+        (("--graph", "hpl-4096", "--on", "8xA100"), "such as hpl-1024x128"),
         (("--graph", "hpl-4096x1024", "--on", "8xA100"), "8-byte words"),
         (("--graph", "dlrm-a", "--on", "8xA100", "--optimizer", "megatron-adam"), "--optimizer"),
         (("llama3-8b", "--on", "8xA100", "--overlap"), "--overlap: is of use with --graph only"),
@@ -79,6 +82,12 @@ def test_what_cannot_be_asked(capsys, words, complaint):
     status, out = told(capsys, *words)
     assert status == 2
     assert complaint in out.err
+
+
+def test_degrees_that_make_up_other_devices_are_said_to_be_that(capsys):
+    status, out = told(capsys, "--graph", "fft-64x64", "--on", "8xA100", "--tp", "3")
+    assert status == 3
+    assert "no allowed tp x pp x dp makes up 8 devices" in out.err
 
 
 def test_what_does_not_fit_says_so(capsys):

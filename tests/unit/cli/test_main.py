@@ -113,6 +113,12 @@ def test_without_a_command_the_help_is_printed(command, capsys):
     assert "thing" in capsys.readouterr().out
 
 
+def test_help_keeps_the_letters_of_names(capsys):
+    with pytest.raises(SystemExit):
+        main(["partition", "--help"])
+    assert "Cut layers into stages that fit SRAM, a cache or HBM." in capsys.readouterr().out
+
+
 def test_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip()

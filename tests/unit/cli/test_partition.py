@@ -75,6 +75,14 @@ def test_measured_layers_that_are_too_large_get_proposals(capsys, layers):
     ]  # fmt: skip
 
 
+def test_fewer_weights_do_not_help_a_stage_of_more_devices_than_there_are(capsys):
+    words = [*FOUR_WAFERS, "--tp", "8", "--json"]
+    data = json.loads(printed(capsys, 3, words))
+    kinds = {offer["kind"] for offer in data["proposals"]}
+    assert "devices" in kinds
+    assert "prune" not in kinds
+
+
 def test_a_picture_is_drawn(capsys, tmp_path, layers):
     for number, words in enumerate((FOUR_WAFERS, ["--layers", layers, "--capacity", "220MB"], LPU)):
         path = tmp_path / f"{number}.svg"

@@ -33,6 +33,26 @@ def test_data_is_in_si_units(capsys):
     assert add["splits"] == ["tokens", "hidden"]
 
 
+def test_a_graph_is_printed_in_one_form(capsys):
+    assert main(["show", "graph", "dlrm-a", "--yaml", "--json"]) == 2
+    assert (
+        "--json: is of no use with --yaml"
+        in json.loads(capsys.readouterr().out)["error"]["message"]
+    )
+
+
+def test_a_long_name_has_a_line_of_its_own(capsys):
+    lines = output(capsys, "deepseek-v3.layer1", "--training").splitlines()
+    assert max(map(len, lines)) <= 100
+    alone = [number for number, line in enumerate(lines) if line.endswith("residual.network.input")]
+    assert all(lines[number + 1].startswith(" ") for number in alone)
+
+
+def test_one_kernel_is_told_as_one(capsys):
+    assert "embedding: 1 kernel, 0 tensors" in output(capsys, "llama3-8b.embedding")
+    assert "embedding-training: 2 kernels" in output(capsys, "llama3-8b.embedding", "--training")
+
+
 def test_what_it_prints_is_a_file_that_it_reads(capsys, tmp_path):
     path = tmp_path / "layer.yaml"
     path.write_text(output(capsys, "llama3-8b", "--tokens", "1k", "--training", "--yaml"))

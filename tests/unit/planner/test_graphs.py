@@ -42,7 +42,6 @@ def test_training_adds_the_backward_pass() -> None:
     ("name", "message"),
     [
         ("dlrm-b", "unknown graph 'dlrm-b'; did you mean dlrm-"),
-        ("hpl-0x4", "unknown graph 'hpl-0x4'"),
         ("llama3-8b.tail", "unknown part of llama3-8b 'tail'"),
     ],
 )
@@ -54,6 +53,18 @@ def test_names_that_are_none_are_told_with_the_near_ones(name, message) -> None:
 def test_a_model_of_two_kinds_of_layers_asks_which() -> None:
     with pytest.raises(SpecError, match="2 kinds of layers; name one: layer0, layer1"):
         load_graph("deepseek-v3")
+
+
+@pytest.mark.parametrize("name", ["hpl-0x4", "hpl-4096", "fft-8x-1", "fft-1000000000000000x2"])
+def test_members_of_a_family_have_two_counts(name) -> None:
+    with pytest.raises(SpecError, match=f"'{name}' has no two whole numbers above 0"):
+        load_graph(name)
+
+
+def test_a_length_is_taken_by_models_only() -> None:
+    assert load_graph("llama3-8b", tokens=64).sizes["tokens"] == 64
+    with pytest.raises(SpecError, match="gpt3-175b-layer states its own sizes"):
+        load_graph("gpt3-175b-layer", tokens=64)
 
 
 def test_a_block_wider_than_its_matrix_is_told() -> None:

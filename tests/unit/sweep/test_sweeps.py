@@ -163,6 +163,17 @@ def test_the_command_answers_writes_and_goes_on(tmp_path, capsys):
     assert main([*words, "--workers", "many"]) == 2
 
 
+def test_files_that_cannot_be_written_are_told_before_the_first_point(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+                    "vary:\n  global_batch: [8]\n")  # fmt: skip
+    nowhere = [str(tmp_path / "no" / name) for name in ("a.db", "b.csv", "c.svg")]
+    words = ["--out", nowhere[0], "--csv", nowhere[1], "--picture", nowhere[2]]
+    assert main(["sweep", str(path), *words]) == 2
+    told = capsys.readouterr().err
+    assert [option for option in ("--out", "--csv", "--picture") if option not in told] == []
+
+
 def test_graphs_on_designs(tmp_path, capsys):
     path = tmp_path / "designs.yaml"
     path.write_text(

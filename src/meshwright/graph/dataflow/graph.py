@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
+from meshwright.base.arrays import BoolArray
 from meshwright.graph.dataflow.kernel import Dims, Kernel, Weight, num_elements
 
 
@@ -55,6 +58,14 @@ class DataflowGraph:
             for place, operand in enumerate(kernel.inputs)
             if operand.source in self.number
         )
+
+    @cached_property
+    def reads(self) -> BoolArray:
+        """Whether the first kernel reads what the second writes, shape (kernels, kernels)."""
+        found = np.zeros((len(self.kernels), len(self.kernels)), bool)
+        for edge in self.edges:
+            found[edge.consumer, edge.producer] = True
+        return found
 
     def tensor_bytes(self, kernel: Kernel) -> float:
         """Return the size of what a kernel writes [bytes]."""

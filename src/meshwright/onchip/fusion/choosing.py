@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.lattice.ideals import limits_of
+from meshwright.onchip.fusion.lattice.lattice import limits_of
 from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.problem import FusionProblem
 from meshwright.onchip.fusion.result import Fusion
@@ -42,10 +42,12 @@ class Choice:
     """Why others do not fit."""
 
 
-def best_of(candidates: Iterable[Candidate]) -> Choice:
+def best_of(
+    candidates: Iterable[Candidate], progress: Callable[[int, int], None] | None = None
+) -> Choice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
-    There is at least one candidate.
+    There is at least one candidate. ``progress`` hears how many of them are done.
 
     Raises
     ------
@@ -58,7 +60,10 @@ def best_of(candidates: Iterable[Candidate]) -> Choice:
     best: tuple[float, int, Fusion] | None = None
     least, num_fused, num_pruned = float("inf"), 0, 0
     refused: dict[int, str] = {}
-    for number in sorted(range(len(listed)), key=lambda number: bounds[number]):
+    ordered = sorted(range(len(listed)), key=lambda number: bounds[number])
+    for done, number in enumerate(ordered):
+        if progress is not None:
+            progress(done, len(ordered))
         if best is not None and bounds[number] >= best[0]:
             num_pruned += 1
             continue

@@ -11,7 +11,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.cores import cores_needed
-from meshwright.onchip.fusion.lattice.ideals import (
+from meshwright.onchip.fusion.lattice.lattice import (
     Lattice,
     chain_of,
     limits_of,

@@ -132,7 +132,7 @@ def fusion_problem(
     buffers = 1 if share.runs_by_kernel else 2
     return FusionProblem(
         names=tuple(kernel.name for kernel in graph.kernels),
-        reads=_reads(graph),
+        reads=graph.reads,
         phase=np.array([k.phase is not Phase.FORWARD for k in graph.kernels], np.int64),
         choices=tuple(core_choices(shape, grid) for shape in shapes),
         held_bytes=weights + sums,
@@ -191,14 +191,6 @@ def _summed_bytes(
             for kernel, size in zip(graph.kernels, sizes, strict=True)
         ]
     )
-
-
-def _reads(graph: DataflowGraph) -> BoolArray:
-    """Return which kernel reads which."""
-    found = np.zeros((len(graph.kernels), len(graph.kernels)), bool)
-    for edge in graph.edges:
-        found[edge.consumer, edge.producer] = True
-    return found
 
 
 def _room_bytes(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from meshwright.base.errors import Fault, SpecError
@@ -23,6 +23,7 @@ from meshwright.pricing.dataflow.volume import ring_bytes, volume_tables, weight
 from meshwright.search.dataflow.sharding import Sharding, choose_sharding
 from meshwright.spec.collective import CollectiveKind
 from meshwright.strategy.dataflow.splits import KernelSplit, splits_of
+from meshwright.strategy.space import divisors
 
 LINKS = 2
 """Of a chip in a ring: both are used at once."""
@@ -39,7 +40,12 @@ def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -
     return Target(chip.name, grid_of(chip), link_bytes_per_s)
 
 
-def fuse_graph(question: FusionQuestion, *, chips: int | None = None) -> FusionAnswer:
+def fuse_graph(
+    question: FusionQuestion,
+    *,
+    chips: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> FusionAnswer:
     """Return the best partitions, over all tiles where none is given.
 
     Parameters
@@ -49,6 +55,8 @@ def fuse_graph(question: FusionQuestion, *, chips: int | None = None) -> FusionA
     chips
         Chips that tp and pp together take; every division is tried, and those of the question do
         not count. None: those of the question.
+    progress
+        Hears how many tiles and divisions are done, and of how many.
 
     Raises
     ------
@@ -63,17 +71,18 @@ def fuse_graph(question: FusionQuestion, *, chips: int | None = None) -> FusionA
         for split in [_split(entry)]
         for tile in _tiles(entry)
     ]
-    choice = best_of(
+    candidates = [
         Candidate(_problem(entry, split, tile), float(entry.repeats))
         for entry, split, tile in tried
-    )
+    ]
+    choice = best_of(candidates, progress)
     chosen, split, tile = tried[choice.number]
     return FusionAnswer(chosen, tile, split.dims, split.gap, choice)
 
 
 def _divisions(question: FusionQuestion, chips: int) -> list[FusionQuestion]:
     """Return the question for every tp and pp that make up so many chips."""
-    divided = [(tp, chips // tp) for tp in range(1, chips + 1) if chips % tp == 0]
+    divided = [(tp, chips // tp) for tp in divisors(chips)]
     return [replace(question, tp=tp, pp=pp) for tp, pp in divided if pp <= question.graph.repeats]
 
 

@@ -29,13 +29,16 @@ FAMILIES: Mapping[str, Family] = {"hpl": hpl, "fft": fft}
 """Workloads named by two numbers: ``hpl-16384x1024`` is a matrix and the width of its blocks,
 ``fft-4096x8192`` the two sides of the points."""
 _MEMBER = re.compile(r"(?P<family>[a-z]+)-(?P<first>[1-9][0-9]{0,11})x(?P<second>[1-9][0-9]{0,11})")
+_OUTSIDE = re.compile(r"(?P<family>[a-z]+)-[-0-9x.]*")
 _FILE = re.compile(r".*(\.ya?ml|\.json)", re.IGNORECASE)
 WHOLE = "whole"
 TOKENS = 2048
 """Length of a sequence where none is said."""
 
 
-def load_graph(name_or_path: str, *, tokens: int = TOKENS, training: bool = False) -> DataflowGraph:
+def load_graph(
+    name_or_path: str, *, tokens: int | None = None, training: bool = False
+) -> DataflowGraph:
     """Return a graph by name or file, checked.
 
     Parameters
@@ -46,7 +49,8 @@ def load_graph(name_or_path: str, *, tokens: int = TOKENS, training: bool = Fals
         its layer, which repeats. A part of a model has its name behind a dot:
         ``deepseek-v3.layer1``, ``.embedding``, ``.head``, or ``.whole`` for all layers unrolled.
     tokens
-        Length of the sequence of a model.
+        Length of the sequence of a model, 2048 where none is said. All other graphs state
+        their sizes.
     training
         With the gradients of all inputs and weights.
 
@@ -55,9 +59,15 @@ def load_graph(name_or_path: str, *, tokens: int = TOKENS, training: bool = Fals
     UnknownNameError
         When there is none of that name; lists the near ones.
     SpecError
-        With all faults of the file.
+        With all faults of the file; a length for a graph that states its sizes.
     """
-    graph = _forward(name_or_path.strip(), tokens)
+    text = name_or_path.strip()
+    graph = _stated(text)
+    if graph is None:
+        graph = _of_model(text, TOKENS if tokens is None else tokens)
+    elif tokens is not None:
+        message = f"{graph.name} states its own sizes"
+        raise SpecError(Fault("length of the sequence", message, "it is of use with a model only"))
     return with_backward(graph) if training else graph
 
 
@@ -73,7 +83,8 @@ def check_graph(graph: DataflowGraph) -> DataflowGraph:
     return graph
 
 
-def _forward(text: str, tokens: int) -> DataflowGraph:
+def _stated(text: str) -> DataflowGraph | None:
+    """Return a graph that states its sizes; None where the text may name a model."""
     member = _MEMBER.fullmatch(text)
     if find_name(text, graph_names()):
         return to_graph(catalog_graph(text))
@@ -83,7 +94,11 @@ def _forward(text: str, tokens: int) -> DataflowGraph:
         return to_graph(import_onnx(text))
     if member and member["family"] in FAMILIES:
         return FAMILIES[member["family"]](int(member["first"]), int(member["second"]))
-    return _of_model(text, tokens)
+    outside = _OUTSIDE.fullmatch(text)
+    if outside and outside["family"] in FAMILIES:
+        message = f"{text!r} has no two whole numbers above 0, of 12 digits at most"
+        raise SpecError(Fault("graph", message, f"such as {outside['family']}-1024x128"))
+    return None
 
 
 def _of_model(text: str, tokens: int) -> DataflowGraph:

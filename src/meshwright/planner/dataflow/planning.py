@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.calibration import load_calibration
@@ -13,7 +13,7 @@ from meshwright.graph.op import Phase
 from meshwright.planner.dataflow.fused_stages import fused_stage_time
 from meshwright.planner.question import default_optimizer, refuse_mixed_chips
 from meshwright.pricing.dataflow.machine import Machine
-from meshwright.search.dataflow.plan import GraphPlans, plan_graph
+from meshwright.search.dataflow.plan import GraphPlans, Progress, plan_graph
 from meshwright.spec.system import SystemSpec
 
 DEGREES = ("tp", "pp", "dp")
@@ -34,6 +34,7 @@ def plan_dataflow(
     optimizer: str | None = None,
     hides_network: bool = False,
     allowed: Mapping[str, Collection[int]] | None = None,
+    progress: Progress | None = None,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
 
@@ -48,6 +49,8 @@ def plan_dataflow(
         array of multiply-adds they always do: its kernels are fused.
     allowed
         Values of ``tp``, ``pp`` and ``dp``, where they are limited.
+    progress
+        Hears how many degrees are done.
 
     Raises
     ------
@@ -56,21 +59,26 @@ def plan_dataflow(
     InfeasibleError
         Where nothing fits.
     """
-    limits = allowed or {}
     trains = any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in graph.kernels)
     if optimizer is not None and not trains:
         message = f"{graph.name} makes no gradients of weights"
         raise SpecError(Fault("--optimizer", message, "with --training it does"))
     preset = load_optimizer(optimizer) if optimizer else default_optimizer(machine.system)
-
-    def is_allowed(*degrees: int) -> bool:
-        return all(
-            degree in limits.get(name, (degree,))
-            for name, degree in zip(DEGREES, degrees, strict=True)
-        )
-
     fused = fused_stage_time(machine.system.chip)
     return plan_graph(
         graph, machine, num_passes=num_passes, optimizer=preset if trains else None,
-        hides_network=hides_network or fused is not None, stage_time=fused, is_allowed=is_allowed,
+        hides_network=hides_network or fused is not None, stage_time=fused,
+        is_allowed=_limits(allowed or {}), progress=progress,
     )  # fmt: skip
+
+
+def _limits(allowed: Mapping[str, Collection[int]]) -> Callable[[int, int, int], bool]:
+    """Return whether degrees are among the values that are allowed."""
+
+    def is_allowed(*degrees: int) -> bool:
+        return all(
+            degree in allowed.get(name, (degree,))
+            for name, degree in zip(DEGREES, degrees, strict=True)
+        )
+
+    return is_allowed

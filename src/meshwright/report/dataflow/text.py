@@ -8,7 +8,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.report.dataflow.record import kernel_records
-from meshwright.report.lines import memory_lines, time_lines, wrapped
+from meshwright.report.lines import counted, memory_lines, time_lines, wrapped
 from meshwright.search.dataflow.candidates import GraphPlan
 from meshwright.search.dataflow.plan import GraphPlans
 
@@ -52,9 +52,9 @@ def degrees(plan: GraphPlan) -> str:
 
 def _speed(plan: GraphPlan) -> str:
     layers = f", {plan.layers} repetitions on a stage" if plan.layers > 1 else ""
-    passes = "pass" if plan.num_passes == 1 else "passes"
+    passes = counted(plan.num_passes, "pass", "passes")
     return (
-        f"{format_seconds(plan.step_s)} a step of {plan.num_passes} {passes} for each replica, "
+        f"{format_seconds(plan.step_s)} a step of {passes} for each replica, "
         f"{plan.passes_per_s:.4g} passes/s{layers}"
     )
 

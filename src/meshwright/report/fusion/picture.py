@@ -22,9 +22,9 @@ WIDTH, CHIP = 900.0, 300.0
 """Of all partitions together; height of all cores [px]."""
 ROW, BAR, GAP = 22.0, 14.0, 16.0
 """From bar to bar; height of a bar; below the chip [px]."""
-LEAST_LABEL, LETTER = 11.0, 6.0
-"""A band that is lower has no name; width of a letter [px]."""
-RESOURCES = ("compute", "dram", "network", "fill, setup", "SRAM")
+LEAST_LABEL, INSET, LETTER, HEADING_LETTER = 11.0, 4.0, 6.0, 7.0
+"""A band that is lower has no name; left of a text; width of a letter, and above the chip [px]."""
+RESOURCES = ("compute", "DRAM", "network", "fill, setup", "SRAM")
 
 
 def fusion_svg(answer: FusionAnswer) -> str:
@@ -68,7 +68,7 @@ def _column(
 ) -> Iterator[str]:
     """Yield one partition: its kernels on the cores, and what it spends."""
     idle = num_cores - sum(part.cores)
-    yield _text(4, -6, f"{number + 1}: {format_seconds(part.time_s)}", "note")
+    yield from _heading(f"{number + 1}", f": {format_seconds(part.time_s)}", wide)
     yield _rectangle(0.0, 0.0, wide, CHIP, "none", f"{idle} cores idle")
     top, unnamed = 0.0, []
     for kernel, (name, cores) in enumerate(zip(part.kernels, part.cores, strict=True)):
@@ -76,21 +76,29 @@ def _column(
         colour = group_class(number + 3 * kernel)
         yield _rectangle(0.0, top, wide, high, colour, f"{name}: {cores} cores")
         words = f"{name} {cores}"
-        if high >= LEAST_LABEL and LETTER * len(words) < wide:
-            yield _text(4, top + min(high / 2 + 4, high - 2), words, "label")
+        if high >= LEAST_LABEL and INSET + LETTER * len(words) < wide:
+            yield _text(INSET, top + min(high / 2 + 4, high - 2), words, "label")
         else:
             unnamed.append(words)
         top += high
     says = f"and {', '.join(unnamed)}"
-    if unnamed and CHIP - top >= LEAST_LABEL and LETTER * len(says) < wide:
-        yield _text(4, CHIP - 4, says, "label quiet")
+    if unnamed and CHIP - top >= LEAST_LABEL and INSET + LETTER * len(says) < wide:
+        yield _text(INSET, CHIP - 4, says, "label quiet")
     spent = (part.compute_s, part.dram_s, part.network_s, part.fill_s + part.setup_s)
     for row, (name, seconds) in enumerate(zip(RESOURCES, spent, strict=False)):
         says = f"{name} {format_seconds(seconds)}"
         share = seconds / part.time_s if part.time_s > 0 else 0.0
-        yield from _bar(row, wide, share, says, is_limit=name == part.limit)
+        yield from _bar(row, wide, share, says, is_limit=name.lower() == part.limit)
     says = f"{format_bytes(part.sram_bytes)}, {part.sram_bytes / sram_bytes:.0%}"
     yield from _bar(len(spent), wide, part.sram_bytes / sram_bytes, says, is_limit=False)
+
+
+def _heading(number: str, time: str, wide: float) -> Iterator[str]:
+    """Yield the number of a partition and its time, or what of them its column has room for."""
+    for says in (number + time, number):
+        if INSET + HEADING_LETTER * len(says) < wide:
+            yield _text(INSET, -6, says, "note")
+            return
 
 
 def _bar(row: int, wide: float, share: float, says: str, *, is_limit: bool) -> Iterator[str]:
@@ -98,8 +106,8 @@ def _bar(row: int, wide: float, share: float, says: str, *, is_limit: bool) -> I
     top = CHIP + GAP + ROW * row
     yield _rectangle(0.0, top, wide, BAR, "none", says)
     yield _rectangle(0.0, top, wide * share, BAR, "h6" if is_limit else "h2", says)
-    if LETTER * len(says) < wide:
-        yield _text(4, top + 11, says, "label")
+    if INSET + LETTER * len(says) < wide:
+        yield _text(INSET, top + 11, says, "label")
 
 
 def _rectangle(x: float, y: float, wide: float, high: float, colour: str, says: str) -> str:

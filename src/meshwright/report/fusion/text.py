@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.onchip.fusion.result import Partition
 from meshwright.plans.fusion import FusionAnswer
-from meshwright.report.lines import time_lines, wrapped
+from meshwright.report.lines import counted, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""
@@ -17,7 +17,7 @@ def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
     """Yield the answer: how fast, with which proof, and partition by partition."""
     fusion = answer.choice.fusion
     yield title(answer)
-    yield _speed(answer)
+    yield from wrapped("", _speed(answer))
     yield from _proof(answer)
     yield ""
     yield from time_lines(f"one {pass_of(answer)} through the graph", fusion.parts_s, fusion.time_s)
@@ -39,24 +39,21 @@ def title(answer: FusionAnswer) -> str:
     )
 
 
-def pass_of(answer: FusionAnswer, *, many: bool = False) -> str:
+def pass_of(answer: FusionAnswer) -> str:
     """Return what passes through the graph at once: a sequence of tokens, or all of its inputs."""
-    if answer.question.graph.tiled == "tokens":
-        return "sequences" if many else "sequence"
-    return "passes" if many else "pass"
+    return "sequence" if answer.question.graph.tiled == "tokens" else "pass"
 
 
 def _speed(answer: FusionAnswer) -> str:
     """Return how fast the group is."""
     asked, fusion = answer.question, answer.choice.fusion
-    chips = asked.tp * asked.pp
     often = f" x {answer.question.repeats}" if answer.question.repeats > 1 else ""
-    passes = pass_of(answer) if fusion.micro_batch == 1 else pass_of(answer, many=True)
+    many = "passes" if pass_of(answer) == "pass" else "sequences"
     return (
-        f"{len(fusion.partitions)} partitions: {format_seconds(fusion.time_s)}{often} for a "
-        f"{pass_of(answer)}, {answer.sequences_per_s:.4g}/s on {chips} "
-        f"{'chip' if chips == 1 else 'chips'} ({answer.compute_share:.0%} of peak), "
-        f"{fusion.micro_batch} {passes} at once"
+        f"{counted(len(fusion.partitions), 'partition')}: {format_seconds(fusion.time_s)}{often} "
+        f"for a {pass_of(answer)}, {answer.sequences_per_s:.4g}/s on "
+        f"{counted(asked.tp * asked.pp, 'chip')} ({answer.compute_share:.0%} of peak), "
+        f"{counted(fusion.micro_batch, pass_of(answer), many)} at once"
     )
 
 
@@ -64,7 +61,8 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
     """Yield how sure it is that nothing is faster, in closed form."""
     choice, counts = answer.choice, answer.choice.fusion.counts
     gap = answer.gap
-    looked = f"{counts.num_ideals} ideals, {counts.num_steps} steps between them"
+    looked = f"{counted(counts.num_ideals, 'ideal')}, "
+    looked += f"{counted(counts.num_steps, 'step')} between them"
     tiles = ""
     if choice.num_fused + choice.num_pruned + len(choice.refused) > 1:
         tiles = (
@@ -73,13 +71,15 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
         )
     if counts.places is not None:
         yield from wrapped(
-            "", f"wide graph: kernels left their order by fewer than {counts.places} places "
-            f"({looked}); at most {gap:.1%} from the best{tiles}",
+            "", "closed form, uncalibrated; wide graph: kernels left their order by fewer than "
+            f"{counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}",
         )  # fmt: skip
     elif answer.question.runs_by_kernel:
-        yield f"closed form, one answer for each tile{tiles}"
+        yield f"closed form, uncalibrated, one answer for each tile{tiles}"
     else:
-        yield from wrapped("", f"closed form, proven: gap {gap:.1%} ({looked}){tiles}")
+        yield from wrapped(
+            "", f"closed form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
+        )
     if answer.sharding_gap >= SHOWN_GAP:
         yield f"split over tp: at most {answer.sharding_gap:.1%} from the fewest bytes"
 

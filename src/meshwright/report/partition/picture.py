@@ -72,7 +72,7 @@ def _seconds(stage: PartitionStage) -> float:
 
 def _heads(plan: PartitionPlan, slowest_s: float) -> Iterator[str]:
     """Yield what the two columns of bars show."""
-    room = f"{plan.level} of a device: {format_bytes(plan.room_bytes)}"
+    room = f"{plan.level} memory of a device: {format_bytes(plan.room_bytes)}"
     yield _text(MARGIN + NAMES, HEAD - 10, room, "note quiet")
     if slowest_s > 0:
         time = f"one group: {format_seconds(slowest_s)} on the slowest stage"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans.partitions import PartitionPlan, PartitionRates
-from meshwright.report.lines import time_lines, words, wrapped
+from meshwright.report.lines import counted, time_lines, words, wrapped
 from meshwright.report.partition.alike import Alike, runs_of_alike
 from meshwright.spec.workload import Prefill, Training
 
@@ -65,19 +65,14 @@ def _work(plan: PartitionPlan) -> str:
     """Return the workload in words."""
     work = plan.workload
     if isinstance(work, Training):
-        batch, length = _count(work.global_batch_size, "sequence"), work.sequence_length
+        batch, length = counted(work.global_batch_size, "sequence"), work.sequence_length
         return f"training on {batch} of {length:,} tokens, {work.optimizer.name}"
     assert work is not None
     weights = f"weights {work.precision.weight}"
     if isinstance(work, Prefill):
         return f"prefill of {work.batch_size:,} x {work.prompt_length:,} tokens, {weights}"
-    batch = _count(work.batch_size, "sequence")
+    batch = counted(work.batch_size, "sequence")
     return f"decode of {batch} with {work.context_length:,} tokens each, {weights}"
-
-
-def _count(number: float, thing: str) -> str:
-    """Return a number of things in words."""
-    return f"{number:,.0f} {thing}" + ("" if number == 1 else "s")
 
 
 def _what(plan: PartitionPlan) -> str:
@@ -93,7 +88,7 @@ def _verdict(plan: PartitionPlan) -> Iterator[str]:
         yield from wrapped("DOES NOT FIT  ", _reason(plan))
         return
     stages = len(plan.stages)
-    used = f"{_count(stages, 'stage')} on {_count(stages * plan.tensor_degree, 'device')}"
+    used = f"{counted(stages, 'stage')} on {counted(stages * plan.tensor_degree, 'device')}"
     if plan.replicas > 1:
         used += f", {plan.replicas} replicas on {plan.num_devices_used} devices"
     if plan.fits:
@@ -126,8 +121,8 @@ def _rates(plan: PartitionPlan, price: PartitionRates) -> Iterator[str]:
     latency = f"{format_seconds(price.latency_s)} {_what(plan)}"
     yield f"      {price.tokens_per_s:,.0f} tokens/s of the system; {latency}{user}"
     yield (
-        f"      {_count(price.sequences_in_flight, 'sequence')} in flight, "
-        f"{_count(plan.num_groups, 'group')} of {plan.group_size} in each row of stages; "
+        f"      {counted(price.sequences_in_flight, 'sequence')} in flight, "
+        f"{counted(plan.num_groups, 'group')} of {plan.group_size} in each row of stages; "
         f"slowest stage {format_seconds(price.slowest_stage_s)}"
     )
     yield (
@@ -185,7 +180,7 @@ def _proposals(plan: PartitionPlan) -> Iterator[str]:
         changes = "; changes the numbers" if offer.changes_numbers else ""
         yield from wrapped(
             f"  {offer.kind:<9} ",
-            f"{offer.what}: {_count(offer.num_devices, 'device')}; {cost}{changes}",
+            f"{offer.what}: {counted(offer.num_devices, 'device')}; {cost}{changes}",
         )
 
 
@@ -217,9 +212,9 @@ def _batches(plan: PartitionPlan) -> Iterator[str]:
 def _proof(plan: PartitionPlan) -> Iterator[str]:
     """Yield the bounds."""
     proof = plan.proof
-    bound = f"all bytes over the room of a device: {proof.lower_bound}"
+    bound = f"all bytes over the room of a device: {proof.lower_bound:,}"
     if proof.weights_lower_bound != proof.lower_bound:
-        bound += f" ({proof.weights_lower_bound} for the weights alone)"
+        bound += f" ({proof.weights_lower_bound:,} for the weights alone)"
     text = f"no cut of whatever pieces needs fewer stages than {bound}"
     if proof.num_stages is not None:
         text += f"; no contiguous cut of these layers fewer than {proof.num_stages} (greedy)"

@@ -130,19 +130,24 @@ def _numbered(
 def _done(task: Task, tables: Sequence[FloatArray]) -> FloatArray:
     """Return the table of a task."""
     spread = []
-    for num_axes, table, axis, shape in task.summands:
+    for num_axes, table, axis, spans in task.summands:
         turned = tables[table] if axis == num_axes - 1 else np.moveaxis(tables[table], axis, -1)
-        spread.append(turned.reshape(shape))
-    is_large = task.num_choices * prod(task.shape) > MOST_ENTRIES
-    least = _in_slices(task, spread) if is_large else _least_sum(spread)
+        if num_axes <= len(spans):
+            lengths = iter(turned.shape)
+            turned = turned.reshape([next(lengths) if spanned else 1 for spanned in (*spans, True)])
+        spread.append(turned)
+    least = _least(spread)
     return least if task.beside is None else tables[task.beside] + least
 
 
-def _in_slices(task: Task, spread: Sequence[FloatArray]) -> FloatArray:
-    """Return the least sum of large tables, so much of the first axis at a time."""
-    least = np.empty(task.shape)
-    step = max(1, MOST_ENTRIES // (task.num_choices * prod(task.shape[1:])))
-    for start in range(0, task.shape[0], step):
+def _least(spread: Sequence[FloatArray]) -> FloatArray:
+    """Return the least sum of tables over their last axis, in slices where it is large."""
+    shape = [max(sizes) for sizes in zip(*(table.shape for table in spread), strict=True)]
+    if prod(shape) <= MOST_ENTRIES:
+        return _least_sum(spread)
+    least = np.empty(shape[:-1])
+    step = max(1, MOST_ENTRIES // prod(shape[1:]))
+    for start in range(0, shape[0], step):
         at = slice(start, start + step)
         least[at] = _least_sum([table[at] if len(table) > 1 else table for table in spread])
     return least

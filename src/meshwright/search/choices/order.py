@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 Scope = tuple[int, ...]
 """Nodes that a table spans, in rising order: one axis each."""
+Edges = tuple[tuple[tuple[int, int], int], ...]
+"""Pairs of nodes, each with the number of its table."""
 Factor = tuple[Scope, int]
 """What a table spans, and its number."""
 
@@ -25,8 +27,8 @@ class Summand(NamedTuple):
     table: int
     axis: int
     """Of the node, in the table."""
-    shape: Scope
-    """With an axis of length one for each neighbour that the table does not span."""
+    spans: tuple[bool, ...]
+    """Which neighbours the table spans; it has an axis of length one for each of the others."""
 
 
 class Task(NamedTuple):
@@ -34,10 +36,6 @@ class Task(NamedTuple):
 
     summands: tuple[Summand, ...]
     """Tables to add up, those of few axes first."""
-    shape: Scope
-    """Choices of each neighbour: the axes of the result."""
-    num_choices: int
-    """Of the node."""
     beside: int | None
     """A table over the same neighbours that is there already."""
 
@@ -53,14 +51,18 @@ class Order:
     left: tuple[Factor, ...] = ()
     """Tables over the nodes that stay."""
     is_exact: bool = True
+    depends_on_sizes: bool = False
+    """Whether nodes with other numbers of choices might have gone in another order."""
 
 
-@lru_cache(maxsize=32)
 def elimination_order(
-    sizes: tuple[int, ...], nodes: tuple[int, ...], edges: tuple[tuple[tuple[int, int], int], ...],
-    kept: Scope, num_tables: int, most_entries: int,
+    sizes: tuple[int, ...], nodes: tuple[int, ...], edges: Edges, kept: Scope, num_tables: int,
+    most_entries: int,
 ) -> Order:  # fmt: skip
     """Return how to take out all nodes of a graph but those that are kept.
+
+    Where no node ever has more than two neighbours the choices of each do not matter, as long as
+    every table fits: then one order serves a graph whatever its sizes.
 
     Parameters
     ----------
@@ -73,6 +75,20 @@ def elimination_order(
     most_entries
         Entries that a table may have; what would exceed them is shared out.
     """
+    if max(sizes, default=1) ** 2 <= most_entries:
+        equal = (1,) * len(sizes)
+        order = _order(equal, nodes, edges, kept, num_tables, most_entries)
+        if not order.depends_on_sizes:
+            return order
+    return _order(sizes, nodes, edges, kept, num_tables, most_entries)
+
+
+@lru_cache(maxsize=32)
+def _order(
+    sizes: tuple[int, ...], nodes: tuple[int, ...], edges: Edges, kept: Scope, num_tables: int,
+    most_entries: int,
+) -> Order:  # fmt: skip
+    """Return the order that these sizes ask for."""
     factors: dict[Scope, int] = {(node,): table for node, table in enumerate(nodes)}
     factors.update(edges)
     return _Eliminator(sizes, factors, set(kept), num_tables, most_entries).run()
@@ -141,6 +157,7 @@ class _Eliminator:
         for scope, _ in factors:
             self._remove(scope)
         near = tuple(sorted(self.beside.pop(node)))
+        self.order.depends_on_sizes |= len(near) > 2
         for other in near:
             self.beside[other].discard(node)
         fits = self._entries(near) <= self.most_entries
@@ -184,19 +201,12 @@ class _Eliminator:
 
     def _task(self, group: tuple[Factor, ...], near: Scope, node: int) -> Task:
         """Return the sum of tables over a node and its neighbours, least over the node."""
-        shape = tuple([self.sizes[other] for other in near])
         summands = []
         for scope, table in group:
-            at = scope.index(node)
-            if len(scope) == 1:
-                spread: Scope = (1,) * len(near)
-            elif len(scope) > len(near):
-                spread = shape
-            else:
-                spread = tuple([self.sizes[other] if other in scope else 1 for other in near])
-            summands.append(Summand(len(scope), table, at, (*spread, self.sizes[node])))
+            spans = tuple([other in scope for other in near])
+            summands.append(Summand(len(scope), table, scope.index(node), spans))
         summands.sort()
-        return Task(tuple(summands), shape, self.sizes[node], self.factors.get(near))
+        return Task(tuple(summands), self.factors.get(near))
 
     def _result(self, task: Task) -> int:
         """Return the number of the table of a task, which is listed once."""

@@ -14,10 +14,10 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit
+from meshwright.graph.ideals import members
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.choices.elimination import Reduced
 from meshwright.search.dataflow.choices import SplitChoices
-from meshwright.search.dataflow.ideals import members
 from meshwright.strategy.dataflow.splits import WHOLE, KernelSplit, Layout
 
 

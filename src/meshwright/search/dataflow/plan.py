@@ -21,6 +21,8 @@ from meshwright.spec.workload import OptimizerPreset
 from meshwright.strategy.space import factorizations
 
 Degrees = tuple[int, int, int]
+Progress = Callable[[int, int], None]
+"""Hears how many are done, and of how many."""
 PROVEN = 1e-6
 """Gap at which nothing more is tried."""
 
@@ -57,6 +59,7 @@ def plan_graph(
     hides_network: bool = False,
     stage_time: StageTime | None = None,
     is_allowed: Callable[[int, int, int], bool] = lambda tp, pp, dp: True,
+    progress: Progress | None = None,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
 
@@ -73,6 +76,8 @@ def plan_graph(
         Prices a stage once its kernels are split, in place of the roofline: fusion on a chip.
     is_allowed
         Whether degrees (tp, pp, dp) are looked at.
+    progress
+        Hears of the degrees.
 
     Raises
     ------
@@ -85,19 +90,28 @@ def plan_graph(
     candidates = Candidates(graph, machine, num_passes, optimizer, hides_network, stage_time)
     every = factorizations(machine.system.num_alive, 3)
     degrees = [(int(a), int(b), int(c)) for a, b, c in every if is_allowed(a, b, c)]
-    degrees.sort(key=lambda each: not candidates.is_repeated(each[1]))
-    priced: dict[Degrees, GraphPlan | Refusal] = {}
-    for each in degrees:
-        priced[each] = candidates.priced(*each, is_final=False, enough_s=_best_s(priced))
+    priced = _first_prices(candidates, degrees, progress)
     _close_gaps(candidates, priced)
     plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
     if not plans:
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.most_common())
-        raise InfeasibleError(f"{graph.name} fits {machine.system.name} in no way ({reasons})")
+        raise InfeasibleError(_why_nothing_fits(graph, machine, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
+
+
+def _first_prices(
+    candidates: Candidates, degrees: list[Degrees], progress: Progress | None
+) -> dict[Degrees, GraphPlan | Refusal]:
+    """Return plans that may still be improved, graphs that are cut between repetitions first."""
+    priced: dict[Degrees, GraphPlan | Refusal] = {}
+    ordered = sorted(degrees, key=lambda each: not candidates.is_repeated(each[1]))
+    for done, each in enumerate(ordered):
+        if progress is not None:
+            progress(done, len(ordered))
+        priced[each] = candidates.priced(*each, is_final=False, enough_s=_best_s(priced))
+    return priced
 
 
 def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
@@ -121,6 +135,14 @@ def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusa
 def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
     found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
     return min(found, default=inf)
+
+
+def _why_nothing_fits(graph: DataflowGraph, machine: Machine, refused: Counter[str]) -> str:
+    if not refused:
+        devices = f"no allowed tp x pp x dp makes up {machine.system.num_alive} devices"
+        return f"{graph.name} on {machine.system.name}: {devices}"
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.most_common())
+    return f"{graph.name} fits {machine.system.name} in no way ({reasons})"
 
 
 def _check(graph: DataflowGraph, num_passes: int, optimizer: OptimizerPreset | None) -> None:

@@ -18,8 +18,8 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.graph.ideals import as_bits, members, order_ideals
 from meshwright.pricing.dataflow.tables import SplitTables
-from meshwright.search.dataflow.ideals import members, order_ideals, reads_of
 from meshwright.search.dataflow.parts import Cuts, Part
 
 MOST_IDEALS = 1_000
@@ -107,7 +107,8 @@ class _Cutting:
 
     @cached_property
     def ideals(self) -> tuple[int, ...]:
-        return order_ideals(reads_of(self.tables.graph), most=MOST_IDEALS)
+        """Sets of kernels as bits, the smaller ones first."""
+        return as_bits(order_ideals(self.tables.graph.reads, MOST_IDEALS))
 
     @cached_property
     def crossing(self) -> dict[int, tuple[int, ...]]:

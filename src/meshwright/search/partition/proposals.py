@@ -212,7 +212,9 @@ def pruned(row: LayerRow, rooms: Rooms, most_stages: int | None) -> Proposal | N
         weights = row.resident_bytes["weights"] * (thousandths / 1000)
         kept = replace(row, resident_bytes={**row.resident_bytes, "weights": weights})
         stops = fewest_stops(Ground(kept, rooms))
-        return None if stops is None or len(stops) > (most_stages or inf) else len(stops)
+        if stops is None or (most_stages is not None and len(stops) > most_stages):
+            return None
+        return len(stops)
 
     low, high = 0, 1000
     while high - low > 1:

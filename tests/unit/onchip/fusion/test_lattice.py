@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from fusion_problems import random_problem
 
-import meshwright.onchip.fusion.lattice.ideals as ideals
+import meshwright.onchip.fusion.lattice.lattice as lattices
 from meshwright.graph.dataflow.gpt import gpt_training_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.lattice.ideals import lattice_of, limits_of, row_keys
+from meshwright.onchip.fusion.lattice.lattice import lattice_of, limits_of, row_keys
 from meshwright.onchip.fusion.lattice.symmetry import Branches, alike_branches
 from meshwright.onchip.fusion.lattice.windows import Orders
 from meshwright.onchip.fusion.machine import CoreGrid
@@ -99,7 +99,7 @@ def test_a_long_chain_of_more_than_64_kernels_is_fused():
 def test_a_wide_graph_says_so_and_gives_its_gap(monkeypatch):
     asked = problem(experts(5, 2, unlike=True))
     exact = fuse(asked)
-    monkeypatch.setattr(ideals, "MOST_IDEALS", 100)
+    monkeypatch.setattr(lattices, "MOST_IDEALS", 100)
     found = fuse(asked)
     assert exact.counts.places is None
     assert found.counts.places is not None
@@ -112,7 +112,7 @@ def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
     asked = random_problem(seed, 5)
     exact = fuse(asked)
     assert bound_s(asked) <= exact.time_s * (1 + 1e-12)
-    monkeypatch.setattr(ideals, "MOST_STEPS", len(lattice_of(limits_of(asked)).source) - 1)
+    monkeypatch.setattr(lattices, "MOST_STEPS", len(lattice_of(limits_of(asked)).source) - 1)
     found = fuse(asked)
     assert exact.time_s <= found.time_s * (1 + 1e-12)
     assert found.bound_s <= exact.time_s * (1 + 1e-12)

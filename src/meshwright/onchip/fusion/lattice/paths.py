@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.onchip.fusion.lattice.ideals import Lattice
+from meshwright.onchip.fusion.lattice.lattice import Lattice
 
 TOLERANCE = 1e-12
 """Relative; sums of the same seconds in another order differ by less."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.onchip.fusion.lattice.ideals import Lattice, Limits, TooWideError, lattice_of
+from meshwright.graph.ideals import TooWideError
+from meshwright.onchip.fusion.lattice.lattice import Lattice, Limits, lattice_of
 from meshwright.onchip.fusion.lattice.symmetry import Branches
 
 MOST_STEPS = 200_000

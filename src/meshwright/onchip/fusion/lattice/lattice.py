@@ -1,17 +1,12 @@
-"""Order ideals of a graph, and the steps between them: every way to cut it into partitions.
+"""Order ideals within limits, and the steps between them: every way to cut a graph into partitions.
 
-An ideal is a set of kernels that holds all that its members read. Partitions that run one after
-the other are a chain of ideals from none of the kernels to all of them; what one ideal has beyond
-the one before it is a partition, and its price depends on that set alone. So the best partitions
-are a shortest path over ideals.
-
-Sets are rows of booleans. They grow one kernel at a time, in an order in which kernels can run, so
-each is found once, and what cannot fit is never grown further.
+Partitions that run one after the other are a chain of ideals; what one ideal has beyond the one
+before it is a partition, and its price depends on that set alone. So the best partitions are a
+shortest path over ideals.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.base.errors import UnsupportedError
+from meshwright.graph.ideals import larger_ideals, order_ideals
 from meshwright.onchip.fusion.lattice.symmetry import Branches, alike_branches
 from meshwright.onchip.fusion.problem import FusionProblem
 
@@ -28,10 +23,6 @@ MOST_IDEALS = 20_000
 """Ideals beyond which a graph counts as wide."""
 MOST_STEPS = 1_500_000
 """Steps beyond which the same holds: they are what takes memory and time."""
-
-
-class TooWideError(UnsupportedError):
-    """A graph has more ideals, or steps between them, than are looked at."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,23 @@ class Limits:
         groups = tuple((group.shape, group.tobytes()) for group in self.branches.groups)
         columns = (self.needs, self.phase, self.held_bytes, self.position)
         return (*(column.tobytes() for column in columns), self.sram_bytes, groups)
+
+    def allows(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
+        """Return which steps may be partitions, by the kernel that comes last.
+
+        What a step adds is of one phase, and its weights fit the SRAM unless it is one kernel. No
+        kernel comes before one of an earlier phase, so the last one has the latest of them.
+        """
+        counted = np.column_stack([self.held_bytes, self.phase, np.ones(len(self.phase))])
+        held, phases, count = ((after ^ before) @ counted).T
+        fits = (held <= self.sram_bytes) | (count == 1)
+        is_mixed = phases < count * self.phase[kernel]
+        allowed: BoolArray = fits & ~is_mixed & self.stand(before, after, kernel)
+        return allowed
+
+    def stand(self, before: BoolArray, after: BoolArray, kernel: IntArray) -> BoolArray:
+        """Return which sets stand for all that differ from them by exchanges of branches."""
+        return self.branches.are_canonical(before, after)
 
 
 def limits_of(problem: FusionProblem) -> Limits:
@@ -115,11 +123,10 @@ def lattice_of(limits: Limits, most_steps: int | None = None) -> Lattice:
         When there are too many ideals, or steps between them.
     """
     branches = limits.branches
-    nothing = np.zeros((1, len(limits.phase)), bool)
-    found = [grown for _, grown in _grown(nothing, limits, MOST_IDEALS, is_step=False)]
-    ideals = np.concatenate([nothing, *found])
+    needs, position = limits.needs, limits.position
+    ideals = order_ideals(needs, MOST_IDEALS, position=position, kept=limits.stand)
     most = MOST_STEPS if most_steps is None else most_steps
-    steps = list(_grown(ideals, limits, most, is_step=True))
+    steps = list(larger_ideals(ideals, needs, most, position=position, kept=limits.allows))
     source = np.concatenate([origin for origin, _ in steps])
     after = np.concatenate([grown for _, grown in steps])
     keys = row_keys(ideals)
@@ -129,40 +136,6 @@ def lattice_of(limits: Limits, most_steps: int | None = None) -> Lattice:
     source, target, beyond = source[order], target[order], (after & ~ideals[source])[order]
     _, first, partition = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
     return Lattice(ideals, source, target, partition, beyond[first])
-
-
-def _grown(
-    start: BoolArray, limits: Limits, most: int, *, is_step: bool
-) -> Iterator[tuple[IntArray, BoolArray]]:
-    """Yield all ideals that hold a starting one, those with one kernel more first.
-
-    Each comes with the row of ``start`` that it grew from. What a step adds is of one phase, and
-    its weights fit the SRAM unless it is a single kernel.
-    """
-    missing = limits.needs.T.astype(np.float32)
-    origin, rows = np.arange(len(start)), start
-    latest = np.full(len(start), -1)
-    held, phase, count = np.zeros(len(start)), np.full(len(start), -1), 0
-    while len(rows):
-        can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
-        row, kernel = np.nonzero(can_join & (limits.position > latest[:, None]))
-        held = held[row] + limits.held_bytes[kernel]
-        if is_step:
-            fits = (held <= limits.sram_bytes) & (phase[row] == limits.phase[kernel])
-            kept = fits | (latest[row] < 0)
-            row, kernel, held = row[kept], kernel[kept], held[kept]
-        rows, origin, latest = rows[row], origin[row], limits.position[kernel]
-        rows[np.arange(len(rows)), kernel] = True
-        if limits.branches.groups:
-            kept = limits.branches.are_canonical(start[origin], rows)
-            rows, origin, latest = rows[kept], origin[kept], latest[kept]
-            held, kernel = held[kept], kernel[kept]
-        phase = limits.phase[kernel]
-        count += len(rows)
-        if count > most:
-            raise TooWideError(f"more than {most} sets of kernels: too many branches side by side")
-        if len(rows):
-            yield origin, rows
 
 
 def row_keys(rows: BoolArray) -> NDArray[Any]:

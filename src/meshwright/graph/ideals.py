@@ -1,0 +1,94 @@
+"""Order ideals: sets of kernels that hold all that their members read.
+
+Kernels cut into parts that run one after the other are a chain of ideals, from none of the kernels
+to all of them: each part is what one ideal has beyond the one before it.
+
+Sets are rows of booleans while they are enumerated. They grow one kernel at a time, in an order in
+which kernels can run, so each is found once, and what is not kept is never grown further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, IntArray
+from meshwright.base.errors import UnsupportedError
+
+Kept = Callable[[BoolArray, BoolArray, IntArray], BoolArray]
+"""Which sets are kept, by the rows they grew from, their own, and the kernel that joined last."""
+
+
+class TooWideError(UnsupportedError):
+    """A graph has more sets of kernels than are looked at."""
+
+
+def order_ideals(
+    needs: BoolArray, most: int, *, position: IntArray | None = None, kept: Kept | None = None
+) -> BoolArray:
+    """Return all order ideals, shape (ideals, kernels): from the empty set to all kernels.
+
+    The smaller ones come first. For the parameters and what is raised see :func:`larger_ideals`.
+    """
+    nothing = np.zeros((1, len(needs)), bool)
+    found = larger_ideals(nothing, needs, most, position=position, kept=kept)
+    return np.concatenate([nothing, *(rows for _, rows in found)])
+
+
+def larger_ideals(
+    start: BoolArray, needs: BoolArray, most: int, *, position: IntArray | None = None,
+    kept: Kept | None = None,
+) -> Iterator[tuple[IntArray, BoolArray]]:  # fmt: skip
+    """Yield all ideals that hold a starting one, those with one kernel more first.
+
+    Each comes with the row of ``start`` that it grew from.
+
+    Parameters
+    ----------
+    start
+        Ideals, shape (ideals, kernels).
+    needs
+        Shape (kernels, kernels): whether the first comes only after the second.
+    most
+        Sets that may be found.
+    position
+        Of each kernel in an order in which they can run; None for their own order.
+    kept
+        Which of them are kept; None for all.
+
+    Raises
+    ------
+    TooWideError
+        When there are more: too many branches lie side by side.
+    """
+    places = np.arange(len(needs)) if position is None else position
+    missing = needs.T.astype(np.float32)
+    origin, rows, latest = np.arange(len(start)), start, np.full(len(start), -1)
+    count = 0
+    while len(rows):
+        can_join = ~rows & ((~rows).astype(np.float32) @ missing == 0)
+        row, kernel = np.nonzero(can_join & (places > latest[:, None]))
+        rows, origin = rows[row], origin[row]
+        rows[np.arange(len(rows)), kernel] = True
+        if kept is not None:
+            stay = kept(start[origin], rows, kernel)
+            rows, origin, kernel = rows[stay], origin[stay], kernel[stay]
+        latest = places[kernel]
+        count += len(rows)
+        if count > most:
+            message = f"more than {most} sets of kernels: too many branches lie side by side"
+            raise TooWideError(message)
+        if len(rows):
+            yield origin, rows
+
+
+def as_bits(rows: BoolArray) -> tuple[int, ...]:
+    """Return sets of kernels as whole numbers: bit k stands for kernel k."""
+    packed = np.packbits(rows, axis=1, bitorder="little")
+    return tuple(int.from_bytes(row.tobytes(), "little") for row in packed)
+
+
+def members(kernels: int) -> tuple[int, ...]:
+    """Return the numbers of the kernels in a set that is given as bits."""
+    return tuple(place for place in range(kernels.bit_length()) if kernels >> place & 1)
