@@ -76,7 +76,7 @@ def draw_system(rng: np.random.Generator) -> SystemSpec:
             "memories": (
                 sram.model_copy(update={"capacity_bytes": _between(rng, SRAM_BYTES)}),
                 hbm.model_copy(update={"bandwidth_bytes_per_s": _between(rng, HBM_BYTES_PER_S)}),
-            )
+            ),
         }
     )
     levels = tuple(

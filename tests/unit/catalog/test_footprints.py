@@ -85,7 +85,7 @@ def test_faults_of_a_file_are_told_at_once(written, text, faults):
          ["'weigths_bytes': unknown field (did you mean weights?)", "'time': is there twice",
           "line 3: 2 cells under 4 columns"]),
         ("name,size_bytes\na,nan\nb,x\n", ["size_bytes: found nan", "found 'x'"]),
-        ("name,size\na,12\n", ["'12' is no bytes", "line 2"]),
+        ("name,size\na,12\n", ["'12' has no unit", "line 2"]),
         ("name,size,repeat\na,1 MB,x\n", ["repeat"]),
     ],
 )  # fmt: skip
