@@ -14,7 +14,7 @@ from meshwright.strategy.strategy import AXES, Strategy, Streamed, Structure
 
 NUM_UNIFORM = 24
 """Plans with one strategy for all whose frames are tried."""
-MOST_STAGES = 3
+MOST_STAGES = 2
 """Stages of ZeRO that are tried with the same layers."""
 ONE_STAGE: Mapping[str, tuple[object, ...]] = {
     "pp": (1,), "context_kind": ("ring",), "offload": ("none",),
