@@ -20,6 +20,7 @@ def compared():
     return planner.compare(model(num_layers=2), GRID, workload())
 
 
+@pytest.mark.slow
 def test_ours_is_first_and_no_slower_than_any_other(compared):
     assert compared.ours.recipe == "meshwright"
     times = [entry.best.estimate.step_time_s for entry in compared.entries]
@@ -27,6 +28,7 @@ def test_ours_is_first_and_no_slower_than_any_other(compared):
     assert all(entry.speedup_of(compared.ours) >= 1.0 for entry in compared.entries)
 
 
+@pytest.mark.slow
 def test_blind_mappers_appear_beside_each_other(compared):
     placed = [(entry.recipe, entry.mapper) for entry in compared.entries]
     assert ("megatron-3", "smap") in placed
@@ -34,12 +36,14 @@ def test_blind_mappers_appear_beside_each_other(compared):
     assert ("fsdp-prefetch", "tmap") in placed
 
 
+@pytest.mark.slow
 def test_no_entry_is_faster_than_its_bound(compared):
     for entry in compared.entries:
         assert entry.best.estimate.step_time_s >= entry.lower_bound_s * (1 - 1e-12)
         assert entry.best.estimate.fidelity == "contended"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in recipes if name != "meshwright"])
 def test_a_recipe_keeps_to_what_it_fixes(compared, name):
     known = {*StrategyOf.__dataclass_fields__, *Structure.__dataclass_fields__}
@@ -52,6 +56,7 @@ def test_a_recipe_keeps_to_what_it_fixes(compared, name):
                 assert getattr(where, field) in values
 
 
+@pytest.mark.slow
 def test_row_major_ranks_are_those_of_smap(compared):
     for entry in compared.entries:
         if entry.mapper == "smap":

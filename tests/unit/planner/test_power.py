@@ -29,6 +29,7 @@ def free():
     return plan(*asked()).best.estimate
 
 
+@pytest.mark.slow
 def test_parts_sum_to_the_energy(free):
     assert sum(free.energy_parts_j.values()) == pytest.approx(free.energy_j, rel=1e-12)
     assert free.power_w == pytest.approx(free.energy_j / free.step_time_s, rel=1e-12)
@@ -66,6 +67,7 @@ def test_where_idle_power_is_above_the_cap_nothing_fits_and_the_least_is_told():
         plan(*asked(max_device_power_w=60.0))
 
 
+@pytest.mark.slow
 def test_idle_power_off_saves_just_that(free):
     off = plan(*asked(idle_power_w=0.0)).best.estimate
     assert off.step_time_s == free.step_time_s

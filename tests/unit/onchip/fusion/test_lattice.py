@@ -118,6 +118,7 @@ def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
     assert found.bound_s <= exact.time_s * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_candidates_beyond_the_best_are_pruned_and_the_rest_share_a_lattice():
     graph = gpt_training_layer(256, 4, 64, 256)
     asked = [
