@@ -104,10 +104,11 @@ class _ProgramReader:
     def read(self) -> None:
         """Read inputs, then weights and buffers, then all operators."""
         nodes = self.program.graph.nodes
-        held = [node for node in nodes if node.op == "placeholder"]
+        given = {spec.arg.name for spec in self.program.graph_signature.input_specs}
+        held = [node for node in nodes if node.name in given]
         self._check_dims(held)
         for node in sorted(held, key=lambda n: n.name in self.weights or n.name in self.others):
-            self._placeholder(node)
+            self._input(node)
         for node in nodes:
             if node.op == "call_function":
                 self.known[node] = self._called(node)
@@ -141,7 +142,8 @@ class _ProgramReader:
         is_user = node.name not in self.weights and node.name not in self.others
         return is_user and hasattr(node.meta.get("val"), "element_size")
 
-    def _placeholder(self, node: Any) -> None:
+    def _input(self, node: Any) -> None:
+        """Take in an input, a weight or a buffer."""
         meta = node.meta.get("val")
         if not hasattr(meta, "element_size"):
             self.known[node] = meta
