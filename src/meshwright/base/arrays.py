@@ -19,6 +19,10 @@ Num = TypeVar("Num", float, FloatArray)
 """A number or a column of numbers: each formula is written once for both."""
 
 
+MOST_CODES = 2**62
+"""Whole numbers below this are exact in 64 bits."""
+
+
 def larger(a: Any, b: Any) -> Any:
     """Return the elementwise larger of two numbers or columns."""
     return np.maximum(a, b)
@@ -55,12 +59,21 @@ def groups_of(columns: Iterable[NDArray[Any]]) -> tuple[IntArray, IntArray]:
 
     Columns with few different values cost least: rows are looked up among them, not sorted.
     """
-    code: IntArray = np.zeros(1, dtype=np.int64)
+    groups: IntArray = np.zeros(1, dtype=np.int64)
+    number = 1
     for column in columns:
         values = np.unique(column)
-        code = code * len(values) + np.searchsorted(values, column)
-    values = np.unique(code)
-    groups: IntArray = np.searchsorted(values, code)
-    first: IntArray = np.empty(len(values), dtype=np.int64)
-    first[groups[::-1]] = np.arange(len(code))[::-1]
+        if number * len(values) > MOST_CODES:
+            number, groups = _numbered(groups)
+        groups = groups * len(values) + np.searchsorted(values, column)
+        number *= len(values)
+    number, groups = _numbered(groups)
+    first: IntArray = np.empty(number, dtype=np.int64)
+    first[groups[::-1]] = np.arange(len(groups))[::-1]
     return first, groups
+
+
+def _numbered(code: IntArray) -> tuple[int, IntArray]:
+    """Return how many different values there are, and the number of each one."""
+    values = np.unique(code)
+    return len(values), np.searchsorted(values, code)
