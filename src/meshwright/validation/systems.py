@@ -34,7 +34,7 @@ _LINKS = re.compile(r"(\d+)\s*(?:inter-?gpu connects?|nvlinks?)\b", re.IGNORECAS
 _DOMAIN = re.compile(r"nvl\s*(\d+)", re.IGNORECASE)
 _HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
 """Chips whose fast domain spans several hosts."""
-_IN_HOSTS_OF = {"H100-96GB": "H100", "H100-PCIe": "H100", "SN10": "SN40L"}
+_IN_HOSTS_OF = {"H100-96GB": "H100", "H100-PCIe": "H100"}
 """Chips without a standard system."""
 
 
