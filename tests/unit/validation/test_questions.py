@@ -48,6 +48,14 @@ def question(**changes):
         ({"group": "lab"}, FSDP),
         ({"group": "lab", "parallelism": {"tp": 8}}, NEMO),
         ({"group": "megatron-sc21", "hardware": {"chip_id": "A100 SXM 80GB"}}, MEGATRON_LM),
+        (
+            {
+                "group": "megatron-lm",
+                "hardware": {"chip_id": "A100 SXM 80GB"},
+                "flash_attention": True,
+            },
+            NEMO,
+        ),
         ({"group": "lab", "hardware": {"chip_id": "TPU v5e"}, "parallelism": {}}, MAXTEXT),
     ],
 )
