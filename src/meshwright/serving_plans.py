@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.plans import FORMAT, Coverage, parsed, validated
+from meshwright.plans.plan import UNCALIBRATED_NOTE
 from meshwright.pricing.serving.figures import serving_figures
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import ServingResult
@@ -222,7 +223,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[st
     """Return what the reader should know beside the numbers."""
     price, notes = best.estimate, []
     if not price.is_calibrated:
-        notes.append("uncalibrated: no constant was fitted to measurements of this system")
+        notes.append(UNCALIBRATED_NOTE)
     left_out = "sampling and queues are not priced"
     if not problem.is_decode:
         left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
