@@ -14,6 +14,8 @@ from meshwright.strategy.strategy import Strategy, Structure, plan_string
 
 FORMAT = 1
 """Version of the layout of plan files."""
+UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
+"""What every answer says where no constant was fitted to measurements of its chips."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from meshwright.plans.plan import Coverage
+from meshwright.plans.plan import UNCALIBRATED_NOTE, Coverage
 from meshwright.plans.serving import (
     ServingCandidate,
     ServingEstimate,
@@ -102,7 +102,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[st
     """Return what the reader should know beside the numbers."""
     price, notes = best.estimate, []
     if not price.is_calibrated:
-        notes.append("uncalibrated: no constant was fitted to measurements of this system")
+        notes.append(UNCALIBRATED_NOTE)
     left_out = "sampling and queues are not priced"
     if not problem.is_decode:
         left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
