@@ -63,51 +63,49 @@ class FitRows:
     def errors_and_slopes(
         self, keys: Sequence[Key], values: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return ln(predicted / measured) of each row, (rows,), and its slopes, (rows, keys).
+        """Return ln(predicted / measured) of each row under each fit, and its slopes.
 
         Parameters
         ----------
         values
-            Logarithms of the constants.
+            Logarithms of the constants, one fit a line: (fits, keys). A row is priced once, with
+            all fits and all steps as columns.
+
+        Returns
+        -------
+        errors, slopes
+            Of shape (fits, rows) and (fits, rows, keys).
         """
-        errors = np.zeros(len(self.questions))
-        slopes = np.zeros((len(self.questions), len(keys)))
-        for index in range(len(self.questions)):
-            mine = [n for n, key in enumerate(keys) if key.family in ("", self.families[index])]
-            own = [(keys[n], values[n]) for n in mine]
-            found = self._log_errors(index, own)
-            errors[index] = found[0]
-            slopes[index, mine] = (found[1:] - found[0]) / STEP
+        errors = np.zeros((len(values), len(self.questions)))
+        slopes = np.zeros((*errors.shape, len(keys)))
+        for index, family in enumerate(self.families):
+            mine = [n for n, key in enumerate(keys) if key.family in ("", family)]
+            found = self._log_errors(index, [keys[n] for n in mine], values[:, mine])
+            errors[:, index] = found[:, 0]
+            slopes[:, index, mine] = (found[:, 1:] - found[:, :1]) / STEP
         return errors, slopes
 
-    def errors(self, keys: Sequence[Key], values: FloatArray, rows: Sequence[int]) -> FloatArray:
-        """Return ln(predicted / measured) of some rows."""
-        found = []
-        for index in rows:
-            own = [
-                (key, value)
-                for key, value in zip(keys, values, strict=True)
-                if key.family in ("", self.families[index])
-            ]
-            found.append(self._log_errors(index, own)[0])
-        return np.array(found)
+    def _log_errors(self, index: int, own: Sequence[Key], values: FloatArray) -> FloatArray:
+        """Return the log error of a row under each fit, as it is and with each constant a step up.
 
-    def _log_errors(self, index: int, own: Sequence[tuple[Key, float]]) -> FloatArray:
-        """Return the log error of a row as it is, and with each constant a step larger."""
+        Shape (fits, 1 + keys).
+        """
         question = self.questions[index]
         moved = STEP * np.vstack([np.zeros(len(own)), np.eye(len(own))])
+        points = values[:, None, :] + moved[None, :, :]
         draws: dict[str, FloatArray] = {}
-        for number, (key, value) in enumerate(own):
-            column = np.exp(value + moved[:, number])
+        for number, key in enumerate(own):
+            column = np.exp(points[:, :, number]).reshape(-1)
             draws |= draws_of(key, column, question.problem.calibration)
         constants = calibration_columns(question.problem.calibration, draws)
         problem: Any = replace(question.problem, calibration=constants)
         priced = price_one(problem, question.structure, question.strategy)
-        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s, dtype=float), len(moved))
+        shape = points.shape[:2]
+        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s, dtype=float), np.prod(shape))
         tokens = question.problem.workload.tokens_per_step
         measured = self.predictions[index].measured_tokens_per_s
         assert measured is not None
-        return np.asarray(np.log(tokens / seconds / measured), dtype=float)
+        return np.asarray(np.log(tokens / seconds / measured), dtype=float).reshape(shape)
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:
