@@ -20,6 +20,7 @@ from meshwright.validation.rows import Row
 STEP = 0.03
 """Of a logarithm, for differences."""
 BASE = "uncalibrated"
+PARTS = 5
 VENDOR_STACKS = {
     "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
     "megatron-sc21": "Megatron papers", "korthikanti-2022": "Megatron papers",
@@ -51,8 +52,14 @@ class FitRows:
 
     @cached_property
     def stacks(self) -> list[str]:
-        """The source of each row, those of one vendor's stack together."""
-        return [VENDOR_STACKS.get(group, group) for group in self.groups]
+        """What each row is left out with: its source and others of the same vendor.
+
+        Where there is one alone, every fifth row: they are the only witnesses of each other.
+        """
+        stacks = [VENDOR_STACKS.get(group, group) for group in self.groups]
+        if len(set(stacks)) > 1:
+            return stacks
+        return [f"{stack}, part {row % PARTS + 1}" for row, stack in enumerate(stacks)]
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -101,7 +108,7 @@ class FitRows:
         problem: Any = replace(question.problem, calibration=constants)
         priced = price_one(problem, question.structure, question.strategy)
         shape = points.shape[:2]
-        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s, dtype=float), np.prod(shape))
+        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s), points[..., 0].size)
         tokens = question.problem.workload.tokens_per_step
         measured = self.predictions[index].measured_tokens_per_s
         assert measured is not None
