@@ -111,9 +111,7 @@ def _answer(
     verdict = robustness(problem, chosen[:SHAKEN])
     candidates = [entry.candidate for entry in placed]
     slower = placed[0].found.time_s / chosen[0].time_s
-    low_s, high_s = verdict.interval_s(0)
-    priced = replace(candidates[0].estimate, interval_s=(low_s * slower, high_s * slower))
-    best = replace(candidates[0], estimate=priced)
+    best = candidates[0]
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -123,7 +121,7 @@ def _answer(
         fastest_s=min(entry.found.time_s for entry in placed),
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
-        robustness=_robustness(chosen, verdict),
+        robustness=_robustness(chosen, verdict, slower),
         why_not=why_no_streams(problem, best, result),
         warnings=tuple(warnings(problem, best)),
         version=version(),
@@ -131,8 +129,15 @@ def _answer(
     )
 
 
-def _robustness(chosen: Sequence[Found], verdict: Verdict) -> Robustness:
-    """Return what perturbed constants say of the chosen candidates."""
+def _robustness(chosen: Sequence[Found], verdict: Verdict, slower: float) -> Robustness:
+    """Return what perturbed constants say of the chosen candidates.
+
+    Parameters
+    ----------
+    slower
+        How many times as long the best one takes with contention.
+    """
+    low_s, high_s = verdict.interval_s(0)
     regret = verdict.largest_regret
     safest = int(regret.argmin())
     texts = [plan_string(f.strategy, f.structure) for f in chosen]
@@ -142,6 +147,7 @@ def _robustness(chosen: Sequence[Found], verdict: Verdict) -> Robustness:
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
         ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+        step_time_s=(low_s * slower, high_s * slower),
     )
 
 

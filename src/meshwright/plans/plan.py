@@ -55,7 +55,8 @@ class Estimate:
     tokens_per_j: float | None = None
     """Throughput for each watt."""
     interval_s: tuple[float, float] | None = None
-    """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
+    """Where four of five measurements of such a step lie, by measured rows alike whose source no
+    fit had seen; None: the constants were not fitted."""
 
     @property
     def fits(self) -> bool:
@@ -166,6 +167,8 @@ class Robustness:
     least_regret_fraction: float
     ties: tuple[str, ...] = ()
     """Plan strings that win in at least one draw in twenty."""
+    step_time_s: tuple[float, float] | None = None
+    """Of the best plan over the draws, 5th and 95th percentile."""
 
 
 @dataclass(frozen=True)
