@@ -1,0 +1,56 @@
+"""What is expected of the factors before anything is measured."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.catalog.calibration import FitRecord
+from meshwright.diagnosis.resources import RESOURCES, Resource
+from meshwright.spec.calibration import CalibrationOf
+
+UNFITTED = 0.15
+"""Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
+WIDTH_OF_80_PERCENT = 2.0 * 1.2816
+"""Four of five normal values lie in an interval of so many standard deviations."""
+
+
+def residual_spread(record: FitRecord | None) -> float:
+    """Return how far rows whose source was left out of the fit lie from their prediction.
+
+    A standard deviation of ln(predicted / measured), from the interval of four rows in five.
+    """
+    if record is None or record.interval is None:
+        return UNFITTED
+    low, high = record.interval
+    return (high - low) / WIDTH_OF_80_PERCENT
+
+
+def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:
+    """Return the standard deviation of ln(factor) of each resource before measurements.
+
+    The larger of two: the residual, which any one resource could have caused, and what the
+    interval of its constant allows.
+
+    Parameters
+    ----------
+    residual
+        Standard deviation of ln(predicted / measured) of rows left out of the fit.
+    """
+    return np.array([max(residual, _of_interval(calibration, entry)) for entry in RESOURCES])
+
+
+def _of_interval(calibration: CalibrationOf[Any], resource: Resource) -> float:
+    """Return the standard deviation of the logarithm of a constant that is uniform there.
+
+    Of a lognormal value with the same ratio v of standard deviation to mean: sqrt(ln(1 + v^2)).
+    """
+    value = getattr(calibration, resource.main)
+    low, high = calibration.intervals.get(resource.main, (value, value))
+    if value <= 0:
+        return 0.0
+    variation = (high - low) / math.sqrt(12.0) / value
+    return math.sqrt(math.log1p(variation**2))
