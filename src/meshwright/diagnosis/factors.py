@@ -122,7 +122,7 @@ def estimated(measurements: Sequence[Measurement], spreads: FloatArray) -> Facto
         if np.abs(step).max() < CLOSE:
             break
     slopes = whiten @ _logs_and_slopes(measurements, values)[1]
-    covariance = np.linalg.inv(slopes.T @ slopes + np.diag(spreads**-2))
+    covariance = np.asarray(np.linalg.inv(slopes.T @ slopes + np.diag(spreads**-2)), dtype=float)
     return _factors(len(measurements), values, covariance, spreads)
 
 

@@ -14,6 +14,8 @@ from meshwright.spec.calibration import CalibrationOf
 
 UNFITTED = 0.15
 """Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
+MOST = 0.42
+"""No resource is expected to be off by more than a factor of 2, 5th to 95th percentile."""
 WIDTH_OF_80_PERCENT = 2.0 * 1.2816
 """Four of five normal values lie in an interval of so many standard deviations."""
 
@@ -32,15 +34,16 @@ def residual_spread(record: FitRecord | None) -> float:
 def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before measurements.
 
-    The larger of two: the residual, which any one resource could have caused, and what the
-    interval of its constant allows.
+    The larger of two, up to ``MOST``: the residual, which any one resource could have caused, and
+    what the interval of its constant allows.
 
     Parameters
     ----------
     residual
         Standard deviation of ln(predicted / measured) of rows left out of the fit.
     """
-    return np.array([max(residual, _of_interval(calibration, entry)) for entry in RESOURCES])
+    widths = [max(residual, _of_interval(calibration, entry)) for entry in RESOURCES]
+    return np.minimum(widths, MOST)
 
 
 def _of_interval(calibration: CalibrationOf[Any], resource: Resource) -> float:

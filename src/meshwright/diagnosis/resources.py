@@ -47,6 +47,8 @@ RESOURCES = (
 """In the order in which they are told."""
 
 NAMES = tuple(resource.name for resource in RESOURCES)
+SCALED = tuple(name for resource in RESOURCES for name in (*resource.rates, *resource.times))
+"""The constants of all resources."""
 
 
 def scaled(
