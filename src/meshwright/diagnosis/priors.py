@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.catalog.calibration import FitRecord
 from meshwright.diagnosis.resources import RESOURCES, Resource
 from meshwright.spec.calibration import CalibrationOf
 
@@ -20,15 +19,22 @@ WIDTH_OF_80_PERCENT = 2.0 * 1.2816
 """Four of five normal values lie in an interval of so many standard deviations."""
 
 
-def residual_spread(record: FitRecord | None) -> float:
+def residual_spread(interval: tuple[float, float] | None) -> float:
     """Return how far rows whose source was left out of the fit lie from their prediction.
 
-    A standard deviation of ln(predicted / measured), from the interval of four rows in five.
+    Parameters
+    ----------
+    interval
+        Of ln(predicted / measured), with four of five such rows inside; None: nothing was fitted.
+
+    Returns
+    -------
+    float
+        The standard deviation of a normal error with that interval.
     """
-    if record is None or record.interval is None:
+    if interval is None:
         return UNFITTED
-    low, high = record.interval
-    return (high - low) / WIDTH_OF_80_PERCENT
+    return (interval[1] - interval[0]) / WIDTH_OF_80_PERCENT
 
 
 def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:

@@ -23,8 +23,7 @@ from meshwright.planner.answers import candidate
 from meshwright.planner.legality import check_problem
 from meshwright.planner.measured.learning import expected_spreads, learn, trials_of
 from meshwright.planner.question import make_problem
-from meshwright.plans import Candidate, Diagnosis, Estimate, Improvement, Loss, Plan, Trials
-from meshwright.pricing.problem import Problem
+from meshwright.plans import Diagnosis, Estimate, Improvement, Loss, Plan, Trials
 from meshwright.search.improving.changes import SingleChange, single_changes
 from meshwright.search.improving.trials import with_plan_errors
 from meshwright.search.robustness import NUM_DRAWS, SEED
@@ -39,24 +38,19 @@ AS_IT_RUNS = "as it runs"
 
 @dataclass(frozen=True)
 class _Case:
-    """A plan that ran, under the calibrated constants, with the factors of its measurement."""
+    """A job that ran, under the calibrated constants, with the factors of its measurement."""
 
     plan: Plan
-    problem: Problem
-    factors: FloatArray
-    """The most probable ones in the first column, then draws, shape (resources, 1 + draws)."""
-    measured_s: float
+    job: Measurement
+    factors: Factors
+    columns: FloatArray
+    """The most probable factors in the first column, then draws, shape (resources, 1 + draws)."""
     memory_factor: float
     """Measured over predicted memory; 1 where it was not measured."""
 
-    @property
-    def candidate(self) -> Candidate:
-        """The plan itself."""
-        return self.plan.best
-
     def seconds(self, change: SingleChange) -> FloatArray:
         """Return the step after a change under each column of factors [s]."""
-        return step_seconds(change.problem, change.strategy, change.structure, self.factors)
+        return step_seconds(change.problem, change.strategy, change.structure, self.columns)
 
 
 def diagnose(
@@ -90,27 +84,37 @@ def diagnose(
     draws = middle * factors.draws(NUM_DRAWS, np.random.default_rng(SEED))
     used_bytes = _used_bytes(plan.best.estimate)
     memory_factor = (measured_memory_bytes or used_bytes) / used_bytes
-    case = _Case(plan, problem, np.hstack([middle, draws]), measured_s, memory_factor)
-    predicted_s = float(step_seconds(problem, strategy, structure, np.ones_like(middle))[0])
-    fitted_s = float(step_seconds(problem, strategy, structure, middle)[0])
-    expected = expected_log_spread(job, expected_spreads(problem.calibration, plan.calibration))
+    case = _Case(plan, job, factors, np.hstack([middle, draws]), memory_factor)
+    return replace(
+        _diagnosis(case),
+        measured_memory_bytes=measured_memory_bytes,
+        predicted_memory_bytes=used_bytes,
+    )
+
+
+def _diagnosis(case: _Case) -> Diagnosis:
+    """Return losses, changes and trials of a measured plan."""
+    job, factors, middle = case.job, case.factors, case.columns[:, :1]
+    of_job = job.problem, job.strategy, job.structure
+    predicted_s = float(step_seconds(*of_job, np.ones_like(middle))[0])
+    fitted_s = float(step_seconds(*of_job, middle)[0])
+    spreads = expected_spreads(job.problem.calibration, case.plan.calibration)
+    surprise = float(np.log(job.step_s / predicted_s)) / expected_log_spread(job, spreads)
     changes, log_times, left_out = _changes(case)
     return Diagnosis(
-        plan=plan.best.text,
+        plan=job.name,
         fidelity="closed_form",
-        measured_s=measured_s,
+        measured_s=job.step_s,
         predicted_s=predicted_s,
         fitted_s=fitted_s,
-        surprise=float(np.log(measured_s / predicted_s)) / expected,
+        surprise=surprise,
         factors=factors,
         losses=_losses(case),
-        parts_s=_parts_s(case, factors),
-        not_explained_s=measured_s - fitted_s,
+        parts_s=_parts_s(case),
+        not_explained_s=job.step_s - fitted_s,
         changes=changes,
         left_out=left_out,
         trials=_trials(case, changes, log_times),
-        measured_memory_bytes=measured_memory_bytes,
-        predicted_memory_bytes=used_bytes,
     )
 
 
@@ -138,20 +142,20 @@ def _used_bytes(price: Estimate) -> float:
 
 def _losses(case: _Case) -> tuple[Loss, ...]:
     """Return what the factor of each resource adds to the step, with its interval."""
-    best = case.candidate
-    lost = losses_s(case.problem, best.strategy, best.structure, case.factors)
+    job = case.job
+    lost = losses_s(job.problem, job.strategy, job.structure, case.columns)
     low, high = np.percentile(lost[:, 1:], [5.0, 95.0], axis=1)
     told = zip(NAMES, lost[:, 0].tolist(), low.tolist(), high.tolist(), strict=True)
     return tuple(Loss(*entry) for entry in told)
 
 
-def _parts_s(case: _Case, factors: Factors) -> dict[str, float]:
+def _parts_s(case: _Case) -> dict[str, float]:
     """Return by how much each part of the step is longer under the factors [s]."""
-    best, problem = case.candidate, case.problem
-    fitted = replace(problem, calibration=factors.applied(problem.calibration))
+    job, calibration = case.job, case.factors.applied(case.job.problem.calibration)
+    fitted = replace(job.problem, calibration=calibration)
     without, under = (
-        candidate(entry, best.strategy, best.structure).estimate.time_parts_s
-        for entry in (problem, fitted)
+        candidate(problem, job.strategy, job.structure).estimate.time_parts_s
+        for problem in (job.problem, fitted)
     )
     return {name: seconds - without[name] for name, seconds in under.items()}
 
@@ -160,12 +164,12 @@ def _changes(
     case: _Case,
 ) -> tuple[tuple[Improvement, ...], dict[str, FloatArray], dict[str, int]]:
     """Return the single changes by gain, draws of ln(time) of other plans, and what is left out."""
-    best, found = case.candidate, []
+    job, found = case.job, []
     log_times: dict[str, FloatArray] = {}
     left_out = {"breaks a rule": 0, "does not fit": 0}
-    capacity = case.problem.system.chip.main_memory.capacity_bytes
-    own_s = step_seconds(case.problem, best.strategy, best.structure, case.factors)
-    for number, change in enumerate(single_changes(case.problem, best.strategy, best.structure)):
+    capacity = job.problem.system.chip.main_memory.capacity_bytes
+    own_s = step_seconds(job.problem, job.strategy, job.structure, case.columns)
+    for number, change in enumerate(single_changes(job.problem, job.strategy, job.structure)):
         if check_problem(change.problem, change.strategy, change.structure):
             left_out["breaks a rule"] += 1
             continue
@@ -176,7 +180,7 @@ def _changes(
             continue
         logs = np.log(case.seconds(change))
         if change.is_same_plan:  # it keeps what the measurement holds beyond the factors
-            logs = logs - np.log(own_s / case.measured_s)
+            logs = logs - np.log(own_s / job.step_s)
         else:
             logs[1:] = with_plan_errors(logs[1:], RATIO_ERROR, SEED + number)
             log_times[change.what] = logs[1:]
@@ -189,7 +193,7 @@ def _improvement(
     case: _Case, change: SingleChange, logs: FloatArray, memory_bytes: float
 ) -> Improvement:
     """Return what a change gains against the measured step."""
-    gains = 1.0 - np.exp(logs) / case.measured_s
+    gains = 1.0 - np.exp(logs) / case.job.step_s
     low, high = np.percentile(gains[1:], [5.0, 95.0])
     return Improvement(
         what=change.what,
@@ -210,6 +214,6 @@ def _trials(
     leading = [entry.what for entry in changes if entry.what in log_times][: LEADING - 1]
     if not leading:
         return None
-    known = np.full(NUM_DRAWS, np.log(case.measured_s))
+    known = np.full(NUM_DRAWS, np.log(case.job.step_s))
     table = np.array([known, *(log_times[name] for name in leading)])
     return trials_of([AS_IT_RUNS, *leading], table, known=(0,))

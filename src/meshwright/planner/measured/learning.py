@@ -36,7 +36,8 @@ def learn(measurements: Sequence[Measurement], calibration: str = DEFAULT) -> Fa
 
 def expected_spreads(constants: CalibrationOf[Any], calibration: str) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before any measurement."""
-    return prior_spreads(constants, residual_spread(fit_record(calibration)))
+    record = fit_record(calibration)
+    return prior_spreads(constants, residual_spread(record.interval if record else None))
 
 
 def trials_of(texts: Sequence[str], log_times: FloatArray, known: Sequence[int] = ()) -> Trials:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
@@ -58,20 +59,24 @@ def _memory_line(found: Diagnosis) -> Iterator[str]:
 
 def _loss_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the difference between measured and predicted, by resource; it sums to the whole."""
+    digits = max(3 - math.ceil(math.log10(found.measured_s)), 0) + 1
     yield "where the step differs from its prediction"
-    yield f"  {'':<31}{'seconds':>9}{'5 to 95 %':>18}{'factor':>9}{'5 to 95 %':>15}{'before':>15}"
+    yield f"  {'':<31}{'seconds':>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
     for loss, factor in zip(found.losses, found.factors.factors, strict=True):
-        lost = f"{loss.lost_s:>+9.3g}{f'{loss.low_s:+.3g} to {loss.high_s:+.3g}':>18}"
+        low, high = (f"{seconds:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
+        lost = f"{loss.lost_s:>+9.{digits}f}{f'{low} to {high}':>19}"
         now, before = (
             f"{low:.2f} to {high:.2f}"
             for low, high in ((factor.low, factor.high), (factor.prior_low, factor.prior_high))
         )
         title = TITLES[loss.resource]
-        yield f"  {title:<31}{lost}{factor.factor:>9.2f}{now:>15}{before:>15}"
-    yield f"  {'this plan alone, or noise':<31}{found.not_explained_s:>+9.3g}"
-    yield f"  {'measured - predicted':<31}{found.measured_s - found.predicted_s:>+9.3g}"
+        yield f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>15}{before:>15}"
+    yield f"  {'this plan alone, or noise':<31}{found.not_explained_s:>+9.{digits}f}"
+    whole_s = found.measured_s - found.predicted_s
+    yield f"  {'measured - predicted':<31}{whole_s:>+9.{digits}f}"
     largest = sorted(found.parts_s.items(), key=lambda item: -abs(item[1]))
-    shown = [f"{words(name)} {seconds:+.3g} s" for name, seconds in largest[:5] if seconds]
+    least_s = 0.5 * 10.0**-digits
+    shown = [f"{words(n)} {s:+.{digits}f} s" for n, s in largest[:5] if abs(s) > least_s]
     if shown:
         yield from wrapped("  by part of the step: ", ", ".join(shown))
 

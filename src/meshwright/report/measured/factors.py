@@ -32,11 +32,11 @@ def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Itera
         return
     called = names or {}
     before, after = trials.regret_fractions[0], trials.regret_fractions[-1]
-    runs = "; ".join(called.get(plan, plan) for plan in trials.run)
+    runs = ", then ".join(called.get(plan, plan) for plan in trials.run)
     shares = sorted(trials.best_fraction.items(), key=lambda item: -item[1])
     told = "; ".join(f"{called.get(plan, plan)} {share:.0%}" for plan, share in shares)
     text = (
-        f"{runs}, a few steps each, would lower the expected loss against the best of these plans "
-        f"from {before:.1%} to {after:.1%}; fastest today: {told}"
+        f"a few steps each of {runs}: expected loss against the best of these plans "
+        f"{before:.1%} before, {after:.1%} after; odds of being the fastest: {told}"
     )
     yield from wrapped("trials: ", text)
