@@ -59,6 +59,29 @@ class GroupRecord(Declaration):
     """No other source has rows of its chips."""
 
 
+class MemoryErrorRecord(Declaration):
+    """Errors of the memory of some rows."""
+
+    rows: int
+    median: float | None
+    p90: float | None
+    bias: float | None
+
+
+class MemoryGroupRecord(Declaration):
+    """Errors of the memory of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: MemoryErrorRecord
+    left_out: MemoryErrorRecord
+
+
+class MemoryRecord(MemoryGroupRecord):
+    """The same of all rows that state memory, and of each source."""
+
+    groups: Mapping[str, MemoryGroupRecord]
+
+
 class FitRecord(Declaration):
     """What a fit reached on its own rows, and on each source left out of it."""
 
@@ -68,6 +91,8 @@ class FitRecord(Declaration):
     interval: tuple[float, float] | None
     """Of ln(predicted / measured), four of five rows left out."""
     groups: Mapping[str, GroupRecord]
+    memory: MemoryRecord | None = None
+    """None: no row stated memory."""
 
 
 class CalibrationFile(Declaration):
