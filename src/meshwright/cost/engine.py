@@ -106,5 +106,8 @@ def make_engine(
         vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,
+        expert_launch_s=0.0
+        if software.cuda_graphs
+        else calibration.launch_s * calibration.expert_kernels,
         adds_gradients_apart=not software.fused_gradient_accumulation,
     )

@@ -128,14 +128,16 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Any], engine: Engine) -
     """Return the three products of one shape, given the main-memory bytes of each."""
     is_logits = "vocab" in op.output.dims
     rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    launches_s: Any = 0.0
     if "experts" in op.weights[0].dims:
         rate = rate * engine.grouped_efficiency
+        launches_s = shape.count * engine.expert_launch_s
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     return Products(
         *(
             Product(
-                matmul_compute_s(count, *size, rate, engine),
+                matmul_compute_s(count, *size, rate, engine) + launches_s,
                 traffic / engine.memory_bytes_per_s,
                 traffic,
             )

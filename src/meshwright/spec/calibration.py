@@ -32,6 +32,9 @@ class CalibrationOf(Generic[Num]):
     """Share of the sustained rate that the products of many small experts reach."""
     expert_traffic_factor: Num
     """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
+    expert_kernels: Num
+    """Launches that show for each product of one expert: of casts and scales, and behind counts
+    that the host waits for."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: Num

@@ -61,6 +61,11 @@ class SoftwareStack(Declaration):
 
     Source: Narayanan et al. 2021, section 4.1.
     """
+    sums_whole_gradients: bool = False
+    """ZeRO 1 sums all gradients on every rank, and each uses its shard.
+
+    Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py.
+    """
     dropout: bool = False
     compiled: bool = False
     """Elementwise operators are fused by a compiler."""

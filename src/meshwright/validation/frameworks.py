@@ -33,6 +33,8 @@ class Framework:
     """``flash-2`` is native to Ampere alone."""
     selective_recompute: str = "attention"
     fused_gradient_accumulation: bool = True
+    sums_whole_bf16_gradients: bool = False
+    """Under ZeRO 1, where training is in bf16."""
     overlaps_sends: bool = True
     scatters_sends: bool = False
     cuda_graphs: bool = False
@@ -56,9 +58,9 @@ NEMO = Framework(
 )  # fmt: skip
 DEEPSPEED = Framework(
     "deepspeed", "deepspeed", "deepspeed-adam", "megatron-adam", 1, False, False, "none", False,
-    fused_gradient_accumulation=False,
+    fused_gradient_accumulation=False, sums_whole_bf16_gradients=True, scatters_sends=True,
     why="Megatron-DeepSpeed: ZeRO 1 under pipelines, reduced after the backward pass; FP32 "
-    "accumulation in bf16",
+    "accumulation and sums of whole gradients in bf16, sends in parts of tp",
 )  # fmt: skip
 LLM_FOUNDRY = Framework(
     "llm-foundry", "generic", "fsdp-mixed", "fsdp-mixed", 3, False, True, "none", True,

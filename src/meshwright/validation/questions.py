@@ -229,6 +229,8 @@ def _workload(
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
                 "fused_gradient_accumulation": framework.fused_gradient_accumulation,
+                "sums_whole_gradients": framework.sums_whole_bf16_gradients
+                and "bf16" in (row.precision or "").lower(),
                 "overlaps_sends": framework.overlaps_sends,
                 "scatters_sends": framework.scatters_sends,
                 "eager": framework.eager and not compiled,
