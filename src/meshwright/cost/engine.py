@@ -80,6 +80,9 @@ def make_engine(
     if bandwidth is None:
         message = "unknown, but every price needs it"
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
+    narrow = 1.0
+    if BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]:
+        narrow = calibration.narrow_matmul_efficiency
     activation_peak = stated_rate(chip, precision.activation) * speed_factor
     sustained = calibration.matmul_sustained_efficiency * speed_factor
     kernels = 1.0
@@ -87,7 +90,7 @@ def make_engine(
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * sustained,
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * (sustained * narrow),
         edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),

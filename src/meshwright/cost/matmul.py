@@ -131,7 +131,8 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Any], engine: Engine) -
     launches_s: Any = 0.0
     if "experts" in op.weights[0].dims:
         rate = rate * engine.grouped_efficiency
-        launches_s = shape.count * engine.expert_launch_s
+        is_narrow = word_of(op, engine) < engine.activation_bytes
+        launches_s = shape.count * engine.expert_launch_s * is_narrow
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     return Products(
@@ -199,7 +200,7 @@ def cast_s(
     def seconds(num_elements: Any) -> Any:
         if word >= engine.activation_bytes:
             return 0.0 * num_elements
-        return traffic_s(num_elements * (engine.activation_bytes + word), engine)
+        return traffic_s(num_elements * (engine.activation_bytes + 2.0 * word), engine)
 
     rows = shape.count * shape.rows
     return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)

@@ -22,6 +22,8 @@ class CalibrationOf(Generic[Num]):
     matmul_sustained_efficiency: Num
     """Share of that rate, or of the measured one, which products keep in whole training steps: the
     chip is warm, operands are real numbers and come from memory."""
+    narrow_matmul_efficiency: Num
+    """Share of the sustained rate that products of 8 and of 4 bits keep."""
     attention_forward_efficiency: Num
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
     attention_backward_efficiency: Num

@@ -29,6 +29,7 @@ FREE = (
     Free("matmul_sustained_efficiency", 0.9, 0.1, 0.5, 1.0, per_family=True),
     Free("attention_scale", 0.9, 0.3, 0.3, 1.3, per_family=True, scales=ATTENTION),
     Free("portable_attention_efficiency", 0.6, 0.3, 0.3, 1.0, per_family=True),
+    Free("narrow_matmul_efficiency", 0.9, 0.1, 0.6, 1.0),
     Free("grouped_matmul_efficiency", 0.6, 0.5, 0.2, 1.0),
     Free("expert_kernels", 6.0, 0.8, 0.1, 50.0),
     Free("expert_traffic_factor", 2.5, 0.6, 1.0, 8.0),
