@@ -35,7 +35,7 @@ class CalibrationOf(Generic[Num]):
     expert_traffic_factor: Num
     """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
     expert_kernels: Num
-    """Launches that show for each product of one expert: of casts and scales, and behind counts
+    """Launches that show for each narrow product of one expert: casts and scales, behind counts
     that the host waits for."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""

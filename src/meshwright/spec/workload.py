@@ -33,10 +33,15 @@ class OptimizerPreset(Declaration):
     gradient_bytes_per_param: float = Field(ge=0)
     state_bytes_per_param: float = Field(ge=0)
     gathered_weight_bytes_per_param: float = Field(default=2.0, gt=0)
-    reduced_gradient_bytes_per_param: float = Field(default=4.0, gt=0)
-    step_traffic_bytes_per_param: float = Field(default=28.0, gt=0)
+    reduced_gradient_bytes_per_param: float = Field(default=4.0, ge=0)
+    step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     source: str = ""
+
+    @property
+    def freezes_weights(self) -> bool:
+        """Whether weights rest as they are: there are no gradients of them."""
+        return self.gradient_bytes_per_param == 0.0
 
 
 class SoftwareStack(Declaration):

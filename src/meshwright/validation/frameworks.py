@@ -46,9 +46,10 @@ class Framework:
 
 MEGATRON_LM = Framework(
     "megatron-lm", "megatron", "megatron-adam-bf16-gradients", "megatron-adam", 0, False, False,
-    "none", False, dropout=True, overlaps_sends=False, scatters_sends=True,
+    "full", False, dropout=True, overlaps_sends=False, scatters_sends=True,
     why="Megatron-LM of the 2021 and 2022 papers: local data parallelism after the backward pass, "
-    "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax",
+    "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax, "
+    "all activations recomputed",
 )  # fmt: skip
 NEMO = Framework(
     "nemo", "megatron", "megatron-adam-bf16-gradients", "megatron-adam-bf16-gradients", 1, True,
