@@ -57,10 +57,10 @@ def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """
     record = fit_record(calibration)
     tails = record.interval if record else None
-    return [_with_interval(_predicted(row, calibration), tails) for row in rows]
+    return [with_interval(_predicted(row, calibration), tails) for row in rows]
 
 
-def _with_interval(entry: Prediction, tails: tuple[float, float] | None) -> Prediction:
+def with_interval(entry: Prediction, tails: tuple[float, float] | None) -> Prediction:
     """Return a prediction with its interval; ``tails`` are of ln(predicted / measured)."""
     middle = entry.predicted_tokens_per_s
     if tails is None or middle is None:

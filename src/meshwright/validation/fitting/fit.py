@@ -50,12 +50,12 @@ def fit(rows: FitRows) -> Fit:
     values = np.log([key.free.prior for key in keys])
     for _ in range(MOST_ROUNDS):
         errors, slopes = rows.errors_and_slopes(keys, values)
-        step = np.clip(_step(errors, slopes, rows.weights, keys, values)[0], -0.5, 0.5)
+        step = np.clip(robust_step(errors, slopes, rows.weights, keys, values)[0], -0.5, 0.5)
         values = values + step
         if np.abs(step).max() < CLOSE:
             break
     errors, slopes = rows.errors_and_slopes(keys, values)
-    spreads = _step(errors, slopes, rows.weights, keys, values)[1]
+    spreads = robust_step(errors, slopes, rows.weights, keys, values)[1]
     return Fit(
         rows=rows,
         keys=tuple(keys),
@@ -83,12 +83,12 @@ def _left_out(
         kept, out = stacks != stack, np.flatnonzero(stacks == stack)
         if kept.any():
             weights = rows.weights[kept]
-            step = _step(errors[kept], slopes[kept], weights, keys, values)[0]
+            step = robust_step(errors[kept], slopes[kept], weights, keys, values)[0]
             found[out] = rows.errors(keys, values + step, out.tolist())
     return found
 
 
-def _step(
+def robust_step(
     errors: FloatArray, slopes: FloatArray, weights: FloatArray, keys: Sequence[Key],
     values: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
