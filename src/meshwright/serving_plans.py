@@ -99,6 +99,8 @@ class ServingPlan:
     system: SystemSpec
     workload: Prefill | Decode
     calibration: str
+    server: str
+    """What runs the passes."""
     objective: str
     """``throughput`` within the allowed latency, or ``latency`` with the whole batch."""
     best: ServingCandidate
@@ -164,7 +166,8 @@ def serving_candidate(
 
 
 def serving_plan(
-    problem: ServingProblem, result: ServingResult, *, calibration: str, version: str = "",
+    problem: ServingProblem, result: ServingResult, *, calibration: str, server: str = "generic",
+    version: str = "",
     command: str = "",
 ) -> ServingPlan:  # fmt: skip
     """Return the answer of a search as data."""
@@ -176,6 +179,7 @@ def serving_plan(
         system=problem.system,
         workload=problem.workload,
         calibration=calibration,
+        server=server,
         objective=str(result.objective),
         best=candidates[0],
         runners_up=tuple(candidates[1:]),

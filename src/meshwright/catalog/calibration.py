@@ -83,10 +83,17 @@ class FitRecord(Declaration):
     groups: Mapping[str, GroupRecord]
 
 
+class ServingRecord(FitRecord):
+    """The same of a fit of serving; servers and families of chips are left out too."""
+
+    servers: Mapping[str, GroupRecord]
+    families: Mapping[str, GroupRecord]
+
+
 class ServingPart(Declaration):
     """Constants of serving: what differs by family of chips, and by server."""
 
-    fit: FitRecord | None = None
+    fit: ServingRecord | None = None
     defaults: _SomeServing = _SomeServing()
     families: Mapping[str, _SomeServing] = Field(default_factory=dict)
     servers: Mapping[str, _SomeServing] = Field(default_factory=dict)
@@ -162,7 +169,7 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
     return ServingConstants(**values)
 
 
-def serving_record(name_or_path: str) -> FitRecord | None:
+def serving_record(name_or_path: str) -> ServingRecord | None:
     """Return what the fit of the constants of serving reached; None: they were not fitted."""
     return _chain(name_or_path)[0].serving.fit
 

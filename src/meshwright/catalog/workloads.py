@@ -1,4 +1,4 @@
-"""Workloads: optimizer presets and servers of the catalog, and YAML files of training, prefill or decode."""
+"""Workloads: optimizers and servers of the catalog; files of training, prefill or decode."""
 
 from __future__ import annotations
 

@@ -36,19 +36,21 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.cli.output import show
+    from meshwright.validation.inference.predictions import predict_all
+    from meshwright.validation.inference.table import published_inference_rows
     from meshwright.validation.outcome import Validation, validation_data, validation_lines
-    from meshwright.validation.predictions import predict
     from meshwright.validation.rows import read_rows
     from meshwright.validation.table import published_rows
 
     path = args.measurements
-    rows = published_rows() if path is None else read_rows(Path(path))
+    published = (*published_rows(), *published_inference_rows())
+    rows = published if path is None else read_rows(Path(path))
     calibration = args.calibration
-    found = Validation(tuple(predict(rows, calibration)), calibration)
+    found = Validation(tuple(predict_all(rows, calibration)), calibration)
     if args.document is not None:
         _write(output_file("--document", args.document), found, rows)
     show(validation_lines(found), validation_data(found) if args.json else None, args.json)
-    return 0 if found.overall.rows_used else 3
+    return 0 if any(entry.refused is None for entry in found.predictions) else 3
 
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:

@@ -55,6 +55,10 @@ def _asked(row: Row, calibration: str) -> InferenceQuestion | Prediction:
         return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
 
 
+_SHARED = ("graph", "pieces", "head", "_layouts", "engine", "efficiencies")
+"""What problems that differ in their constants of serving have in common."""
+
+
 @dataclass(frozen=True)
 class Column:
     """Questions that are priced together: one setting, all batches or all queues."""
@@ -63,39 +67,51 @@ class Column:
     questions: tuple[InferenceQuestion, ...]
 
     def served(self, constants: ServingConstantsOf[Any] | None = None) -> Served:
-        """Return the price of the column, under other constants where they are given."""
-        serving = self.setting.serving
+        """Return the price of the column, under other constants where they are given.
+
+        Parameters
+        ----------
+        constants
+            Numbers, or columns of draws: the price then holds all questions under the first draw,
+            then all under the second, and so on.
+        """
+        serving, draws = self.setting.serving, 1
         if constants is not None:
-            problem = replace(serving.problem, constants=constants)
-            shared = {"graph", "pieces", "head", "_layouts", "engine", "efficiencies"}
-            vars(problem).update({k: v for k, v in vars(serving.problem).items() if k in shared})
+            draws = max(np.size(value) for value in vars(constants).values())
+            columns = {
+                name: np.repeat(np.broadcast_to(value, draws), len(self.questions))
+                for name, value in vars(constants).items()
+            }
+            problem = replace(serving.problem, constants=ServingConstantsOf(**columns))
+            known = {k: v for k, v in vars(serving.problem).items() if k in _SHARED}
+            vars(problem).update(known)
             serving = replace(serving, problem=problem)
-        asked = self.questions
         return serving.served(
             Requests(
-                np.array([question.prompt_tokens for question in asked]),
-                np.array([question.answer_tokens for question in asked]),
-                np.array([question.batch for question in asked]),
+                np.tile([question.prompt_tokens for question in self.questions], draws),
+                np.tile([question.answer_tokens for question in self.questions], draws),
+                np.tile([question.batch for question in self.questions], draws),
             )
         )
 
     def tokens_per_s(self, served: Served) -> FloatArray:
-        """Return the throughput of each question as its source defines it [tokens/s]."""
-        columns = np.broadcast_arrays(
-            served.requests_per_s, served.prompt_s, served.step_s, served.at_once
-        )
-        found = []
-        for question, rate, prompt_s, step_s, at_once in zip(self.questions, *columns, strict=True):
-            kind = _measured(question.row)[0]
-            prompt, answer = question.prompt_tokens, question.answer_tokens
-            value = {
-                "total": rate * (prompt + answer),
-                "output": rate * answer,
-                "prompts": at_once * prompt / prompt_s if prompt_s else np.nan,
-                "steps": at_once / step_s,
-            }[kind]
-            found.append(value * self.setting.replicas)
-        return np.array(found)
+        """Return the throughput of each question as its source defines it [tokens/s].
+
+        Of each draw in turn, where constants were drawn.
+        """
+        draws = np.size(served.step_s) // len(self.questions)
+        prompt = np.tile([question.prompt_tokens for question in self.questions], draws)
+        answer = np.tile([question.answer_tokens for question in self.questions], draws)
+        kinds = np.tile([_measured(question.row)[0] for question in self.questions], draws)
+        prompts_s = np.where(served.prompt_s > 0, served.prompt_s, np.nan)
+        rates = {
+            "total": served.requests_per_s * (prompt + answer),
+            "output": served.requests_per_s * answer,
+            "prompts": served.at_once * prompt / prompts_s,
+            "steps": served.at_once / served.step_s,
+        }
+        found = np.select([kinds == kind for kind in rates], list(rates.values()))
+        return np.asarray(found * self.setting.replicas, dtype=float)
 
     def measured(self) -> FloatArray:
         """Return what was measured, in the same terms [tokens/s]."""
