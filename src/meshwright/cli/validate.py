@@ -54,14 +54,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
-    """Write the document, and the picture of the same name."""
-    from meshwright.catalog.calibration import fit_record
+    """Write the document, the picture of the same name, and what serving has beside them."""
+    from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.cli.output import write_whole
     from meshwright.validation.document import document_text, picture_svg
+    from meshwright.validation.inference.document import inference_document
+    from meshwright.validation.inference.predictions import predict_all
     from meshwright.validation.outcome import Validation
-    from meshwright.validation.predictions import predict
 
-    before = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    picture = path.with_suffix(".svg")
-    write_whole(path, document_text(found, before, fit_record(found.calibration), picture.name))
-    write_whole(picture, picture_svg(found.predictions))
+    before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
+    picture, name = path.with_suffix(".svg"), found.calibration
+    if found.trained:
+        trained = Validation(found.trained, name), Validation(before.trained, "uncalibrated")
+        write_whole(path, document_text(*trained, fit_record(name), picture.name))
+        write_whole(picture, picture_svg(found.trained))
+    if found.served:
+        beside = path.with_name(f"{path.stem}_inference{path.suffix}")
+        record = serving_record(name)
+        write_whole(beside, inference_document(found.served, before.served, record))

@@ -121,8 +121,6 @@ class ServingConstantsOf(Generic[Num]):
     """Of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: Num
     """The same for each sequence of the pass."""
-    host_layer_s: Num
-    """The same for each layer: kernels that are launched one by one."""
 
 
 ServingConstants = ServingConstantsOf[float]
@@ -132,6 +130,5 @@ SERVING_CONSTANTS = tuple(entry.name for entry in fields(ServingConstantsOf))
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
     core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
-    host_layer_s=0.0,
 )  # fmt: skip
 """Passes as the constants of the chip make them, and a server that takes no time."""

@@ -42,6 +42,8 @@ class PassShape:
     """Bytes of one word of the key-value cache."""
     kept_tokens: Any = 0.0
     """Tokens of each sequence for which the cache has room: its full length."""
+    answered_share: Any = 1.0
+    """Share of the sequences that get logits: the others end in a later pass."""
     constants: ServingConstantsOf[Any] = NEUTRAL
     """How kernels read."""
 

@@ -117,10 +117,9 @@ def pass_cost(
     )
 
 
-def host_s(constants: ServingConstantsOf[Any], num_sequences: Any, num_layers: int) -> Any:
+def host_s(constants: ServingConstantsOf[Any], num_sequences: Any) -> Any:
     """Return what the server takes beside the kernels of a pass [s]."""
-    of_pass = constants.host_step_s + constants.host_layer_s * num_layers
-    return of_pass + constants.host_sequence_s * num_sequences
+    return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 
 def live_bytes(op: Op, local: LocalLayer, engine: Engine, shape: PassShape) -> Any:

@@ -83,7 +83,7 @@ def price_passes(
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
     layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
     send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
-    host = host_s(problem.constants, strategy.micro_batch_size, problem.model.num_layers)
+    host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(
         whole=sum_of_passes(costs, (*layout.total, 1.0, 1.0)),
         slowest_s=_slowest_stage_s(costs, layout, send) + host,
@@ -130,7 +130,10 @@ def piece_cost(
     """Return one pass through one kind of layer, or through an edge."""
     engine, work = problem.engine, problem.workload
     shape = shape or problem.shape
-    length = 1.0 if problem.is_head(index) else shape.new_tokens
+    length = shape.new_tokens
+    if problem.is_head(index):
+        answered = strategy.micro_batch_size * shape.answered_share
+        strategy, length = replace(strategy, micro_batch_size=answered), 1.0
     local = LocalLayer(
         sizes=piece.sizes,
         degrees=strategy,

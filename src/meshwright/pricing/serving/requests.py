@@ -107,14 +107,15 @@ class Serving:
         """
         most = self.server.most_pass_tokens
         beside = requests.prompt_tokens / requests.answer_tokens
-        rows = np.inf if most is None else self.strategy.pp * most / (1.0 + beside)
-        allowed = smaller(smaller(room, float(self.server.most_sequences)), rows)
+        of_pass = np.inf if most is None else self.strategy.pp * most / (1.0 + beside)
+        allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
         at_once = larger(np.floor(allowed), 1.0)
         groups = smaller(self.strategy.pp, at_once)
         mine = at_once / groups
-        both = self._passes(mine * (1.0 + beside), 1.0, self._middle(requests))
-        answers = self._passes(mine, 1.0, self._middle(requests))
         ended = mine / requests.answer_tokens
+        rows = mine * (1.0 + beside)
+        both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
+        answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
         step_s = self._round_s(replace(both, host_s=answers.host_s), core_s, groups)
         per_s = at_once / (requests.answer_tokens * step_s)
@@ -141,9 +142,14 @@ class Serving:
         """Return the tokens in the cache when half of an answer is there."""
         return requests.prompt_tokens + requests.answer_tokens / 2.0
 
-    def _passes(self, sequences: Any, new: Any, past: Any, kept: Any = 0.0) -> PassPrice:
+    def _passes(
+        self, sequences: Any, new: Any, past: Any, kept: Any = 0.0, answered: Any = 1.0
+    ) -> PassPrice:
         """Return passes of so many sequences, with so many new and cached tokens each."""
-        shape = replace(self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept)
+        shape = replace(
+            self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept,
+            answered_share=answered,
+        )  # fmt: skip
         column = sequences + 0.0 * new + 0.0 * past + 0.0 * kept + np.zeros(1)
         columns = StrategyColumns(
             **{

@@ -28,7 +28,6 @@ OF_CHIPS = (
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
-    Free("host_layer_s", 1e-5, 2.0, 1e-7, 3e-4),
 )
 """One for each server."""
 SHARED = (

@@ -103,7 +103,10 @@ def _constants(found: ServingFit) -> Iterator[tuple[tuple[str, str], FloatArray]
 
 def _of(values: dict[tuple[str, str], FloatArray], free: Any, place: str) -> dict[str, Any]:
     """Return the entries of one family, or of one server."""
-    entries = [_entry(one.name, *values[place, one.name], "fitted") for one in free]
+    entries = []
+    for one in free:
+        value, low, high = values[place, one.name].tolist()
+        entries.append(_entry(one.name, value, low, high, "fitted"))
     return dict(entries)
 
 
