@@ -70,6 +70,7 @@ class Validation:
 
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
+    served = {"inference": inference_data(found.served)} if found.served else {}
     return {
         "groups": {name: asdict(errors) for name, errors in found.groups.items()},
         "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
@@ -83,8 +84,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
-        "inference": inference_data(found.served),
-    }
+    } | served
 
 
 def validation_lines(found: Validation) -> Iterator[str]:
