@@ -61,6 +61,15 @@ class ServingRows:
             found["family"] += [serving.problem.system.chip.family] * number
         return found
 
+    @property
+    def with_experts(self) -> list[bool]:
+        """Whether the model of each row has experts."""
+        return [
+            column.setting.serving.problem.num_experts > 0
+            for column in self.columns
+            for _ in column.questions
+        ]
+
     @cached_property
     def weights(self) -> FloatArray:
         """One over the root of the rows of its source: large tables do not drown small ones."""

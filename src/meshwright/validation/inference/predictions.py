@@ -11,15 +11,16 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import MeshwrightError
-from meshwright.catalog.calibration import serving_record
+from meshwright.catalog.calibration import serving_spread
+from meshwright.pricing.intervals import traits_of
 from meshwright.pricing.serving.requests import Requests, Served
-from meshwright.spec.calibration import ServingConstantsOf
+from meshwright.spec.calibration import ServingConstantsOf, Spread
 from meshwright.validation.inference.questions import (
     InferenceQuestion,
     Setting,
     inference_question,
 )
-from meshwright.validation.predictions import Prediction, predict, with_interval
+from meshwright.validation.predictions import Prediction, predict
 from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import Row
 
@@ -33,15 +34,13 @@ def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
 
 def predict_inference(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row of requests, or the reason for which there is none."""
-    record = serving_record(calibration)
-    tails = record.interval if record else None
+    spread = serving_spread(calibration)
     asked = [_asked(row, calibration) for row in rows]
     answers: dict[int, Prediction] = {}
     for places in columns_of([entry for entry in asked if not isinstance(entry, Prediction)]):
-        for question, prediction in zip(places.questions, places.predictions(), strict=True):
+        for question, prediction in zip(places.questions, places.predictions(spread), strict=True):
             answers[id(question.row)] = prediction
-    found = [e if isinstance(e, Prediction) else answers[id(e.row)] for e in asked]
-    return [with_interval(entry, tails) for entry in found]
+    return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in asked]
 
 
 def _asked(row: Row, calibration: str) -> InferenceQuestion | Prediction:
@@ -117,9 +116,13 @@ class Column:
         """Return what was measured, in the same terms [tokens/s]."""
         return np.array([_measured(question.row)[1] for question in self.questions])
 
-    def predictions(self) -> list[Prediction]:
-        """Return the predictions of the column."""
-        served = self.served()
+    def predictions(self, spread: Spread | None) -> list[Prediction]:
+        """Return the predictions of the column, with intervals where their spread is known."""
+        served, problem = self.served(), self.setting.serving.problem
+        width = None
+        if spread is not None:
+            traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
+            width = float(np.exp(spread.of(traits)))
         rooms = np.broadcast_to(served.room, len(self.questions))
         numbers = zip(
             self.questions, self.tokens_per_s(served), self.measured(), rooms, strict=True
@@ -130,6 +133,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 fits=bool(room >= 1.0),
+                interval=(predicted / width, predicted * width) if width else None,
             )
             for question, predicted, measured, room in numbers
         ]

@@ -10,8 +10,17 @@ import yaml
 
 from meshwright.base.arrays import FloatArray
 from meshwright.catalog.calibration import DEFAULT
+from meshwright.pricing.intervals import EXPERTS
+from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
-from meshwright.validation.fitting.record import SHARE, errors_of_rows, measures, sourced, told
+from meshwright.validation.fitting.record import (
+    errors_of_rows,
+    measures,
+    sourced,
+    spread_record,
+    told,
+)
+from meshwright.validation.fitting.spread import SHARE
 from meshwright.validation.inference.fitting import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
 from meshwright.validation.inference.outcome import percent
 
@@ -49,13 +58,12 @@ def serving_fit_record(found: ServingFit) -> dict[str, Any]:
     """Return the errors of a fit: of its own rows; of each source, server and family left out."""
     groups = np.array(found.rows.labels["source"])
     out = found.left_out["source"]
-    known = out[~np.isnan(out)]
-    tails = np.quantile(known, [(1 - SHARE) / 2, (1 + SHARE) / 2]) if len(known) else known
+    spread = spread_of(found)
     return {
         "num_rows": len(found.errors),
         "fitted": measures(found.errors, groups),
         "left_out": measures(out, groups),
-        "interval": [round(float(tail), 4) for tail in tails] or None,
+        "spread": None if spread is None else spread_record(spread),
         "groups": _parts(found, "source"),
         "servers": _parts(found, "server"),
         "families": _parts(found, "family"),
@@ -78,6 +86,21 @@ def serving_fit_lines(found: ServingFit) -> Iterator[str]:
     yield ""
     for (place, name), (value, low, high) in _constants(found):
         yield f"  {place or 'all':<22}{name:<26}{value:>8.4g}   {low:.4g} to {high:.4g}"
+
+
+def spread_of(found: ServingFit) -> Spread | None:
+    """Return how far rows lie from predictions that know nothing of their source.
+
+    Rows of dense models give the width, those with experts how many times it they need.
+    """
+    errors = np.abs(found.left_out["source"])
+    sparse = np.array(found.rows.with_experts)
+    known = ~np.isnan(errors)
+    if not (known & ~sparse).any():
+        return None
+    plain = float(np.quantile(errors[known & ~sparse], SHARE))
+    wide = np.quantile(errors[known & sparse], SHARE) if (known & sparse).any() else plain
+    return Spread(plain, {EXPERTS: max(float(wide) / plain, 1.0)})
 
 
 def _parts(found: ServingFit, kind: str) -> dict[str, Any]:
