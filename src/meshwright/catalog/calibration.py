@@ -95,6 +95,29 @@ class CoverageRecord(Declaration):
     """Median."""
 
 
+class MemoryErrorRecord(Declaration):
+    """Errors of the memory of some rows."""
+
+    rows: int
+    median: float | None
+    p90: float | None
+    bias: float | None
+
+
+class MemoryGroupRecord(Declaration):
+    """Errors of the memory of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: MemoryErrorRecord
+    left_out: MemoryErrorRecord
+
+
+class MemoryRecord(MemoryGroupRecord):
+    """The same of all rows that state memory, and of each source."""
+
+    groups: Mapping[str, MemoryGroupRecord]
+
+
 class FitRecord(Declaration):
     """What a fit reached on its own rows, and on each source left out of it."""
 
@@ -105,6 +128,8 @@ class FitRecord(Declaration):
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """By what rows have in common."""
     groups: Mapping[str, GroupRecord]
+    memory: MemoryRecord | None = None
+    """None: no row stated memory."""
 
 
 class ServingRecord(FitRecord):

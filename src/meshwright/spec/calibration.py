@@ -72,9 +72,13 @@ class CalibrationOf(Generic[Num]):
     jitter: Num
     """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
     memory_margin_fraction: Num
-    """Share of the memory left free for fragmentation."""
+    """Share of the memory left free, as a guard of the search."""
+    allocator_factor: Num
+    """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
     communication_buffer_bytes: Num
     """Memory of the runtime and of the communication library on each device."""
+    communicator_bytes: Num
+    """What each axis of more than one device adds to that: buffers of its communicators."""
     checkpoint_s: Num
     """Pause of one checkpoint."""
     restart_s: Num

@@ -23,6 +23,7 @@ from meshwright.validation.inference.outcome import (
     percent,
     requests_text,
 )
+from meshwright.validation.memory.errors import memory_data, memory_lines
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -84,6 +85,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
+        "memory": memory_data(found.predictions),
     } | served
 
 
@@ -96,6 +98,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield from table_lines(found)
     yield ""
     yield from inference_lines(found.served)
+    yield from memory_lines(found.predictions)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)
