@@ -85,7 +85,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
-        "memory": memory_data(found.predictions),
+        "memory": memory_data(found.trained),
     } | served
 
 
@@ -98,7 +98,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield from table_lines(found)
     yield ""
     yield from inference_lines(found.served)
-    yield from memory_lines(found.predictions)
+    yield from memory_lines(found.trained)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)

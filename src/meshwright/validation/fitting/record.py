@@ -32,7 +32,7 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
     }
     if memory is not None:
-        content["fit"]["memory"] = _told(memory_record(memory))
+        content["fit"]["memory"] = told(memory_record(memory))
         content["defaults"] |= _memory_entries(memory)
     text: str = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
     return f"# Written by {command}; not by hand.\n{text}"
@@ -41,7 +41,7 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 def _memory_entries(memory: MemoryFit) -> dict[str, Any]:
     """Return the constants of memory as they are written."""
     entries = {
-        name: _entry(value, low, high, "fitted")
+        name: sourced(value, low, high, "fitted")
         for name, value, low, high in constants_of_memory(memory)
     }
     for size in (entries["communication_buffer"], entries["communicator"]):
