@@ -27,12 +27,12 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
         "is_calibrated": True,
         "based_on": BASE,
         "sources": {"rows": {"title": f"{len(found.errors)} measured rows; written by {command}"}},
-        "fit": _told(fit_record(found)),
+        "fit": told(fit_record(found)),
         "defaults": _entries(found, ""),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
     }
     if memory is not None:
-        content["fit"]["memory"] = _told(memory_record(memory))
+        content["fit"]["memory"] = told(memory_record(memory))
         content["defaults"] |= _memory_entries(memory)
     text: str = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
     return f"# Written by {command}; not by hand.\n{text}"
@@ -41,7 +41,7 @@ def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | No
 def _memory_entries(memory: MemoryFit) -> dict[str, Any]:
     """Return the constants of memory as they are written."""
     entries = {
-        name: _entry(value, low, high, "fitted")
+        name: sourced(value, low, high, "fitted")
         for name, value, low, high in constants_of_memory(memory)
     }
     for size in (entries["communication_buffer"], entries["communicator"]):
@@ -57,15 +57,15 @@ def fit_record(found: Fit) -> dict[str, Any]:
     inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
     return {
         "num_rows": len(found.errors),
-        "fitted": _measures(found.errors, groups),
-        "left_out": _measures(found.left_out_errors, groups),
-        "spread": None if spread is None else _spread_record(spread),
+        "fitted": measures(found.errors, groups),
+        "left_out": measures(found.left_out_errors, groups),
+        "spread": None if spread is None else spread_record(spread),
         "intervals": {} if tested is None else _coverages(tested),
         "groups": {
             group: {
                 "rows": int(sum(groups == group)),
-                "fitted": _of_group(found.errors[groups == group]),
-                "left_out": _of_group(found.left_out_errors[groups == group]),
+                "fitted": errors_of_rows(found.errors[groups == group]),
+                "left_out": errors_of_rows(found.left_out_errors[groups == group]),
                 "alone": _is_alone(found, group),
                 "covered": None if inside is None else _share(inside[groups == group]),
             }
@@ -74,7 +74,7 @@ def fit_record(found: Fit) -> dict[str, Any]:
     }
 
 
-def _spread_record(spread: Spread) -> dict[str, Any]:
+def spread_record(spread: Spread) -> dict[str, Any]:
     """Return the spread as files write it."""
     factors = {name: round(factor, 3) for name, factor in spread.factors.items()}
     return {"half_width": round(spread.half_width, 4), "factors": factors}
@@ -100,10 +100,10 @@ def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
     }
 
 
-def _told(value: Any) -> Any:
+def told(value: Any) -> Any:
     """Return a record as files write it: what is not known is ``unknown``."""
     if isinstance(value, dict):
-        return {name: _told(entry) for name, entry in value.items()}
+        return {name: told(entry) for name, entry in value.items()}
     return "unknown" if value is None else value
 
 
@@ -158,7 +158,7 @@ def _written(key: Key, bounds: FloatArray) -> dict[str, tuple[float, float, floa
 def _entries(found: Fit, family: str) -> dict[str, Any]:
     """Return the constants of a family as they are written; families not seen share the rest."""
     entries = {
-        place[1]: _entry(value, low, high, "fitted")
+        place[1]: sourced(value, low, high, "fitted")
         for place, value, low, high in constants_of(found)
         if place[0] == family
     }
@@ -175,13 +175,13 @@ def _neutral(found: Fit) -> dict[str, Any]:
         if place[0] and place[1] in own:
             of_name[place[1]].append(value)
     return {
-        name: _entry(float(np.median(values)), min(values) - 0.05, max(values) + 0.05,
+        name: sourced(float(np.median(values)), min(values) - 0.05, max(values) + 0.05,
                      "median of the families fitted")
         for name, values in of_name.items()
     }  # fmt: skip
 
 
-def _entry(value: float, low: float, high: float, why: str) -> dict[str, Any]:
+def sourced(value: float, low: float, high: float, why: str) -> dict[str, Any]:
     """Return one value with its origin."""
     bounds = [float(f"{low:.4g}"), float(f"{high:.4g}")]
     shown = float(f"{value:.4g}")
@@ -193,17 +193,20 @@ def _share(inside: BoolArray) -> float:
     return round(float(np.mean(inside)), 4)
 
 
-def _measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
+def measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
     """Return the headline and the pooled errors."""
     known = ~np.isnan(errors)
     if not known.any():
         return {"median_of_medians": None, "median": None, "p90": None, "bias": None}
     size = np.abs(errors)
     medians = [np.median(size[known & (groups == g)]) for g in dict.fromkeys(groups[known])]
-    return {"median_of_medians": round(float(np.median(medians)), 4), **_of_group(errors[known])}
+    return {
+        "median_of_medians": round(float(np.median(medians)), 4),
+        **errors_of_rows(errors[known]),
+    }
 
 
-def _of_group(errors: FloatArray) -> dict[str, Any]:
+def errors_of_rows(errors: FloatArray) -> dict[str, Any]:
     """Return median and 90th percentile of absolute errors, and the median error."""
     if np.isnan(errors).any():
         return {"median": None, "p90": None, "bias": None}
