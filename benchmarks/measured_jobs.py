@@ -84,17 +84,17 @@ class Family:
         return left, bool(abs(left) <= NORMAL_90 * spread)
 
 
-def families(predictions: list[Prediction], calibration: str) -> list[Family]:
+def families(predictions: list[Prediction]) -> list[Family]:
     """Return the families of two rows or more."""
     found = defaultdict(list)
     for entry in predictions:
         if entry.log_error is not None:
             row = entry.row
             found[row.group, row.model.name, row.hardware.chip, row.precision].append(entry)
-    return [family(rows, calibration) for rows in found.values() if len(rows) > 1]
+    return [family(rows) for rows in found.values() if len(rows) > 1]
 
 
-def family(rows: list[Prediction], calibration: str) -> Family:
+def family(rows: list[Prediction]) -> Family:
     """Return a family with its slopes at the calibrated constants."""
     jobs = [measurement(entry) for entry in rows]
     logs, slopes = logs_and_slopes(jobs, np.zeros(len(RESOURCES)))
@@ -103,7 +103,7 @@ def family(rows: list[Prediction], calibration: str) -> Family:
         np.log([job.step_s for job in jobs]) - logs,
         slopes,
         noise_covariance(jobs),
-        expected_spreads(jobs[0].problem.calibration, calibration),
+        expected_spreads(jobs[0].problem),
         lowest_values(jobs),
     )
 
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--measurements")
     args = parser.parse_args()
     rows = published_rows() if args.measurements is None else read_rows(Path(args.measurements))
-    found = families(predict(rows, args.calibration), args.calibration)
+    found = families(predict(rows, args.calibration))
     outcomes = [outcome(entry) for entry in found]
     print(f"{'':<30}{'before':>16}{'one measured':>16}{'others measured':>16}{'in 90 %':>16}")
     print(

@@ -104,7 +104,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     ]
     if faults:
         raise SpecError(faults, origin=args.measured)
-    return planner.learn(found, args.calibration)
+    return planner.learn(found)
 
 
 def measurements_of(path: Path, calibration: str) -> list[Measurement]:

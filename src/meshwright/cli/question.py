@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +70,7 @@ def add_question(
     parser.add_argument("--max-power", metavar="W", help="of the system on average, such as 15kW")
     parser.add_argument("--max-device-power", metavar="W", help="of each device on average")
     parser.add_argument("--idle-power", metavar="W|off", help="of an idle device; off counts none")
-    parser.add_argument(
-        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
-    )
+    add_calibration(parser)
 
 
 def add_fixed(parser: argparse.ArgumentParser, *, several: bool) -> None:
@@ -278,6 +276,24 @@ def option_of(name: str) -> str:
     """Return the option of a destination: ``global_batch`` is ``--global-batch``."""
     known = {**OTHER_DEGREES, **_OPTION_OF}
     return "MODEL" if name == "model" else "--" + known.get(name, name).replace("_", "-")
+
+
+def given_numbers(
+    reading: Reading, args: argparse.Namespace, names: Iterable[str], *, kilo: int = 1000
+) -> dict[str, int]:
+    """Return the whole numbers of those options that were given, by their names."""
+    return {
+        name: reading.value(whole_number, option_of(name), getattr(args, name), kilo=kilo)
+        for name in names
+        if getattr(args, name) is not None
+    }
+
+
+def add_calibration(parser: argparse.ArgumentParser) -> None:
+    """Declare the constants, which few ask for."""
+    parser.add_argument(
+        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
+    )
 
 
 def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:

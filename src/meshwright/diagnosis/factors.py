@@ -151,11 +151,17 @@ def most_probable(
     return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
 
 
-def expected_log_spread(measurement: Measurement, spreads: FloatArray) -> float:
-    """Return the standard deviation of ln(measured / predicted) that the priors allow."""
+def expected_log_spread(measurement: Measurement, log_covariance: Any) -> float:
+    """Return the standard deviation of ln(measured / predicted) that is expected of a job.
+
+    Parameters
+    ----------
+    log_covariance
+        Of the logarithms of the factors, (resources, resources).
+    """
     _, slopes = logs_and_slopes([measurement], np.zeros(len(RESOURCES)))
-    noise = PLAN_ERROR**2 + STEP_NOISE**2
-    return float(np.sqrt(((slopes[0] * spreads) ** 2).sum() + noise))
+    variance = slopes[0] @ np.array(log_covariance) @ slopes[0]
+    return float(np.sqrt(variance + PLAN_ERROR**2 + STEP_NOISE**2))
 
 
 def step_seconds(

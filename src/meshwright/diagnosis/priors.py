@@ -15,26 +15,24 @@ UNFITTED = 0.15
 """Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
 MOST = 0.42
 """No resource is expected to be off by more than a factor of 2, 5th to 95th percentile."""
-WIDTH_OF_80_PERCENT = 2.0 * 1.2816
-"""Four of five normal values lie in an interval of so many standard deviations."""
+HALF_OF_80_PERCENT = 1.2816
+"""Four of five normal values lie within so many standard deviations of their mean."""
 
 
-def residual_spread(interval: tuple[float, float] | None) -> float:
-    """Return how far rows whose source was left out of the fit lie from their prediction.
+def residual_spread(half_width: float | None) -> float:
+    """Return how far measurements of such questions lie from their prediction.
 
     Parameters
     ----------
-    interval
-        Of ln(predicted / measured), with four of five such rows inside; None: nothing was fitted.
+    half_width
+        Of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
 
     Returns
     -------
     float
         The standard deviation of a normal error with that interval.
     """
-    if interval is None:
-        return UNFITTED
-    return (interval[1] - interval[0]) / WIDTH_OF_80_PERCENT
+    return UNFITTED if half_width is None else half_width / HALF_OF_80_PERCENT
 
 
 def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:

@@ -23,7 +23,7 @@ from meshwright.planner.answers import (
 from meshwright.planner.fixed import check_fixed
 from meshwright.planner.grids.operators import check_operators, operator_plan
 from meshwright.planner.grids.placing import best_placed, placed_candidates
-from meshwright.planner.measured.learning import trials_of
+from meshwright.planner.measured.learning import trials_of, with_measured_interval
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
@@ -119,10 +119,10 @@ def _answer(
     chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
     verdict = robustness(problem, chosen[:SHAKEN], factors=factors)
     candidates = [entry.candidate for entry in placed]
+    if factors is not None:
+        candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
     slower = placed[0].found.time_s / chosen[0].time_s
-    low_s, high_s = verdict.interval_s(0)
-    priced = replace(candidates[0].estimate, interval_s=(low_s * slower, high_s * slower))
-    best = replace(candidates[0], estimate=priced)
+    best = candidates[0]
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -132,7 +132,7 @@ def _answer(
         fastest_s=min(entry.found.time_s for entry in placed),
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
-        robustness=_robustness(chosen, verdict, len(candidates)),
+        robustness=_robustness(chosen, verdict, slower, len(candidates)),
         why_not=why_no_streams(problem, best, result),
         factors=factors,
         warnings=tuple(warnings(problem, best)),
@@ -140,8 +140,17 @@ def _answer(
     )
 
 
-def _robustness(chosen: Sequence[Found], verdict: Verdict, num_shown: int) -> Robustness:
-    """Return what perturbed constants say of the chosen candidates, the shown ones first."""
+def _robustness(
+    chosen: Sequence[Found], verdict: Verdict, slower: float, num_shown: int
+) -> Robustness:
+    """Return what perturbed constants say of the chosen candidates, the shown ones first.
+
+    Parameters
+    ----------
+    slower
+        How many times as long the best one takes with contention.
+    """
+    low_s, high_s = verdict.interval_s(0)
     regret = verdict.largest_regret
     safest = int(regret.argmin())
     texts = [plan_string(f.strategy, f.structure) for f in chosen]
@@ -152,6 +161,7 @@ def _robustness(chosen: Sequence[Found], verdict: Verdict, num_shown: int) -> Ro
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
         ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+        step_time_s=(low_s * slower, high_s * slower),
         trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
     )
 

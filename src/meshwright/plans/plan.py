@@ -15,6 +15,8 @@ from meshwright.strategy.strategy import Strategy, Structure, plan_string
 
 FORMAT = 1
 """Version of the layout of plan files."""
+UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
+"""What every answer says where no constant was fitted to measurements of its chips."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Estimate:
     tokens_per_j: float | None = None
     """Throughput for each watt."""
     interval_s: tuple[float, float] | None = None
-    """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
+    """Where four of five measurements of such a step lie, by measured rows alike whose source no
+    fit had seen; None: the constants were not fitted."""
 
     @property
     def fits(self) -> bool:
@@ -177,6 +180,8 @@ class Robustness:
     least_regret_fraction: float
     ties: tuple[str, ...] = ()
     """Plan strings that win in at least one draw in twenty."""
+    step_time_s: tuple[float, float] | None = None
+    """Of the best plan over the draws, 5th and 95th percentile."""
     trials: Trials | None = None
     """Which of the leading candidates to run for a few steps."""
 

@@ -11,9 +11,11 @@ from meshwright.base.errors import SpecError
 from meshwright.diagnosis.factors import Measurement, step_seconds
 from meshwright.planner import diagnose, estimate, explain, learn, plan, training
 from meshwright.planner.question import problem_of
+from meshwright.spec.workload import Precision
 from meshwright.strategy.strategy import Structure, make_strategy
 
 WORK = training("8xH100", sequence_length=1024, global_batch_size=64)
+FP8 = Precision(matmul="fp8")
 STRATEGY, STRUCTURE = make_strategy(dp_shard=4, tp=2), Structure()
 
 
@@ -137,8 +139,36 @@ def test_a_plan_under_factors_is_the_same_from_its_file(factors):
     assert problem_of(read).calibration.source.endswith("adjusted by 2 measurements")
     shares = explain(read).shares
     assert sum(shares.values()) == pytest.approx(1.0)
-    low_s, high_s = under.best.estimate.interval_s
-    assert low_s < under.best.estimate.step_time_s < high_s
+
+
+def width(found):
+    """Return the ratio of the ends of an interval."""
+    low_s, high_s = found.best.estimate.interval_s
+    assert low_s < found.best.estimate.step_time_s < high_s
+    return high_s / low_s
+
+
+def test_measurements_narrow_the_interval(ran, factors):
+    def estimated(**given):
+        work = WORK.model_copy(update={"precision": FP8})
+        return estimate("gpt2-medium", "8xH100", work, STRATEGY, STRUCTURE, **given)
+
+    once = learn([Measurement("one", problem_of(ran), STRATEGY, STRUCTURE, 0.1)])
+    assert width(estimated(factors=once)) < width(estimated())
+    under = estimate("gpt2-medium", "8xH100", WORK, STRATEGY, STRUCTURE, factors=factors)
+    assert width(under) <= width(ran) * (1.0 + 1e-12)
+
+
+def test_the_order_of_measurements_does_not_matter(ran):
+    jobs = [
+        Measurement("plain", problem_of(ran), STRATEGY, STRUCTURE, 0.1),
+        Measurement(
+            "fp8",
+            replace(problem_of(ran), workload=WORK.model_copy(update={"precision": FP8})),
+            STRATEGY, STRUCTURE, 0.08,
+        ),
+    ]  # fmt: skip
+    assert learn(jobs).values == pytest.approx(learn(jobs[::-1]).values, rel=1e-4)
 
 
 def test_plans_name_their_trials(factors):
