@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="constants of the cost model: a name or a YAML file (calibrated)",
     )
     parser.add_argument(
-        "--document", metavar="FILE.md", help="write tables there, and a picture beside it"
+        "--document", metavar="FILE.md", help="write tables there, and pictures beside it"
     )
 
 
@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
-    """Write the document, and the picture of the same name."""
+    """Write the document, and its pictures beside it."""
     from meshwright.catalog.calibration import fit_record
     from meshwright.cli.output import write_whole
-    from meshwright.validation.document import document_text, picture_svg
+    from meshwright.validation.document import document
     from meshwright.validation.outcome import Validation
     from meshwright.validation.predictions import predict
 
     before = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    picture = path.with_suffix(".svg")
-    write_whole(path, document_text(found, before, fit_record(found.calibration), picture.name))
-    write_whole(picture, picture_svg(found.predictions))
+    written = document(found, before, fit_record(found.calibration), path.stem)
+    write_whole(path, written.text)
+    for name, picture in written.pictures.items():
+        write_whole(path.with_name(name), picture)

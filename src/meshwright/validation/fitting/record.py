@@ -12,10 +12,12 @@ import yaml
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.catalog.calibration import load_calibration
 from meshwright.spec.calibration import Spread
+from meshwright.validation.errors import interval_score
 from meshwright.validation.fitting.constants import FREE, Key
 from meshwright.validation.fitting.evaluation import BASE, draws_of
 from meshwright.validation.fitting.fit import Fit
-from meshwright.validation.fitting.spread import HeldOut, held_out, interval_score, spread_of
+from meshwright.validation.fitting.spread import HeldOut, held_out, spread_of
+from meshwright.validation.outcome import percent
 
 
 def calibration_text(found: Fit, name: str, command: str) -> str:
@@ -36,12 +38,15 @@ def calibration_text(found: Fit, name: str, command: str) -> str:
 def fit_record(found: Fit) -> dict[str, Any]:
     """Return the errors of a fit: of its own rows, and of each source left out."""
     groups = np.array(found.rows.groups)
+    names = list(dict.fromkeys(found.rows.groups))
+    alone = np.isin(groups, [group for group in names if _is_alone(found, group)])
     spread, tested = spread_of(found), held_out(found)
     inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
     return {
         "num_rows": len(found.errors),
         "fitted": _measures(found.errors, groups),
-        "left_out": _measures(found.left_out_errors, groups),
+        "left_out": _measures(np.where(alone, np.nan, found.left_out_errors), groups),
+        "left_out_alone": _measures(np.where(alone, found.left_out_errors, np.nan), groups),
         "spread": None if spread is None else _spread_record(spread),
         "intervals": {} if tested is None else _coverages(tested),
         "groups": {
@@ -49,10 +54,10 @@ def fit_record(found: Fit) -> dict[str, Any]:
                 "rows": int(sum(groups == group)),
                 "fitted": _of_group(found.errors[groups == group]),
                 "left_out": _of_group(found.left_out_errors[groups == group]),
-                "alone": _is_alone(found, group),
+                "alone": bool(alone[groups == group].all()),
                 "covered": None if inside is None else _share(inside[groups == group]),
             }
-            for group in dict.fromkeys(found.rows.groups)
+            for group in names
         },
     }
 
@@ -78,7 +83,7 @@ def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
     return {
         "rows": len(errors),
         "covered": _share(np.abs(errors) <= half_widths),
-        "score": round(interval_score(errors, half_widths), 4),
+        "score": round(float(np.mean(interval_score(errors, half_widths))), 4),
         "half_width": round(float(np.median(half_widths)), 4),
     }
 
@@ -94,20 +99,26 @@ def fit_lines(found: Fit) -> Iterator[str]:
     """Yield the constants and errors of a fit for a reader."""
     record = fit_record(found)
     yield f"{record['num_rows']} rows"
-    for name in ("fitted", "left_out"):
+    for name in ("fitted", "left_out", "left_out_alone"):
         errors = record[name]
         yield (
-            f"  {name.replace('_', ' '):<9} median of medians {errors['median_of_medians']:.1%}, "
-            f"p90 of all rows {errors['p90']:.1%}"
+            f"  {name.replace('_', ' '):<15} median of medians "
+            f"{percent(errors['median_of_medians'])}, p90 of all rows {percent(errors['p90'])}"
+        )
+    for name, held in record["intervals"].items():
+        yield (
+            f"  {name.replace('_', ' '):<21} {held['rows']:>5} rows: {held['covered']:.1%} inside "
+            f"80 % intervals, score {held['score']:.3f}"
         )
     yield ""
-    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}"
+    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}{'inside':>8}"
     for group, entry in record["groups"].items():
         inside, out = entry["fitted"], entry["left_out"]
         alone = "  no other source has its chips" if entry["alone"] else ""
         yield (
-            f"{group[:19]:<20}{entry['rows']:>5}{inside['median']:>9.1%}{inside['p90']:>8.1%}"
-            f"{out['median']:>10.1%}{out['p90']:>8.1%}{alone}"
+            f"{group[:19]:<20}{entry['rows']:>5}{percent(inside['median']):>9}"
+            f"{percent(inside['p90']):>8}{percent(out['median']):>10}{percent(out['p90']):>8}"
+            f"{percent(entry['covered']):>8}{alone}"
         )
     yield ""
     for place, value, low, high in constants_of(found):

@@ -9,11 +9,10 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.pricing.intervals import TRAITS, traits_of
 from meshwright.spec.calibration import Spread
+from meshwright.validation.errors import SHARE
 from meshwright.validation.fitting.evaluation import FitRows
 from meshwright.validation.fitting.fit import NOTHING, Fit, Stacks
 
-SHARE = 0.8
-"""Of the rows left out, inside their intervals."""
 EXPECTED_FACTOR = 2.0
 """By which a trait is expected to widen an interval, before any row tells."""
 FACTOR_SPREAD = 0.5
@@ -67,16 +66,6 @@ def held_out(found: Fit) -> HeldOut | None:
         widths[mine] = [spread.of(dict(zip(TRAITS, row, strict=True))) for row in degrees[mine]]
         even[mine] = _quantile(np.abs(errors[~mine]), found.rows.weights[~mine])
     return HeldOut(found.left_out_errors, widths, even, degrees_of(found.rows, NOTHING))
-
-
-def interval_score(errors: FloatArray, half_widths: FloatArray) -> float:
-    """Return the mean interval score of logarithms: small is good.
-
-    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
-    Raftery 2007, Strictly proper scoring rules, section 6.2.
-    """
-    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
-    return float(np.mean(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside))
 
 
 def degrees_of(rows: FitRows, without: Stacks) -> FloatArray:
