@@ -53,17 +53,29 @@ class Verdict:
 def perturbed(problem: Problem, num_draws: int = NUM_DRAWS, seed: int = SEED) -> Problem:
     """Return the problem with a column of draws in place of each constant that has an interval.
 
-    Draws are uniform and independent, the same ones for every candidate.
+    Draws are independent, and the same ones for every candidate.
     """
     generator = np.random.default_rng(seed)
-    intervals = problem.calibration.intervals
+    constants = problem.calibration
     draws = {
-        name: generator.uniform(low, high, num_draws)
-        for name, (low, high) in sorted(intervals.items())
+        name: _drawn(getattr(constants, name), low, high, generator.uniform(-1.0, 1.0, num_draws))
+        for name, (low, high) in sorted(constants.intervals.items())
         if high > low
     }
-    calibration = calibration_columns(problem.calibration, draws)
-    return replace(problem, calibration=calibration)
+    return replace(problem, calibration=calibration_columns(constants, draws))
+
+
+def _drawn(value: float, low: float, high: float, at: FloatArray) -> FloatArray:
+    """Return draws of a constant: evenly below its value and above it, as often either way.
+
+    An interval that lies unevenly about its value thus shifts no median.
+
+    Parameters
+    ----------
+    at
+        From -1, the lowest value, to 1, the highest.
+    """
+    return np.where(at < 0.0, value + at * (value - low), value + at * (high - value))
 
 
 def robustness(

@@ -162,17 +162,21 @@ def _entries(found: Fit, family: str) -> dict[str, Any]:
 
 
 def _neutral(found: Fit) -> dict[str, Any]:
-    """Return constants for families that no row has: the median of those fitted, and their span."""
-    of_name: Mapping[str, list[float]] = defaultdict(list)
+    """Return constants for families that no row has: the median of those fitted.
+
+    Each may lie as low and as high as that of any family.
+    """
+    of_name: Mapping[str, list[tuple[float, float, float]]] = defaultdict(list)
     own = {free.name for free in FREE if free.per_family and not free.scales}
-    for place, value, _, _ in constants_of(found):
+    for place, value, low, high in constants_of(found):
         if place[0] and place[1] in own:
-            of_name[place[1]].append(value)
-    return {
-        name: _entry(float(np.median(values)), min(values) - 0.05, max(values) + 0.05,
-                     "median of the families fitted")
-        for name, values in of_name.items()
-    }  # fmt: skip
+            of_name[place[1]].append((value, low, high))
+    entries = {}
+    for name, known in of_name.items():
+        values, lows, highs = np.array(known).T
+        middle = float(np.median(values))
+        entries[name] = _entry(middle, lows.min(), highs.max(), "median of the families fitted")
+    return entries
 
 
 def _entry(value: float, low: float, high: float, why: str) -> dict[str, Any]:
