@@ -10,6 +10,7 @@ from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.energy import goodput_fraction, idle_power_w
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
+from meshwright.plans.plan import UNCALIBRATED_NOTE
 from meshwright.pricing.estimates import Figures, figures
 from meshwright.pricing.intervals import UNSEEN, interval
 from meshwright.pricing.power import IDLE_ABOVE_CAP
@@ -130,9 +131,7 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
         )
     work, price = problem.workload, best.estimate
     if not price.is_calibrated:
-        notes.append(
-            "uncalibrated: constants come from data sheets and public sources" + _wider(problem)
-        )
+        notes.append(UNCALIBRATED_NOTE + _wider(problem))
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(

@@ -27,6 +27,14 @@ def traits_of(problem: Problem, *, is_seen: bool) -> dict[str, float]:
     }
 
 
+def half_width(problem: Problem) -> float | None:
+    """Return half of the width of the 80 % interval of ln(measured / predicted); None: unknown."""
+    constants = problem.calibration
+    if constants.spread is None:
+        return None
+    return constants.spread.of(traits_of(problem, is_seen=constants.is_calibrated))
+
+
 def interval(problem: Problem, value: float) -> tuple[float, float] | None:
     """Return where four of five measurements of such a question lie; None: not known.
 
@@ -35,9 +43,8 @@ def interval(problem: Problem, value: float) -> tuple[float, float] | None:
     value
         The prediction, of a time or a throughput: the interval is symmetric in its logarithm.
     """
-    constants = problem.calibration
-    if constants.spread is None:
+    width = half_width(problem)
+    if width is None:
         return None
-    traits = traits_of(problem, is_seen=constants.is_calibrated)
-    factor = math.exp(constants.spread.of(traits))
+    factor = math.exp(width)
     return value / factor, value * factor
