@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from meshwright.catalog.calibration import FitRecord, GroupRecord
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
+from meshwright.validation.inference.outcome import percent
 from meshwright.validation.outcome import (
     Validation,
     chips_text,
     degrees_text,
-    percent,
     refusal_counts,
     worst,
 )

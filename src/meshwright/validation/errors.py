@@ -178,7 +178,10 @@ def _question_key(entry: Prediction) -> Hashable:
     row = entry.row
     model = replace(row.model, name=None, params_b=None)
     batch = entry.question.problem.workload.global_batch_size if entry.question else None
-    return (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    server = row.framework if row.is_inference else None
+    requests = (server, row.batch, row.input_len, row.output_len)
+    plain = (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    return (*plain, *requests)
 
 
 def _plan_key(entry: Prediction) -> Hashable:

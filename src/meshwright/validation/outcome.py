@@ -19,6 +19,12 @@ from meshwright.validation.errors import (
     median_of_medians,
     noise_of,
 )
+from meshwright.validation.inference.outcome import (
+    inference_data,
+    inference_lines,
+    percent,
+    requests_text,
+)
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -37,20 +43,31 @@ class Validation:
         """The errors of each source."""
         return {name: errors_of(rows) for name, rows in by_group(self.predictions).items()}
 
+    @property
+    def trained(self) -> tuple[Prediction, ...]:
+        """The rows of training."""
+        return tuple(entry for entry in self.predictions if not entry.row.is_inference)
+
+    @property
+    def served(self) -> tuple[Prediction, ...]:
+        """The rows of requests."""
+        return tuple(entry for entry in self.predictions if entry.row.is_inference)
+
     @cached_property
     def overall(self) -> Errors:
-        """The errors of all rows, pooled."""
-        return errors_of(self.predictions)
+        """The errors of all rows of training, pooled; where there are none, of all others."""
+        return errors_of(self.trained or self.served)
 
     @property
     def median_of_medians(self) -> float | None:
-        """The headline: median over sources of the median error of each."""
-        return median_of_medians(self.groups)
+        """The headline: median over sources of the median error of each, of training alone."""
+        rows = by_group(self.trained or self.served)
+        return median_of_medians({name: errors_of(found) for name, found in rows.items()})
 
     @cached_property
     def intervals(self) -> Intervals:
-        """How the intervals of all rows held what was measured."""
-        return intervals_of(self.predictions)
+        """How the intervals of all rows of training held what was measured, else of all others."""
+        return intervals_of(self.trained or self.served)
 
     @cached_property
     def families(self) -> list[Family]:
@@ -60,6 +77,7 @@ class Validation:
 
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
+    served = {"inference": inference_data(found.served)} if found.served else {}
     return {
         "groups": {name: asdict(errors) for name, errors in found.groups.items()},
         "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
@@ -73,7 +91,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
-    }
+    } | served
 
 
 def validation_lines(found: Validation) -> Iterator[str]:
@@ -85,6 +103,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield from table_lines(found)
     yield from interval_lines(found)
     yield ""
+    yield from inference_lines(found.served)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)
@@ -99,7 +118,8 @@ def table_lines(found: Validation) -> Iterator[str]:
     rows = by_group(found.predictions)
     for name, errors in found.groups.items():
         yield _error_line(name, errors, noise_of(rows[name]))
-    yield _error_line("all rows", found.overall, noise_of(found.predictions))
+    title = "all of training" if found.trained and found.served else "all rows"
+    yield _error_line(title, found.overall, noise_of(found.trained or found.served))
 
 
 def interval_lines(found: Validation) -> Iterator[str]:
@@ -152,7 +172,7 @@ def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for entry in found:
         yield (
             f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
-            f"{entry.row.model.name or '':<18} {chips_text(entry)} {degrees_text(entry)}"
+            f"{entry.row.model.name or '':<18} {_asked_text(entry)}"
         )[:100]
     yield ""
 
@@ -185,6 +205,13 @@ def degrees_text(entry: Prediction) -> str:
     return " ".join([*shown, f"mbs{s.micro_batch_size:.0f}"])
 
 
+def _asked_text(entry: Prediction) -> str:
+    """Return what a row ran: chips and plan, or the requests that it served."""
+    if entry.question is None:
+        return requests_text(entry.row)
+    return f"{chips_text(entry)} {degrees_text(entry)}"
+
+
 def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield how many rows are refused for which reason, with one of them."""
     counts = refusal_counts(predictions)
@@ -193,10 +220,3 @@ def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for reason, number in counts:
         first = next(entry for entry in predictions if entry.refused is reason)
         yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:100]
-
-
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """Return a share in per cent."""
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if sign else f"{value:.1%}"

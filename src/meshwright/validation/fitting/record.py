@@ -17,7 +17,7 @@ from meshwright.validation.fitting.constants import FREE, Key
 from meshwright.validation.fitting.evaluation import BASE, draws_of
 from meshwright.validation.fitting.fit import Fit
 from meshwright.validation.fitting.spread import HeldOut, held_out, spread_of
-from meshwright.validation.outcome import percent
+from meshwright.validation.inference.outcome import percent
 
 
 def calibration_text(found: Fit, name: str, command: str) -> str:
@@ -27,7 +27,7 @@ def calibration_text(found: Fit, name: str, command: str) -> str:
         "is_calibrated": True,
         "based_on": BASE,
         "sources": {"rows": {"title": f"{len(found.errors)} measured rows; written by {command}"}},
-        "fit": _told(fit_record(found)),
+        "fit": told(fit_record(found)),
         "defaults": _entries(found, ""),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
     }
@@ -44,16 +44,16 @@ def fit_record(found: Fit) -> dict[str, Any]:
     inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
     return {
         "num_rows": len(found.errors),
-        "fitted": _measures(found.errors, groups),
-        "left_out": _measures(np.where(alone, np.nan, found.left_out_errors), groups),
-        "left_out_alone": _measures(np.where(alone, found.left_out_errors, np.nan), groups),
-        "spread": None if spread is None else _spread_record(spread),
+        "fitted": measures(found.errors, groups),
+        "left_out": measures(np.where(alone, np.nan, found.left_out_errors), groups),
+        "left_out_alone": measures(np.where(alone, found.left_out_errors, np.nan), groups),
+        "spread": None if spread is None else spread_record(spread),
         "intervals": {} if tested is None else _coverages(tested),
         "groups": {
             group: {
                 "rows": int(sum(groups == group)),
-                "fitted": _of_group(found.errors[groups == group]),
-                "left_out": _of_group(found.left_out_errors[groups == group]),
+                "fitted": errors_of_rows(found.errors[groups == group]),
+                "left_out": errors_of_rows(found.left_out_errors[groups == group]),
                 "alone": bool(alone[groups == group].all()),
                 "covered": None if inside is None else _share(inside[groups == group]),
             }
@@ -62,7 +62,7 @@ def fit_record(found: Fit) -> dict[str, Any]:
     }
 
 
-def _spread_record(spread: Spread) -> dict[str, Any]:
+def spread_record(spread: Spread) -> dict[str, Any]:
     """Return the spread as files write it."""
     factors = {name: round(factor, 3) for name, factor in spread.factors.items()}
     return {"half_width": round(spread.half_width, 4), "factors": factors}
@@ -88,10 +88,10 @@ def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
     }
 
 
-def _told(value: Any) -> Any:
+def told(value: Any) -> Any:
     """Return a record as files write it: what is not known is ``unknown``."""
     if isinstance(value, dict):
-        return {name: _told(entry) for name, entry in value.items()}
+        return {name: told(entry) for name, entry in value.items()}
     return "unknown" if value is None else value
 
 
@@ -152,7 +152,7 @@ def _written(key: Key, bounds: FloatArray) -> dict[str, tuple[float, float, floa
 def _entries(found: Fit, family: str) -> dict[str, Any]:
     """Return the constants of a family as they are written; families not seen share the rest."""
     entries = {
-        place[1]: _entry(value, low, high, "fitted")
+        place[1]: sourced(value, low, high, "fitted")
         for place, value, low, high in constants_of(found)
         if place[0] == family
     }
@@ -175,11 +175,11 @@ def _neutral(found: Fit) -> dict[str, Any]:
     for name, known in of_name.items():
         values, lows, highs = np.array(known).T
         middle = float(np.median(values))
-        entries[name] = _entry(middle, lows.min(), highs.max(), "median of the families fitted")
+        entries[name] = sourced(middle, lows.min(), highs.max(), "median of the families fitted")
     return entries
 
 
-def _entry(value: float, low: float, high: float, why: str) -> dict[str, Any]:
+def sourced(value: float, low: float, high: float, why: str) -> dict[str, Any]:
     """Return one value with its origin."""
     bounds = [float(f"{low:.4g}"), float(f"{high:.4g}")]
     shown = float(f"{value:.4g}")
@@ -191,17 +191,20 @@ def _share(inside: BoolArray) -> float:
     return round(float(np.mean(inside)), 4)
 
 
-def _measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
+def measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
     """Return the headline and the pooled errors."""
     known = ~np.isnan(errors)
     if not known.any():
         return {"median_of_medians": None, "median": None, "p90": None, "bias": None}
     size = np.abs(errors)
     medians = [np.median(size[known & (groups == g)]) for g in dict.fromkeys(groups[known])]
-    return {"median_of_medians": round(float(np.median(medians)), 4), **_of_group(errors[known])}
+    return {
+        "median_of_medians": round(float(np.median(medians)), 4),
+        **errors_of_rows(errors[known]),
+    }
 
 
-def _of_group(errors: FloatArray) -> dict[str, Any]:
+def errors_of_rows(errors: FloatArray) -> dict[str, Any]:
     """Return median and 90th percentile of absolute errors, and the median error."""
     if np.isnan(errors).any():
         return {"median": None, "p90": None, "bias": None}
