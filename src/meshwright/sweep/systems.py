@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim, network_price
-from meshwright.catalog.designs.design import Design, build
+from meshwright.catalog.chips import load_chip
+from meshwright.catalog.designs.design import Design, build, kinds_of
+from meshwright.catalog.designs.parts import load_link, load_memory
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import LevelKind, SystemSpec
 from meshwright.sweep.points import Point
 
-DESIGN = ("chip", "memory", "network", "links", "devices", "shape")
+DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")
 
 
@@ -29,8 +33,22 @@ def system_of(point: Point) -> SystemSpec:
             num_devices=int(point["devices"]),
             memory=str(point["memory"]) if "memory" in point else None,
             shape=str(point["shape"]) if "shape" in point else None,
+            logic_area_mm2=float(point["logic_area"]) if "logic_area" in point else None,
         )
     )
+
+
+def _links(point: Point) -> object:
+    return [load_link(name) for name in str(point["links"]).split("+")]
+
+
+PARTS: Mapping[str, Callable[[Point], object]] = {
+    "chip": lambda point: load_chip(str(point["chip"])),
+    "memory": lambda point: load_memory(str(point["memory"])),
+    "links": _links,
+    "network": lambda point: kinds_of(str(point["network"])),
+}
+"""Parts of a design that are looked up on their own."""
 
 
 KINDS: dict[LevelKind, DimKind] = {
@@ -45,10 +63,14 @@ def price_units(system: SystemSpec) -> float:
     2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
     arXiv 2412.16432). A mesh pays what a torus pays.
     """
-    dims = [
+    return network_price(network_dims(system), system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
+
+
+def network_dims(system: SystemSpec) -> list[NetworkDim]:
+    """Return the network of a system as DFModel enters it, the innermost dimension first."""
+    return [
         NetworkDim(
             KINDS[level.kind], level.size, level.bandwidth_bytes_per_s * level.links_per_device
         )
         for level in system.levels
     ]
-    return network_price(dims, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)

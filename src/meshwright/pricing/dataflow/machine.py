@@ -89,7 +89,8 @@ class Machine:
         """
         chip = self.system.chip
         dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
-        rates, names = chip.vector_flops_per_s, (dtype, "fp32")
+        rates = chip.vector_flops_per_s
+        names: tuple[DType, ...] = (dtype, "fp32")
         if dtype == "fp64" and dtype not in rates:
             message = f"{chip.name} has no rate for numbers of 8 bytes"
             raise SpecError(Fault("word_bytes", message), origin=graph.name)
