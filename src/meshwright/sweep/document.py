@@ -15,8 +15,9 @@ from meshwright.sweep.findings import (
     gain,
     has_value,
     of,
+    orders,
+    ratios,
     reasons,
-    side_by_side,
 )
 from meshwright.sweep.outcome import cells_of, records
 from meshwright.sweep.run import Swept
@@ -51,7 +52,7 @@ def document(
     if report.compare is not None:
         lines += [*_compared(sweep, report, found), ""]
     if report.beside is not None:
-        lines += [*_beside(sweep, report, report.beside, found), ""]
+        lines += [*_beside(sweep, report.beside, found), ""]
     if report.remarks:
         lines += ["## What it says", ""]
         lines += [line for text in report.remarks for line in (*text.strip().splitlines(), "")]
@@ -149,7 +150,7 @@ def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) ->
         return
     first, second = compared.groups
     sides = [name for name in sweep.sides if name not in (compared.field, report.each)]
-    yield f"## {first} over {second}"
+    yield f"## {first[:1].upper()}{first[1:]} over {second}"
     yield ""
     for name, members in compared.groups.items():
         yield f"* {name}: {', '.join(map(str, members))}"
@@ -166,27 +167,27 @@ def _compared(sweep: SweepSpec, report: SweepReport, found: Sequence[Record]) ->
     yield from table((report.each, "result", "best", "mean", "designs"), rows)
 
 
-def _beside(
-    sweep: SweepSpec, report: SweepReport, names: tuple[str, str], found: Sequence[Record]
-) -> Iterator[str]:
-    """Yield ours over other rules, by the values of each field that varies."""
-    ours, other = names
-    yield f"## {ours} beside {other}"
+def _beside(sweep: SweepSpec, names: tuple[str, str], found: Sequence[Record]) -> Iterator[str]:
+    """Yield ours over other rules, and how both order points that differ in one field."""
+    sides = list(sweep.sides)
+    yield f"## {names[0]} beside {names[1]}"
     yield ""
-    yield "Ratios of ours to the other. Alike: pairs of points that both put in the same order, of"
-    yield "those that we tell apart; ties: pairs that the other rules cannot tell apart."
+    yield "Ours over the other:"
     yield ""
-    rows = []
-    for side in sweep.sides:
-        if side == report.each:
-            continue
-        for value, here in by_value(found, side):
-            one = side_by_side(here, names, f"{side} {value}")
-            if one is not None:
-                rows.append((one.label, one.least, one.middle, one.most, one.alike, one.ties,
-                             one.num_points))  # fmt: skip
-    whole = side_by_side(found, names, "all")
-    if whole is not None:
-        rows.append((whole.label, whole.least, whole.middle, whole.most, whole.alike, whole.ties,
-                     whole.num_points))  # fmt: skip
-    yield from table(("points", "least", "median", "most", "alike", "ties", "number"), rows)
+    groups = [(f"{side} {value}", here) for side in sides for value, here in by_value(found, side)]
+    rows = [
+        (label, one.least, one.middle, one.most, one.num_points)
+        for label, here in [*groups, ("all", found)]
+        if (one := ratios(here, names)) is not None
+    ]
+    yield from table(("points", "least", "median", "most", "number"), rows)
+    yield ""
+    yield "Pairs of points that differ in one field, as far as ours tells them apart: the share"
+    yield "that the other puts in the same order, and the share that it cannot tell apart."
+    yield ""
+    ordered = [
+        (side, pairs.num_pairs, pairs.alike, pairs.ties)
+        for side in sides
+        if (pairs := orders(found, names, side, sides)) is not None
+    ]
+    yield from table(("field", "pairs", "alike", "ties"), ordered)

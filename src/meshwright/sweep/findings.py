@@ -85,38 +85,58 @@ def _mean_logs(
 
 
 @dataclass(frozen=True)
-class SideBySide:
+class Ratios:
     """A result of ours over the same by other rules."""
 
-    label: str
     least: float
     middle: float
     most: float
-    """Ratios."""
-    alike: float | None
-    """Share of pairs of points that both put in the same order; None where there is no pair."""
-    ties: float | None
-    """Share of pairs that the other rules cannot tell apart and we can."""
     num_points: int
 
 
-def side_by_side(
-    records: Sequence[Record], names: tuple[str, str], label: str
-) -> SideBySide | None:
-    """Return how two results of the same points compare; None where no point has both."""
-    pairs = [(float(one[names[0]]), float(one[names[1]])) for one in records
-             if has_value(one, names[0]) and has_value(one, names[1])]  # fmt: skip
-    if not pairs:
+def ratios(records: Sequence[Record], names: tuple[str, str]) -> Ratios | None:
+    """Return the first result over the second; None where no point has both."""
+    found = [ours / other for ours, other in _pairs(records, names)]
+    return Ratios(min(found), median(found), max(found), len(found)) if found else None
+
+
+@dataclass(frozen=True)
+class Orders:
+    """How two results order points that differ in one field alone."""
+
+    num_pairs: int
+    """That ours tells apart."""
+    alike: float
+    """Share of them that the other puts in the same order."""
+    ties: float
+    """Share of them that the other cannot tell apart."""
+
+
+def orders(
+    records: Sequence[Record], names: tuple[str, str], side: str, sides: Sequence[str]
+) -> Orders | None:
+    """Return how two results order pairs that agree in all sides but one; None without a pair."""
+    alike: dict[tuple[Any, ...], list[Record]] = {}
+    for one in records:
+        alike.setdefault(tuple(one[name] for name in sides if name != side), []).append(one)
+    told = [
+        (order, _order(first[1], second[1]))
+        for group in alike.values()
+        for first, second in combinations(_pairs(group, names), 2)
+        if (order := _order(first[0], second[0]))
+    ]
+    if not told:
         return None
-    ratios = [ours / other for ours, other in pairs]
-    orders = [(_order(a[0], b[0]), _order(a[1], b[1])) for a, b in combinations(pairs, 2)]
-    told = [entry for entry in orders if entry[0]]
-    return SideBySide(
-        label, min(ratios), median(ratios), max(ratios),
-        fmean(ours == other for ours, other in told) if told else None,
-        fmean(not other for _, other in told) if told else None,
-        len(pairs),
-    )  # fmt: skip
+    same = fmean(ours == other for ours, other in told)
+    return Orders(len(told), same, fmean(not other for _, other in told))
+
+
+def _pairs(records: Sequence[Record], names: tuple[str, str]) -> list[tuple[float, float]]:
+    return [
+        (float(one[names[0]]), float(one[names[1]]))
+        for one in records
+        if has_value(one, names[0]) and has_value(one, names[1])
+    ]
 
 
 def _order(first: float, second: float) -> int:

@@ -3,12 +3,13 @@
 Cores are those that the published runs enter, memories and links those of the point. There each
 dimension of the network serves one of tp, pp and dp whole, a ring takes half of what it takes,
 nothing has latency, and memories and links run at their full rate. GPUs and TPUs run kernel by
-kernel, with no limit on what is held on the chip; one sequence passes at a time.
+kernel, with no limit on what is held on the chip. Weights are read once for all sequences that
+pass at a time, of which there are as many as serve best.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import inf
@@ -19,6 +20,7 @@ from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.onchip.fusion.machine import CoreGrid
+from meshwright.onchip.fusion.result import Fusion
 from meshwright.planner.dataflow.fusing import fuse_graph
 from meshwright.plans.fusion import FusionQuestion, Target
 from meshwright.spec.system import SystemSpec
@@ -43,7 +45,7 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
         return None
     grid, by_kernel = _grid(system), name in BY_KERNEL
     dims = network_dims(system)
-    rates = []
+    rates: list[float] = []
     for roles in permutations(range(3), len(dims)):
         by_role = dict(zip(roles, dims, strict=True))
         tp, pp, dp = (by_role[role].size if role in by_role else 1 for role in (TP, PP, DP))
@@ -55,12 +57,32 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
             tile=graph.sizes[graph.tiled] if by_kernel else None, runs_by_kernel=by_kernel,
         )  # fmt: skip
         try:
-            layer_s = fuse_graph(question).choice.fusion.time_s
+            found = fuse_graph(question).choice.fusion
         except InfeasibleError:
             continue
-        waits = 1.0 + (pp - 1) * dp / num_passes
-        rates.append(dp / (layer_s * question.repeats * waits))
+        rates += [
+            _rate(found, question, dp, num_passes, together)
+            for together in _together(found, num_passes, dp)
+        ]
     return max(rates, default=None)
+
+
+def _together(found: Fusion, num_passes: int, dp: int) -> Iterator[int]:
+    """Yield powers of two of sequences that pass at a time: memory holds their tensors."""
+    size = 1
+    while size * dp <= num_passes and size * found.held_bytes <= found.problem.room_bytes:
+        yield size
+        size *= 2
+
+
+def _rate(
+    found: Fusion, question: FusionQuestion, dp: int, num_passes: int, together: int
+) -> float:
+    """Return passes in a second: weights come once for those that pass together."""
+    setup_s = found.problem.total_setup_s
+    layer_s = max(found.time_s - setup_s * (1.0 - 1.0 / together), found.problem.send_s)
+    waits = 1.0 + (question.pp - 1) * dp * together / num_passes
+    return dp / (layer_s * question.repeats * waits)
 
 
 def _grid(system: SystemSpec) -> CoreGrid:

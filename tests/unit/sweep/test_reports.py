@@ -7,7 +7,7 @@ import pytest
 from meshwright.cli.main import main
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
 from meshwright.sweep.document import document
-from meshwright.sweep.findings import best_of, gain, side_by_side
+from meshwright.sweep.findings import best_of, gain, orders, ratios
 from meshwright.sweep.outcome import cells_of
 from meshwright.sweep.points import points_of
 from meshwright.sweep.run import run
@@ -78,14 +78,25 @@ def test_a_gain_is_that_of_the_best_and_the_geometric_mean(swept):
     assert gain(empty, "passes_per_s", SWEEP.report.compare, ["links"]).best is None
 
 
-def test_side_by_side_counts_orders_and_ties(swept):
-    here = [row for row in rows(swept) if row["work"] == "small"]
-    found = side_by_side(here, ("passes_per_s", "peer_passes_per_s"), "small")
+NAMES = ("passes_per_s", "peer_passes_per_s")
+
+
+def test_ratios_are_those_of_points_that_have_both(swept):
+    found = ratios(rows(swept), NAMES)
     assert (found.least, found.most) == (pytest.approx(1.1 / 1.5), pytest.approx(1.2 / 1.5))
-    # Six points are 15 pairs; the other rules cannot tell the two links of a chip apart.
-    assert found.ties == pytest.approx(3 / 15)
-    assert found.alike == pytest.approx(12 / 15)
-    assert side_by_side([], ("passes_per_s", "peer_passes_per_s"), "") is None
+    assert found.num_points == 12
+    assert ratios([], NAMES) is None
+
+
+def test_orders_compare_points_that_differ_in_one_field(swept):
+    sides = list(SWEEP.sides)
+    links = orders(rows(swept), NAMES, "links", sides)
+    # Two workloads and three chips: the other rules see no difference between the links.
+    assert (links.num_pairs, links.alike, links.ties) == (6, 0.0, 1.0)
+    chips = orders(rows(swept), NAMES, "chip", sides)
+    # Two workloads, two links, three pairs of chips.
+    assert (chips.num_pairs, chips.alike, chips.ties) == (12, 1.0, 0.0)
+    assert orders([], NAMES, "chip", sides) is None
 
 
 def test_the_best_point_is_the_highest_that_has_a_value(swept):
@@ -96,7 +107,7 @@ def test_the_best_point_is_the_highest_that_has_a_value(swept):
 def test_a_document_has_a_section_for_each_value_and_says_why_cells_are_empty(swept):
     text, pictures = document(SWEEP, SWEEP.report, swept, "three", "meshwright sweep x.yaml")
     for part in ("# Three chips", "## small", "## large", "## none", "slow lacks it",
-                 "Links matter little.", "## new over others",
+                 "Links matter little.", "## New over others",
                  "![small-passes_per_s-links](three/small-passes_per_s-links.svg)"):  # fmt: skip
         assert part in text
     assert set(pictures) == {
