@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
 
 from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim, network_price
 from meshwright.catalog.chips import load_chip
@@ -61,16 +63,29 @@ def price_units(system: SystemSpec) -> float:
     """Return the price of memories, links and switches in units of DFModel: chips have none there.
 
     2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
-    arXiv 2412.16432). A mesh pays what a torus pays.
+    arXiv 2412.16432). A mesh pays what a torus pays. Outer groups that are fully connected are
+    joined by one link there; it is as wide as the links of all pairs of devices.
     """
-    return network_price(network_dims(system), system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
+    dims = network_dims(system)
+    total = prod(dim.size for dim in dims)
+    joined = [
+        replace(dim, bandwidth_bytes_per_s=dim.bandwidth_bytes_per_s * total / dim.size)
+        if place and dim.kind is DimKind.FULL
+        else dim
+        for place, dim in enumerate(dims)
+    ]
+    return network_price(joined, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
 
 
 def network_dims(system: SystemSpec) -> list[NetworkDim]:
-    """Return the network of a system as DFModel enters it, the innermost dimension first."""
-    return [
-        NetworkDim(
-            KINDS[level.kind], level.size, level.bandwidth_bytes_per_s * level.links_per_device
-        )
-        for level in system.levels
-    ]
+    """Return the network of a system as DFModel enters it, the innermost dimension first.
+
+    Where all are joined, a device spreads its rate over the links to all others.
+    """
+    found = []
+    for level in system.levels:
+        kind = KINDS[level.kind]
+        links = level.size - 1 if kind is DimKind.FULL else 1
+        rate = level.bandwidth_bytes_per_s * level.links_per_device / max(links, 1)
+        found.append(NetworkDim(kind, level.size, rate))
+    return found
