@@ -182,6 +182,7 @@ class Server(Declaration):
 Workload = Training | Prefill | Decode
 
 BYTES_OF: dict[str, float] = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5,
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "fp4": 0.5,
 }  # fmt: skip
 """Bytes of one number of each type."""
