@@ -37,6 +37,9 @@ and factors come from the errors of sources left out. Judged here on sources of 
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
 outside, in logarithms; small is good.
 """
+MEMORY = """What sources state, of the fullest device, beside what is predicted; left out: constants
+of memory fitted without that source. A row that ran must fit, one that did not must not.
+"""
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
     "unseen_family": "chips of a family that no other source has",
@@ -189,10 +192,7 @@ def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
             errors.false_fits, errors.false_ooms,
         ))  # fmt: skip
     yield "## Memory\n"
-    yield (
-        "What sources state, of the fullest device, beside what is predicted; left out: constants of"
-    )
-    yield "memory fitted without that source. Every row that ran must fit, every other one must not.\n"
+    yield MEMORY
     head = ("source", "rows with memory", "median", "p90", "bias", "left out", "its p90",
             "false fits", "false out of memory")  # fmt: skip
     yield from table(head, rows)
