@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from types import MappingProxyType
 from typing import Generic
 
 from meshwright.base.arrays import FloatArray, Num
 
 NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far measurements lie from predictions: the 80 % interval of ln(measured / predicted).
+
+    The interval lies evenly about the prediction and is wider by a factor for each trait of a
+    question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.
+    """
+
+    half_width: float
+    """Of questions without any trait."""
+    factors: Mapping[str, float]
+    """By trait, for each degree of it."""
+
+    def of(self, degrees: Mapping[str, float]) -> float:
+        """Return the half-width for a question, from the degrees of its traits."""
+        wider = (factor ** degrees.get(trait, 0.0) for trait, factor in self.factors.items())
+        return float(self.half_width * prod(wider))
 
 
 @dataclass(frozen=True)
@@ -70,6 +90,8 @@ class CalibrationOf(Generic[Num]):
     is_calibrated: bool = False
     """Fitted to measurements of this family; otherwise results say so."""
     source: str = ""
+    spread: Spread | None = None
+    """None: not known, because no measurement was left out of a fit."""
 
 
 Calibration = CalibrationOf[float]
@@ -78,7 +100,7 @@ CalibrationColumns = CalibrationOf[FloatArray]
 CONSTANTS = tuple(
     entry.name
     for entry in fields(CalibrationOf)
-    if entry.name not in ("family", "intervals", "is_calibrated", "source")
+    if entry.name not in ("family", "intervals", "is_calibrated", "source", "spread")
 )
 """Names of the constants, in order."""
 

@@ -123,8 +123,12 @@ def framework_of(row: Row) -> Framework:
 
 
 def _of_its_time(framework: Framework, row: Row) -> Framework:
-    """Return the recipes of today for Megatron-LM on chips that its papers did not have."""
+    """Return the recipes of today for Megatron-LM with what its papers did not have yet.
+
+    That is any chip after the A100, and fused attention.
+    """
     if framework is not MEGATRON_LM:
         return framework
     chip = (row.hardware.chip_id or row.hardware.chip or "").lower()
-    return MEGATRON_LM if re.search(r"v100|a100|p100", chip) else NEMO
+    is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
+    return MEGATRON_LM if is_early else NEMO

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from meshwright.base.errors import MeshwrightError
-from meshwright.catalog.calibration import fit_record
 from meshwright.cost.step import TIME_PARTS
+from meshwright.pricing.intervals import interval
 from meshwright.pricing.price import price_one
 from meshwright.validation.measured import has_measurement, measured_tokens_per_s
 from meshwright.validation.memory.prediction import RowMemory, row_memory
@@ -52,21 +52,10 @@ class Prediction:
 def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row, or the reason for which there is none.
 
-    Where the calibration was fitted, each has the interval in which four of five rows lay whose
-    source was left out of the fit.
+    Where the calibration was fitted, each has the interval in which four of five rows alike lay
+    whose source was left out of the fit.
     """
-    record = fit_record(calibration)
-    tails = record.interval if record else None
-    return [_with_interval(_predicted(row, calibration), tails) for row in rows]
-
-
-def _with_interval(entry: Prediction, tails: tuple[float, float] | None) -> Prediction:
-    """Return a prediction with its interval; ``tails`` are of ln(predicted / measured)."""
-    middle = entry.predicted_tokens_per_s
-    if tails is None or middle is None:
-        return entry
-    low, high = (float(middle * np.exp(-tail)) for tail in reversed(tails))
-    return replace(entry, interval=(low, high))
+    return [_predicted(row, calibration) for row in rows]
 
 
 def _predicted(row: Row, calibration: str) -> Prediction:
@@ -89,13 +78,15 @@ def compared(question: Question) -> Prediction:
     memory, measured = row_memory(question, priced), measured_tokens_per_s(question)
     if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
         raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
+    predicted = work.tokens_per_step / _one(priced.step.time.total_s)
     return Prediction(
         row,
         question,
-        predicted_tokens_per_s=work.tokens_per_step / _one(priced.step.time.total_s),
+        predicted_tokens_per_s=predicted,
         measured_tokens_per_s=measured,
         memory=memory,
         parts_s={name: _one(getattr(priced.step.time, name)) for name in TIME_PARTS},
+        interval=interval(question.problem, predicted),
     )
 
 
