@@ -33,6 +33,8 @@ def _type_of(constant: str) -> Any:
         return Annotated[float, Field(gt=0, le=highest)]
     if constant.endswith("_factor"):
         return Annotated[float, Field(ge=1)]
+    if constant.endswith("_kernels"):
+        return Annotated[float, Field(ge=0)]
     return Annotated[float, Field(ge=0, lt=1)]
 
 

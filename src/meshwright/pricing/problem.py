@@ -100,6 +100,7 @@ class ProblemOf(ABC, Generic[Work]):
             work.software,
             self.calibration,
             speed_factor=speed_factor,
+            freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
         )
 
     @cached_property

@@ -33,14 +33,19 @@ class OptimizerPreset(Declaration):
     gradient_bytes_per_param: float = Field(ge=0)
     state_bytes_per_param: float = Field(ge=0)
     gathered_weight_bytes_per_param: float = Field(default=2.0, gt=0)
-    reduced_gradient_bytes_per_param: float = Field(default=4.0, gt=0)
+    reduced_gradient_bytes_per_param: float = Field(default=4.0, ge=0)
     update_bytes_per_param: float = Field(default=0.0, ge=0)
     """Held beside the state while the update runs, and kept by the allocator after it."""
     bucket_params: float = Field(default=0.0, ge=0)
     """Gradients that are copied side by side into one message, beside those that are kept."""
-    step_traffic_bytes_per_param: float = Field(default=28.0, gt=0)
+    step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     source: str = ""
+
+    @property
+    def freezes_weights(self) -> bool:
+        """Whether weights rest as they are: there are no gradients of them."""
+        return self.gradient_bytes_per_param == 0.0
 
 
 SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
@@ -67,6 +72,11 @@ class SoftwareStack(Declaration):
     """Each rank of tp sends its part of what passes between stages; the receivers gather it.
 
     Source: Narayanan et al. 2021, section 4.1.
+    """
+    sums_whole_gradients: bool = False
+    """ZeRO 1 sums all gradients on every rank, and each uses its shard.
+
+    Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py.
     """
     dropout: bool = False
     compiled: bool = False

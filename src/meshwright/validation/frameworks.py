@@ -33,6 +33,8 @@ class Framework:
     """``flash-2`` is native to Ampere alone."""
     selective_recompute: str = "attention"
     fused_gradient_accumulation: bool = True
+    sums_whole_bf16_gradients: bool = False
+    """Under ZeRO 1, where training is in bf16."""
     overlaps_sends: bool = True
     scatters_sends: bool = False
     cuda_graphs: bool = False
@@ -51,9 +53,10 @@ class Framework:
 
 MEGATRON_LM = Framework(
     "megatron-lm", "megatron", "megatron-adam-fp16", "megatron-adam", 0, False, False,
-    "none", False, dropout=True, overlaps_sends=False, scatters_sends=True,
+    "full", False, dropout=True, overlaps_sends=False, scatters_sends=True,
     why="Megatron-LM of the 2021 and 2022 papers: local data parallelism after the backward pass, "
-    "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax",
+    "16-bit gradients in fp16 and FP32 ones in bf16, scattered sends, dropout 0.1, fused softmax, "
+    "all activations recomputed",
 )  # fmt: skip
 NEMO = Framework(
     "nemo", "megatron", "megatron-adam-bf16-gradients", "megatron-adam-bf16-gradients", 1, True,
@@ -64,9 +67,11 @@ NEMO = Framework(
 )  # fmt: skip
 DEEPSPEED = Framework(
     "deepspeed", "deepspeed", "deepspeed-adam", "deepspeed-adam", 1, False, False, "none", False,
-    fused_gradient_accumulation=False, keeps_stage_outputs=True,
-    why="Megatron-DeepSpeed: ZeRO 1 under pipelines, reduced after the backward pass; stages keep "
-    "what they sent; memory as the driver tells it",
+    fused_gradient_accumulation=False, sums_whole_bf16_gradients=True, scatters_sends=True,
+    keeps_stage_outputs=True,
+    why="Megatron-DeepSpeed: ZeRO 1 under pipelines, reduced after the backward pass; FP32 "
+    "accumulation and sums of whole gradients in bf16, sends in parts of tp; stages keep what "
+    "they sent; memory as the driver tells it",
 )  # fmt: skip
 LLM_FOUNDRY = Framework(
     "llm-foundry", "generic", "fsdp-mixed", "fsdp-mixed", 3, False, True, "none", True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from meshwright.base.errors import SpecError
@@ -30,13 +30,15 @@ from meshwright.validation.frameworks import (
     Framework,
     framework_of,
 )
-from meshwright.validation.models import model_of
+from meshwright.validation.models import completed, model_of
 from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import Row
 from meshwright.validation.systems import system_of
 
-TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", "memory", "oom")
-"""Tasks that are training steps of all weights."""
+ADAPTERS = "finetune-lora"
+"""The task that trains adapters beside frozen weights."""
+TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
+"""Tasks that are training steps."""
 _OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
 """Rules that spare the search plans nobody would run; what somebody ran is priced."""
 
@@ -77,6 +79,7 @@ def question_of(row: Row, calibration: str) -> Question:
     """
     if row.task not in TASKS:
         raise RefusedError(Reason.TASK, row.task)
+    row = replace(row, model=completed(row.model))
     framework = framework_of(row)
     system = system_of(row.hardware)
     model = model_of(row, framework)
@@ -140,7 +143,8 @@ def structure_of(row: Row, framework: Framework, degrees: Degrees) -> Structure:
     stage = plan.zero_stage
     if stage is None:
         stage = 3 if plan.fsdp else min(framework.zero_stage, 3 if plan.fsdp is None else 1)
-    if degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1:
+    nothing_to_shard = degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1
+    if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
         stage = 0
     stated_sp = framework.sequence_parallel if plan.sp is None else plan.sp
     return Structure(
@@ -207,6 +211,8 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
 
 def _optimizer(row: Row, framework: Framework) -> OptimizerPreset:
     """Return the bytes that a framework keeps; llm-foundry states its mode in a remark."""
+    if row.task == ADAPTERS:
+        return load_optimizer("adapters")
     words = (row.precision or "").lower()
     name = framework.bf16_optimizer if "bf16" in words else framework.optimizer
     if framework is LLM_FOUNDRY and re.search(r"mode pure", (row.notes or "").lower()):
@@ -241,6 +247,8 @@ def _workload(
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
                 "fused_gradient_accumulation": framework.fused_gradient_accumulation,
+                "sums_whole_gradients": framework.sums_whole_bf16_gradients
+                and "bf16" in (row.precision or "").lower(),
                 "overlaps_sends": framework.overlaps_sends,
                 "scatters_sends": framework.scatters_sends,
                 "eager": framework.eager and not compiled,

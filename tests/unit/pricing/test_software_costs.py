@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.planner.question import make_problem, training
 from meshwright.pricing.price import price_one
 from meshwright.pricing.stages import send_bytes
+from meshwright.spec.workload import Precision
 from meshwright.strategy.strategy import Recompute, Structure, make_strategy
 
 PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
@@ -131,3 +133,48 @@ def test_stages_may_keep_what_they_sent():
     first = kept[0].activations_bytes - plain[0].activations_bytes
     assert first == pytest.approx(2.0 * sent)
     assert kept[2].activations_bytes == plain[2].activations_bytes
+
+
+def test_casts_of_each_local_expert_show_in_narrow_types_alone():
+    def added_s(ep, matmul):
+        plan = make_strategy(dp_shard=8, ep=ep)
+        work = problem(model="mixtral-8x7b", system="8xH100")
+        narrow = work.workload.model_copy(update={"precision": Precision(matmul=matmul)})
+        found = [
+            replace(work, workload=narrow, calibration=replace(work.calibration, expert_kernels=k))
+            for k in (0.0, 10.0)
+        ]
+        few, many = (float(price_one(f, STRUCTURE, plan).step.time.compute_s[0]) for f in found)
+        return many - few
+
+    launch_s = problem(system="8xH100").calibration.launch_s
+    layers, products, micro_batches = 32, 6, 1
+    most_s = 10.0 * launch_s * 8 * layers * products * micro_batches
+    assert added_s(1, "bf16") == 0.0
+    assert 0.0 < added_s(8, "fp8") <= most_s / 8.0
+    assert added_s(1, "fp8") > 4.0 * added_s(8, "fp8")
+    assert added_s(1, "fp8") <= most_s
+
+
+def test_narrow_products_keep_a_share_of_their_rate():
+    wide, narrow = (
+        [
+            compute_s(replace(found, workload=found.workload.model_copy(update={"precision": p})))
+            for p in (Precision(), Precision(matmul="fp8"))
+        ]
+        for found in (
+            problem(system="8xH100", constants={"narrow_matmul_efficiency": share})
+            for share in (1.0, 0.5)
+        )
+    )
+    assert wide[0] == narrow[0]
+    assert wide[1] < narrow[1]
+
+
+def test_frozen_weights_save_a_third_of_the_products():
+    found = problem()
+    adapters = found.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
+    frozen = replace(found, workload=adapters)
+    time = price_one(frozen, STRUCTURE, PLAN).step.time
+    assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
+    assert float(np.asarray(time.optimizer_s).reshape(-1)[0]) == 0.0
