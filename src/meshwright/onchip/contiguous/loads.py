@@ -142,7 +142,7 @@ class LayerLoads:
     def _viewed_sums(self, in_flight: int) -> memoryview:
         """Return ``sums_bytes`` as a view, whose single entries are read faster."""
         if in_flight not in self._views:
-            self._views[in_flight] = memoryview(self.sums_bytes(in_flight))
+            self._views[in_flight] = _view(self.sums_bytes(in_flight))
         return self._views[in_flight]
 
     @cached_property
@@ -151,7 +151,7 @@ class LayerLoads:
 
     @cached_property
     def _transients(self) -> memoryview:
-        return memoryview(np.ascontiguousarray(self.transient_bytes, dtype=float))
+        return _view(np.ascontiguousarray(self.transient_bytes, dtype=float))
 
     @cached_property
     def _is_even(self) -> bool:
@@ -171,4 +171,9 @@ class LayerLoads:
 
     @cached_property
     def _viewed_maxima(self) -> list[memoryview]:
-        return [memoryview(row) for row in self._maxima]
+        return [_view(row) for row in self._maxima]
+
+
+def _view(column: Any) -> memoryview:
+    """Return a view of a column."""
+    return memoryview(column)
