@@ -32,9 +32,6 @@ class Share:
     """Devices over which kernels are split."""
     splits: Mapping[str, str | None] = field(default_factory=dict)
     """The dim along which each kernel is split; None or no entry: done whole by all."""
-    open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Dims of kernels whose split is open. Each column of a problem is then the least over them, so
-    that no split has a faster fusion; the network apart."""
     network_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds of network of each kernel for one sequence."""
     tile: int = 64
@@ -47,6 +44,9 @@ class Share:
     """Sequences that pass at once; none given: the best."""
     runs_by_kernel: bool = False
     """Every kernel is a partition of its own, and no tensor stays on the chip."""
+    open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """Dims of kernels whose split is open. Each column of a problem is then the least over them, so
+    that no split has a faster fusion; the network apart."""
 
     def sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
         """Return the sizes on one device of the dims of a kernel, for each way to split it."""

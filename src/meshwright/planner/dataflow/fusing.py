@@ -17,6 +17,7 @@ from meshwright.onchip.fusion.fusion import fuse
 from meshwright.onchip.fusion.machine import grid_of
 from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
 from meshwright.onchip.fusion.rules import RULES
+from meshwright.planner.dataflow.refining import refined
 from meshwright.planner.dataflow.splitting import Split, Splits, splits_for
 from meshwright.plans.fusion import FusionAnswer, FusionQuestion, Target
 from meshwright.strategy.space import divisors
@@ -74,9 +75,13 @@ def fuse_graph(
     ]
     choice = best_of(candidates, progress)
     ground, split = tried[choice.number]
-    gap = ground.splits.gap
-    if any(ground.splits.open_dims for ground in grounds):
-        gap = choice.weighted_s / _least_s(grounds, choice.weighted_s) - 1.0
+    ring, gap = ground.splits.ring, ground.splits.gap
+    if ring is not None:
+        split, fusion = refined(ring, split, choice.fusion, ground.problem)
+        seconds = fusion.time_s * ground.question.repeats
+        least_s = min(choice.bound_s, seconds)
+        choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
+        gap = seconds / _least_s(grounds, seconds) - 1.0
     return FusionAnswer(ground.question, ground.tile, split.dims, gap, choice)
 
 
@@ -111,7 +116,8 @@ class _Ground:
     @property
     def relaxed(self) -> FusionProblem:
         """The problem of which all those are tighter ones."""
-        return self._problem(open_splits=self.splits.open_dims)
+        ring = self.splits.ring
+        return self._problem(open_splits=ring.open_dims if ring else {})
 
     def _problem(self, **split: Any) -> FusionProblem:
         asked = self.question

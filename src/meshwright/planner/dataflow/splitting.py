@@ -35,8 +35,8 @@ class Splits:
     """Splits that are worth fusing, and what holds for all there are."""
 
     likely: tuple[Split, ...]
-    open_dims: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Dims over which each kernel may be split; empty where there is one split only."""
+    ring: Ring | None = None
+    """The chips that are shared; None where there is one split only."""
     least_s: float = 0.0
     """Neither cores nor links take less for a sequence [s]."""
     gap: float = 0.0
@@ -74,9 +74,7 @@ def _likely(ring: Ring) -> Splits:
         for sharding in found:
             sent = network.costs_by_kernel(sharding.ways)
             likely.setdefault(tuple(sharding.dims.items()), Split(sharding.dims, sent))
-    ways = {k.name: ring.ways(k, splits_weights=ring.trains) for k in ring.graph.kernels}
-    open_dims = {name: tuple(dict.fromkeys(s.dim for s in found)) for name, found in ways.items()}
-    return Splits(tuple(likely.values()), open_dims, least_s)
+    return Splits(tuple(likely.values()), ring, least_s)
 
 
 def _fewest_bytes(question: FusionQuestion, link: float) -> Splits:

@@ -87,6 +87,16 @@ class Ring:
         wide = tuple(s for s in found if s.dim is None or sizes[s.dim] >= self.degree)
         return wide or splits_of(kernel)[:1]
 
+    @property
+    def open_dims(self) -> dict[str, tuple[str | None, ...]]:
+        """Dims over which each kernel may be split."""
+        return {
+            kernel.name: tuple(
+                dict.fromkeys(way.dim for way in self.ways(kernel, splits_weights=self.trains))
+            )
+            for kernel in self.graph.kernels
+        }
+
     def tables(self, weights: Weights, *, splits_weights: bool) -> SplitTables:
         """Return the ways with the least seconds of cores, links and DRAM, weighted.
 
