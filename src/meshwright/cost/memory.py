@@ -162,6 +162,11 @@ def _state_bytes(
     return weights, gradients + again * optimizer.reduced_gradient_bytes_per_param, states
 
 
+def num_axes(*degrees: Any) -> Any:
+    """Return how many degrees are above one: axes that have communicators [1]."""
+    return sum((degree > 1) * 1.0 for degree in degrees)
+
+
 def host_bytes(
     state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset
 ) -> Any:

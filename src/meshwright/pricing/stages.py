@@ -7,7 +7,7 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, where
 from meshwright.cost.layer import LayerCost, weighted_part
-from meshwright.cost.memory import StageState, heaviest
+from meshwright.cost.memory import StageState, heaviest, num_axes
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
 from meshwright.cost.step import PipelineCost, jitter_fraction
 from meshwright.pricing.layers import LayerPrices
@@ -188,8 +188,8 @@ def resting_bytes(problem: ProblemOf[Any], structure: Structure, strategy: Strat
 
 def num_communicators(strategy: StrategyOf[Any]) -> Any:
     """Return the axes of more than one device [1]."""
-    degrees = (strategy.dp, strategy.tp, strategy.cp, strategy.ep, strategy.pp, strategy.tatp)
-    return sum((degree > 1) * 1.0 for degree in degrees)
+    s = strategy
+    return num_axes(s.dp, s.tp, s.cp, s.ep, s.pp, s.tatp)
 
 
 def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:

@@ -12,6 +12,7 @@ from operator import add
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.cost.memory import num_axes
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS, ServingMemory, most_sequences
 from meshwright.cost.serving.passes import PASS_TIME_PARTS
 from meshwright.pricing.serving.passes import PassPrice, price_passes
@@ -112,7 +113,7 @@ def with_groups(
     bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
     latency_s, whole = time.total_s, passes.whole
     rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
-    memory, room = _memories(problem, passes, sequences)
+    memory, room = _memories(problem, strategy, passes, sequences)
     return ServingPrice(
         strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
         room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
@@ -160,11 +161,15 @@ def _times(
 
 
 def _memories(
-    problem: ServingProblem, passes: PassPrice, sequences: Any
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Any
 ) -> tuple[tuple[ServingMemory, ...], Any]:
     """Return the memory of the first, middle and last stage, and the sequences with room in all."""
     capacity = problem.system.chip.main_memory.capacity_bytes
     calibration = problem.calibration
+    num_communicators = num_axes(strategy.tp, strategy.cp, strategy.ep, strategy.pp)
+    buffers = (
+        calibration.communication_buffer_bytes + calibration.communicator_bytes * num_communicators
+    )
     uses, rooms = [], []
     for held in passes.held:
         zero = 0.0 * held.weights_bytes
@@ -172,7 +177,7 @@ def _memories(
             weights_bytes=held.weights_bytes,
             kv_cache_bytes=held.cache_bytes * sequences,
             working_bytes=held.working_bytes,
-            buffers_bytes=calibration.communication_buffer_bytes + zero,
+            buffers_bytes=buffers + zero,
             margin_bytes=calibration.memory_margin_fraction * capacity + zero,
         )
         uses.append(use)
