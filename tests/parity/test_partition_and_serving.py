@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright import planner
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.planner.partitioning.partition import Cut
@@ -33,7 +33,7 @@ def test_one_stage_is_one_replica(kind, model, tp, batch):
     system, work = load_system(f"{tp}xH100"), WORK[kind](batch)
     cut = Cut(level="hbm", tensor_degree=tp, num_groups=1)
     plan = planner.partition(model, system, work, cut)
-    constants = load_calibration("hopper", "uncalibrated")
+    constants = load_calibration("hopper", DEFAULT)
     problem = ServingProblem(load_model(model), system, work, constants)
     etp = tp if problem.num_experts else 1
     strategy = make_strategy(tp=tp, etp=etp, micro_batch_size=batch)

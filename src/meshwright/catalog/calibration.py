@@ -12,7 +12,7 @@ from pydantic import Field, create_model
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.files import data_path, load_file
-from meshwright.spec.calibration import CONSTANTS, Calibration
+from meshwright.spec.calibration import CONSTANTS, Calibration, Spread
 from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file_key
 from meshwright.spec.provenance import Provenance, Source
 
@@ -59,6 +59,51 @@ class GroupRecord(Declaration):
     left_out: ErrorRecord
     alone: bool
     """No other source has rows of its chips."""
+    covered: float | None = None
+    """Share of its rows inside the interval of fits and intervals that know nothing of it."""
+
+
+class SpreadRecord(Declaration):
+    """The 80 % interval of ln(measured / predicted) for sources that a fit knows nothing of."""
+
+    half_width: float
+    factors: Mapping[str, float]
+
+
+class CoverageRecord(Declaration):
+    """How intervals held some rows of sources left out of all that made them."""
+
+    rows: int
+    covered: float
+    """Share of the rows inside."""
+    score: float
+    """Mean interval score of ln(measured / predicted): width, and ten times the distance of a row
+    outside."""
+    half_width: float
+    """Median."""
+
+
+class MemoryErrorRecord(Declaration):
+    """Errors of the memory of some rows."""
+
+    rows: int
+    median: float | None
+    p90: float | None
+    bias: float | None
+
+
+class MemoryGroupRecord(Declaration):
+    """Errors of the memory of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: MemoryErrorRecord
+    left_out: MemoryErrorRecord
+
+
+class MemoryRecord(MemoryGroupRecord):
+    """The same of all rows that state memory, and of each source."""
+
+    groups: Mapping[str, MemoryGroupRecord]
 
 
 class FitRecord(Declaration):
@@ -67,9 +112,12 @@ class FitRecord(Declaration):
     num_rows: int
     fitted: ErrorRecord
     left_out: ErrorRecord
-    interval: tuple[float, float] | None
-    """Of ln(predicted / measured), four of five rows left out."""
+    spread: SpreadRecord | None = None
+    intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
+    """By what rows have in common."""
     groups: Mapping[str, GroupRecord]
+    memory: MemoryRecord | None = None
+    """None: no row stated memory."""
 
 
 class CalibrationFile(Declaration):
@@ -117,7 +165,14 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         intervals=MappingProxyType(intervals),
         is_calibrated=file.is_calibrated and is_fitted,
         source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
+        spread=_spread(file),
     )
+
+
+def _spread(file: CalibrationFile) -> Spread | None:
+    """Return how far measurements lie from predictions under the constants of a file."""
+    stated = file.fit.spread if file.fit else None
+    return Spread(stated.half_width, stated.factors) if stated else None
 
 
 def fit_record(name_or_path: str) -> FitRecord | None:

@@ -49,6 +49,18 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) 
     return stated_rate(chip, dtype) * calibration.matmul_efficiency
 
 
+def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
+    """Return the share of their rate that products keep in whole steps [1].
+
+    It is fitted to chips whose products are priced by a constant, and holds what that constant
+    leaves out: how the cores are fed. Where this follows from the arrays of a chip and the network
+    on it, a share of other families would count it twice; one of its own family still holds.
+    """
+    if chip.noc_bytes_per_s is not None and not calibration.is_calibrated:
+        return 1.0
+    return calibration.matmul_sustained_efficiency
+
+
 def _linear_rate(chip: ChipSpec, precision: Precision, calibration: CalibrationOf[Any]) -> Any:
     """Return the rate of large products of the linear layers [FLOP/s].
 
@@ -95,7 +107,7 @@ def make_engine(
         message = "unknown, but every price needs it"
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
     activation_peak = stated_rate(chip, precision.activation) * speed_factor
-    sustained = calibration.matmul_sustained_efficiency * speed_factor
+    sustained = sustained_share(chip, calibration) * speed_factor
     kernels = 1.0
     if software.attention_kernels == "portable":
         kernels = calibration.portable_attention_efficiency

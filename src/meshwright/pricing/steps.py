@@ -215,6 +215,8 @@ def step_memory(
             capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
             margin_fraction=problem.calibration.memory_margin_fraction,
             buffer_bytes=problem.calibration.communication_buffer_bytes,
+            communicator_bytes=problem.calibration.communicator_bytes,
+            allocator_factor=problem.calibration.allocator_factor,
         )
         for state in states
     )  # fmt: skip

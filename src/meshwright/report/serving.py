@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.plans.serving import ServingCandidate, ServingFront, ServingPlan
 from meshwright.report.lines import memory_lines, time_lines, wrapped
-from meshwright.serving_plans import ServingCandidate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
 JOULES_PER_KWH = 3.6e6

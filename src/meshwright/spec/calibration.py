@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from types import MappingProxyType
 from typing import Generic
 
 from meshwright.base.arrays import FloatArray, Num
 
 NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far measurements lie from predictions: the 80 % interval of ln(measured / predicted).
+
+    The interval lies evenly about the prediction and is wider by a factor for each trait of a
+    question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.
+    """
+
+    half_width: float
+    """Of questions without any trait."""
+    factors: Mapping[str, float]
+    """By trait, for each degree of it."""
+
+    def of(self, degrees: Mapping[str, float]) -> float:
+        """Return the half-width for a question, from the degrees of its traits."""
+        wider = (factor ** degrees.get(trait, 0.0) for trait, factor in self.factors.items())
+        return float(self.half_width * prod(wider))
 
 
 @dataclass(frozen=True)
@@ -56,9 +76,13 @@ class CalibrationOf(Generic[Num]):
     jitter: Num
     """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
     memory_margin_fraction: Num
-    """Share of the memory left free for fragmentation."""
+    """Share of the memory left free, as a guard of the search."""
+    allocator_factor: Num
+    """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
     communication_buffer_bytes: Num
     """Memory of the runtime and of the communication library on each device."""
+    communicator_bytes: Num
+    """What each axis of more than one device adds to that: buffers of its communicators."""
     checkpoint_s: Num
     """Pause of one checkpoint."""
     restart_s: Num
@@ -71,6 +95,8 @@ class CalibrationOf(Generic[Num]):
     is_calibrated: bool = False
     """Fitted to measurements of this family; otherwise results say so."""
     source: str = ""
+    spread: Spread | None = None
+    """None: not known, because no measurement was left out of a fit."""
 
 
 Calibration = CalibrationOf[float]
@@ -79,7 +105,7 @@ CalibrationColumns = CalibrationOf[FloatArray]
 CONSTANTS = tuple(
     entry.name
     for entry in fields(CalibrationOf)
-    if entry.name not in ("family", "intervals", "is_calibrated", "source")
+    if entry.name not in ("family", "intervals", "is_calibrated", "source", "spread")
 )
 """Names of the constants, in order."""
 

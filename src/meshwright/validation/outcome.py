@@ -17,6 +17,7 @@ from meshwright.validation.errors import (
     median_of_medians,
     noise_of,
 )
+from meshwright.validation.memory.errors import memory_data, memory_lines
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -66,6 +67,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
+        "memory": memory_data(found.predictions),
     }
 
 
@@ -77,6 +79,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield ""
     yield from table_lines(found)
     yield ""
+    yield from memory_lines(found.predictions)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)

@@ -99,6 +99,9 @@ class MeasuredFields:
     tflops_per_chip: float | None = None
     mfu: float | None = None
     memory_bytes_per_chip: float | None = None
+    param_opt_bytes: float | None = None
+    """Parameters, gradients and optimizer state, of one chip."""
+    activation_bytes: float | None = None
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,31 @@ def test_experts_reach_a_share_and_route_more():
     assert found[0] < found[2]
 
 
+def memory(asked, structure=STRUCTURE, plan=PLAN):
+    return price_one(asked, structure, plan).step.memory
+
+
+@pytest.mark.parametrize("copies", [0.0, 2.5])
+def test_the_loss_holds_fp32_copies_of_the_logits(copies):
+    asked, plain = problem(fp32_logit_copies=copies), problem()
+    tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
+    logits = tokens * plain.model.vocab_size / float(PLAN.tp)
+    found, usual = memory(asked)[0].working_bytes, memory(plain)[0].working_bytes
+    assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
+    assert compute_s(asked) == compute_s(plain)
+
+
+def test_stages_may_keep_what_they_sent():
+    plan = make_strategy(tp=2, pp=2, dp_shard=2, micro_batch_size=1)
+    kept, plain = (
+        memory(problem(keeps_stage_outputs=keeps), STRUCTURE, plan) for keeps in (True, False)
+    )
+    sent = send_bytes(problem(), STRUCTURE, plan)
+    first = kept[0].activations_bytes - plain[0].activations_bytes
+    assert first == pytest.approx(2.0 * sent)
+    assert kept[2].activations_bytes == plain[2].activations_bytes
+
+
 def test_casts_of_each_local_expert_show_in_narrow_types_alone():
     def added_s(ep, matmul):
         plan = make_strategy(dp_shard=8, ep=ep)

@@ -48,6 +48,14 @@ def question(**changes):
         ({"group": "lab"}, FSDP),
         ({"group": "lab", "parallelism": {"tp": 8}}, NEMO),
         ({"group": "megatron-sc21", "hardware": {"chip_id": "A100 SXM 80GB"}}, MEGATRON_LM),
+        (
+            {
+                "group": "megatron-lm",
+                "hardware": {"chip_id": "A100 SXM 80GB"},
+                "flash_attention": True,
+            },
+            NEMO,
+        ),
         ({"group": "lab", "hardware": {"chip_id": "TPU v5e"}, "parallelism": {}}, MAXTEXT),
     ],
 )
@@ -137,11 +145,31 @@ def test_deepspeed_sums_whole_gradients_in_bf16_alone():
         ("A100 SXM 40GB", "A100-40GB"), ("H100 SXM 96GB HBM2e (Meta, 500 W)", "H100-96GB"),
         ("GH200 (96 GB HBM3)", "GH200"), ("GB200 (per GPU)", "GB200"), ("B200 SXM", "B200"),
         ("TPU v6e (Trillium)", "TPU-v6e"), ("V100 SXM2 16GB", "V100"), ("h200", "H200"),
-        ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250X"), ("Gaudi2", "Gaudi2"),
+        ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250"), ("Gaudi2", "Gaudi2"),
+        ("MI250X GCD", "MI250X-GCD"), ("NVIDIA A800", "A800"), ("A100 PCIe 80GB", "A100-PCIe"),
+        ("H20", "H20"), ("A10G", "A10G"), ("RTX 4090", "RTX-4090"),
     ],
 )  # fmt: skip
 def test_chips_by_name(name, chip):
     assert chip_name_of(HardwareFields(chip_id=name)) == chip
+
+
+def test_eight_packages_of_two_dies_in_a_host_are_dies():
+    frontier = HardwareFields(chip_id="MI250X", chips=64, chips_per_node=8)
+    assert chip_name_of(frontier) == "MI250X-GCD"
+    assert [level.size for level in system_of(frontier).levels] == [2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("DeepSeek-V3 671B", 61), ("meta-llama/Llama-3.1-70B-Instruct", 80), ("LLaMA-65B", 80),
+        ("Llama 2 70B", 80), ("PaLM 540B", 118), ("Chinchilla 70B", 80), ("GPT3-5B", 24),
+        ("MT-NLG 530B", 105), ("GPT3-175B", 96),
+    ],
+)  # fmt: skip
+def test_public_models_and_configurations_by_name(name, layers):
+    assert question(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.pricing.dataflow.memory import Holding
-from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
+from meshwright.pricing.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.dataflow.sharding import Sharding, choose_for_largest, choose_sharding
 from meshwright.search.dataflow.stages import Stage, cut_stages
@@ -157,9 +157,10 @@ class Candidates:
         )
         if not found:
             return Refusal("memory")
-        tables = seconds.tables()
+        tables, network = seconds.tables(), seconds.tables(NETWORK)
         works = [
-            StageWork(self.graph, tp, replace(one, tables=tables), layers, passes) for one in found
+            StageWork(self.graph, tp, replace(one, tables=tables), network, layers, passes)
+            for one in found
         ]
         priced = [(price, n) for n, work in enumerate(works)
                   if (price := self._stage(work, seconds, each_s)) is not None]  # fmt: skip

@@ -10,10 +10,11 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.planner.answers import version
 from meshwright.planner.question import refuse_mixed_chips
+from meshwright.planner.serving.answers import serving_plan
+from meshwright.plans.serving import ServingPlan
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import Objective, search_serving
 from meshwright.search.serving.space import ServingSpace
-from meshwright.serving_plans import ServingPlan, serving_plan
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
