@@ -158,9 +158,33 @@ class Decode(Declaration):
     max_time_per_output_token_s: Seconds | None = None
 
 
+class Server(Declaration):
+    """A server of requests, as it runs where its users do not say otherwise."""
+
+    name: str
+    memory_fraction: float = Field(gt=0, le=1)
+    """Share of the memory that it fills."""
+    of_free_memory: bool = False
+    """The share is of what weights, buffers and the largest pass leave, for the cache alone;
+    otherwise of the device, for all of them."""
+    most_sequences: Count
+    """Sequences that pass together."""
+    most_pass_tokens: Count | None = None
+    """Tokens that pass together; none: the prompts of a whole batch do, and have their room."""
+    evicts: bool
+    """Sequences start before their full length has room, and some start again; otherwise those
+    whose full length has room start, and the others wait."""
+    splits_cache: bool
+    """Several cores share the cache of one head of a sequence."""
+    narrow_cache: bool = False
+    """Narrow weights go with a cache of 8 bits."""
+    why: str = ""
+
+
 Workload = Training | Prefill | Decode
 
 BYTES_OF: dict[str, float] = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5,
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "fp4": 0.5,
 }  # fmt: skip
 """Bytes of one number of each type."""

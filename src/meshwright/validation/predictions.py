@@ -30,6 +30,8 @@ class Prediction:
     predicted_tokens_per_s: float | None = None
     measured_tokens_per_s: float | None = None
     memory: RowMemory | None = None
+    has_room: bool | None = None
+    """Of requests: whether the cache of one of full length has room beside the model."""
     parts_s: dict[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Between which throughputs four of five such rows lie [tokens/s]."""
@@ -39,7 +41,7 @@ class Prediction:
     @property
     def fits(self) -> bool | None:
         """Whether the row is predicted to fit; None: not asked."""
-        return self.memory.fits if self.memory else None
+        return self.memory.fits if self.memory else self.has_room
 
     @property
     def log_error(self) -> float | None:

@@ -14,6 +14,7 @@ class Reason(StrEnum):
     """Neither a time, a throughput, a memory nor a label that a prediction can be held against."""
     DIMS = "model-dims-not-stated"
     SEQUENCE = "sequence-length-not-stated"
+    LENGTHS = "input-or-output-length-not-stated"
     BATCH = "batch-not-stated"
     CHIP = "chip-unknown"
     COUNT = "chip-count-not-stated"
