@@ -169,8 +169,8 @@ class Server(Declaration):
     otherwise of the device, for all of them."""
     most_sequences: Count
     """Sequences that pass together."""
-    most_pass_tokens: Count | None = None
-    """Tokens that pass together; none: the prompts of a whole batch do, and have their room."""
+    most_pass_tokens: Count
+    """Tokens that pass together; so many have their room, whether they come or not."""
     evicts: bool
     """Sequences start before their full length has room, and some start again; otherwise those
     whose full length has room start, and the others wait."""

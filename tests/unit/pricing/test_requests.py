@@ -18,7 +18,7 @@ from meshwright.strategy.strategy import Structure, make_strategy, stack
 
 PLAIN = Structure(sequence_parallel=False, zero_stage=0)
 GENERIC = load_server("generic")
-WHOLE = GENERIC.model_copy(update={"most_pass_tokens": None})
+WHOLE = GENERIC.model_copy(update={"most_pass_tokens": 65_536})
 GIB = 2.0**30
 
 

@@ -8,7 +8,7 @@ import pytest
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.spec.calibration import NEUTRAL
-from meshwright.validation.inference.fitting import fit_serving, serving_rows
+from meshwright.validation.inference.fitting import OF_CHIPS, OF_SERVERS, fit_serving, serving_rows
 from meshwright.validation.inference.predictions import Column
 from meshwright.validation.inference.record import serving_alone_text, serving_text
 from meshwright.validation.inference.table import published_inference_rows
@@ -81,9 +81,10 @@ def test_uncalibrated_serving_is_neutral():
         assert load_serving("hopper", load_server(name), "uncalibrated") == NEUTRAL
 
 
-def test_a_family_never_seen_gets_the_median_of_the_others():
-    found = load_serving("cdna", load_server("vllm"), "calibrated")
-    families = ("ampere", "blackwell", "hopper")
-    others = [load_serving(name, load_server("vllm"), "calibrated") for name in families]
-    for name in ("weight_read_share", "cache_read_share"):
-        assert getattr(found, name) == np.median([getattr(each, name) for each in others])
+def test_what_no_row_tells_is_as_expected():
+    found = load_serving("cdna", load_server("sglang"), "calibrated")
+    for free in (*OF_CHIPS, *OF_SERVERS):
+        assert getattr(found, free.name) == pytest.approx(free.prior)
+    seen = load_serving("hopper", load_server("sglang"), "calibrated")
+    assert seen.weight_read_share != found.weight_read_share
+    assert seen.collective_start_share == found.collective_start_share

@@ -16,11 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 from meshwright.pricing.serving.passes import PassPrice, price_passes
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.workload import Server
 from meshwright.strategy.strategy import Strategy, StrategyColumns, Structure
+
+MOST_OF_PASS = 0.5
+"""Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,7 @@ class Serving:
         prompts. Parts follow each other through the stages.
         """
         tokens = sequences * requests.prompt_tokens
-        most = self.server.most_pass_tokens
-        parts = 1.0 if most is None else larger(ceil_div(tokens, float(most)), 1.0)
+        parts = larger(ceil_div(tokens, float(self.server.most_pass_tokens)), 1.0)
         length = smaller(tokens / parts, requests.prompt_tokens)
         price = self._passes(tokens / parts / length, length, 0.0)
         core_s = self._prompt_core_s(requests) * sequences / parts
@@ -105,9 +107,8 @@ class Serving:
         As many prompts pass beside them. Products, elementwise work and collectives see the tokens
         of both, attention each kind on its own. N fills the room, or a pass.
         """
-        most = self.server.most_pass_tokens
         beside = requests.prompt_tokens / requests.answer_tokens
-        of_pass = np.inf if most is None else self.strategy.pp * most / (1.0 + beside)
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + beside)
         allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
         at_once = larger(np.floor(allowed), 1.0)
         groups = smaller(self.strategy.pp, at_once)
@@ -164,20 +165,20 @@ class Serving:
     def _room(self, requests: Requests) -> Any:
         """Return the sequences of full length for whose cache there is room on one replica.
 
-        Beside the cache lie weights, buffers and the largest pass of prompts.
+        Beside the cache lie weights, buffers and the largest pass of prompts, which is cut where it
+        would take more than the cache.
         """
-        most = self.server.most_pass_tokens
-        length = requests.prompt_tokens
-        sequences = requests.batch if most is None else larger(float(most) / length, 1.0)
-        sequences = where(np.isinf(sequences), 1.0, sequences)
-        full = length + requests.answer_tokens
-        price = self._passes(sequences, smaller(length, most or np.inf), 0.0, full)
+        most = float(self.server.most_pass_tokens)
+        full = requests.prompt_tokens + requests.answer_tokens
+        length = smaller(requests.prompt_tokens, most)
+        price = self._passes(most / length, length, 0.0, full)
         capacity = self.problem.system.chip.main_memory.capacity_bytes
         buffers = self.problem.calibration.communication_buffer_bytes
         fraction, rooms = self.server.memory_fraction, []
         for held in price.held:
-            rest = held.weights_bytes + held.working_bytes + buffers
-            free = capacity - rest
-            free = fraction * free if self.server.of_free_memory else fraction * capacity - rest
+            filled = capacity if self.server.of_free_memory else fraction * capacity
+            left = filled - held.weights_bytes - buffers
+            free = left - smaller(held.working_bytes, MOST_OF_PASS * positive_part(left))
+            free = fraction * free if self.server.of_free_memory else free
             rooms.append(np.floor(positive_part(free) / larger(held.cache_bytes, 1.0)))
         return reduce(smaller, rooms)

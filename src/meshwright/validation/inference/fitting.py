@@ -28,10 +28,10 @@ OF_CHIPS = (
 OF_SERVERS = (
     Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
     Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
+    Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
 )
 """One for each server."""
 SHARED = (
-    Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
     Free("core_pull", 2.5, 0.7, 1.0, 8.0),
     Free("collective_start_share", 1.0, 1.0, 0.2, 4.0),
 )

@@ -37,6 +37,8 @@ _NARROW: tuple[tuple[str, DType], ...] = (
     (r"fp8|float8", "fp8"),
     (r"int8|w8|q8", "int8"),
 )
+LEAST_EXPERT_COLUMNS = 256
+"""Of the part of an expert: kernels with block scales take no narrower tiles."""
 _WEIGHTS_ALONE = re.compile(r"int4|w4a16|w8a16|awq|gptq|q4|q8")
 
 
@@ -131,10 +133,21 @@ def _strategy(
     if pp > model.num_layers:
         raise RefusedError(Reason.PLAN, f"{pp} stages of {model.num_layers} layers")
     experts = max((k.experts.num_experts for k in model.layer_kinds if k.experts), default=0)
-    ep = min(plan.ep or 1, tp) if experts else 1
+    ep = min(plan.ep or _experts_spread(model, tp), tp) if experts else 1
     if tp % ep:
         raise RefusedError(Reason.DEGREES, f"ep {ep} does not divide tp {tp}")
     return make_strategy(tp=tp, pp=pp, ep=ep, etp=tp // ep if experts else 1), replicas
+
+
+def _experts_spread(model: ModelSpec, tp: int) -> int:
+    """Return over how many chips of a replica whole experts are spread, where nothing is stated.
+
+    Each expert is split as far as its parts keep a tile of columns; what chips are left hold
+    different experts.
+    """
+    widths = (k.experts.ffn_size for k in model.layer_kinds if k.experts)
+    most = max(min(widths) // LEAST_EXPERT_COLUMNS, 1)
+    return next(ep for ep in range(1, tp + 1) if tp % ep == 0 and tp // ep <= most)
 
 
 def serving_precision(text: str, chip: ChipSpec, server: Server) -> Precision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from meshwright.pricing.intervals import EXPERTS
 from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
 from meshwright.validation.errors import SHARE
+from meshwright.validation.fitting.constants import Free
 from meshwright.validation.fitting.record import (
     errors_of_rows,
     measures,
@@ -32,9 +33,7 @@ def serving_text(found: ServingFit) -> str:
     values = dict(_constants(found))
     content = {
         "fit": told(serving_fit_record(found)),
-        "defaults": _of(values, SHARED, "")
-        | _medians(values, OF_CHIPS, families)
-        | _medians(values, OF_SERVERS, servers),
+        "defaults": _of(values, SHARED, "") | _expected((*OF_CHIPS, *OF_SERVERS)),
         "families": {name: _of(values, OF_CHIPS, name) for name in families},
         "servers": {name: _of(values, OF_SERVERS, name) for name in servers},
     }
@@ -144,13 +143,11 @@ def _entry(
     return file_key(name), written
 
 
-def _medians(
-    values: dict[tuple[str, str], FloatArray], free: Any, places: list[str]
-) -> dict[str, Any]:
-    """Return what families or servers without rows get: the median of the others, and the span."""
-    found = []
+def _expected(free: Sequence[Free]) -> dict[str, Any]:
+    """Return what families or servers without rows get: what was expected before any row told."""
+    entries = []
     for one in free:
-        known = [float(values[place, one.name][0]) for place in places]
-        middle = float(np.median(known))
-        found.append(_entry(one.name, middle, min(known), max(known), "median of those fitted"))
-    return dict(found)
+        spans = np.exp([-2.0 * one.spread, 2.0 * one.spread])
+        low, high = (one.prior * spans).tolist()
+        entries.append(_entry(one.name, one.prior, low, high, "expected where no row tells"))
+    return dict(entries)
