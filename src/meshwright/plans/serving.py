@@ -95,6 +95,8 @@ class ServingPlan:
     system: SystemSpec
     workload: Prefill | Decode
     calibration: str
+    server: str
+    """What runs the passes."""
     objective: str
     """``throughput`` within the allowed latency, or ``latency`` with the whole batch."""
     best: ServingCandidate

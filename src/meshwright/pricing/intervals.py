@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from meshwright.pricing.problem import Problem
+from meshwright.pricing.problem import Problem, ProblemOf
 from meshwright.spec.workload import BYTES_OF
 
 EXPERTS = "experts"
@@ -17,7 +18,7 @@ TRAITS = (EXPERTS, NARROW, UNSEEN)
 """What is known of a question before it is measured and tells how far off its price may be."""
 
 
-def traits_of(problem: Problem, *, is_seen: bool) -> dict[str, float]:
+def traits_of(problem: ProblemOf[Any], *, is_seen: bool) -> dict[str, float]:
     """Return the degree of each trait of a question."""
     word_bytes = BYTES_OF[problem.workload.precision.matmul]
     return {

@@ -44,8 +44,8 @@ def serving_candidate(
 
 
 def serving_plan(
-    problem: ServingProblem, result: ServingResult, *, calibration: str, version: str = "",
-    command: str = "",
+    problem: ServingProblem, result: ServingResult, *, calibration: str, server: str = "generic",
+    version: str = "", command: str = "",
 ) -> ServingPlan:  # fmt: skip
     """Return the answer of a search as data."""
     candidates = [
@@ -56,6 +56,7 @@ def serving_plan(
         system=problem.system,
         workload=problem.workload,
         calibration=calibration,
+        server=server,
         objective=str(result.objective),
         best=candidates[0],
         runners_up=tuple(candidates[1:]),
@@ -103,7 +104,7 @@ def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[st
     price, notes = best.estimate, []
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
-    left_out = "sampling and queues are not priced"
+    left_out = "queues before the first pass are not priced"
     if not problem.is_decode:
         left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
     notes.append(left_out)

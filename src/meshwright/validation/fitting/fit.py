@@ -21,7 +21,7 @@ MOST_ROUNDS = 8
 CLOSE = 0.01
 FEWEST_ROWS = 5
 INFORMED = 0.02
-"""Mean slope below which rows say nothing about a constant."""
+"""Largest slope below which rows say nothing about a constant."""
 MOST_REWEIGHTINGS = 30
 SETTLED = 1e-4
 """Change of a step, of a logarithm, at which its weights are those of its errors."""
@@ -80,7 +80,7 @@ def fit(rows: FitRows) -> Fit:
     left_out = left_out_of(rows.stacks)
     kept = np.array([[stack not in out for stack in rows.stacks] for out in left_out])
     values, errors, slopes = _solved(rows, keys, kept)
-    spreads = _step(errors[0], slopes[0], rows.weights, keys, values[0])[1]
+    spreads = robust_step(errors[0], slopes[0], rows.weights, keys, values[0])[1]
     return Fit(
         rows=rows,
         keys=tuple(keys),
@@ -121,9 +121,10 @@ def _solved(
     errors, slopes = rows.errors_and_slopes(keys, values)
     moving = np.arange(len(kept))
     for _ in range(MOST_ROUNDS):
+        weighed = [(kept[n], rows.weights[kept[n]], keys, values[n]) for n in moving]
         steps = np.array([
-            _step(errors[n, kept[n]], slopes[n, kept[n]], rows.weights[kept[n]], keys, values[n])[0]
-            for n in moving
+            robust_step(errors[n, mine], slopes[n, mine], *rest)[0]
+            for n, (mine, *rest) in zip(moving, weighed, strict=True)
         ])  # fmt: skip
         steps = np.clip(steps, -0.5, 0.5)
         values[moving] += steps
@@ -134,7 +135,7 @@ def _solved(
     return values, errors, slopes
 
 
-def _step(
+def robust_step(
     errors: FloatArray, slopes: FloatArray, weights: FloatArray, keys: Sequence[Key],
     values: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
