@@ -9,6 +9,7 @@ from meshwright.catalog.calibration import FitRecord, GroupRecord
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
 from meshwright.validation.inference.outcome import percent
+from meshwright.validation.memory.errors import errors_by_group, is_wrongly_fitting
 from meshwright.validation.outcome import (
     Validation,
     chips_text,
@@ -35,6 +36,9 @@ below 16 bits (for each halving), and on chips of which no measured row is of th
 and factors come from the errors of sources left out. Judged here on sources of which neither the
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
 outside, in logarithms; small is good.
+"""
+MEMORY = """What sources state, of the fullest device, beside what is predicted; left out: constants
+of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
@@ -80,7 +84,7 @@ def _lines(
     if record is not None:
         yield f"![errors of each source]({pictures[1]})\n"
         yield from _intervals(record)
-    yield from _memory(found)
+    yield from _memory(found, record)
     yield from _choices(found)
     yield "## Worst rows\n"
     rows = [
@@ -175,18 +179,31 @@ def _intervals(record: FitRecord) -> Iterator[str]:
     yield from table(("source left out", "rows", "inside"), covered)
 
 
-def _memory(found: Validation) -> Iterator[str]:
+def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
     """Yield the errors of memory, and rows that were told wrongly whether they fit."""
-    entries = by_group(found.predictions)
-    rows = [
-        (name, sum(e.measured_memory_bytes is not None for e in entries[name]),
-         percent(errors.memory_median_abs_error), errors.false_fits, errors.false_ooms)
-        for name, errors in found.groups.items()
-        if errors.rows_used
-    ]  # fmt: skip
+    fitted = record.memory if record else None
+    rows = []
+    for name, mine in errors_by_group(found.trained).items():
+        errors = found.groups.get(name, found.overall)
+        out = fitted.groups[name].left_out if fitted and name in fitted.groups else None
+        rows.append((
+            name, mine.rows, percent(mine.median), percent(mine.p90), percent(mine.bias, sign=True),
+            percent(out.median if out else None), percent(out.p90 if out else None),
+            errors.false_fits, errors.false_ooms,
+        ))  # fmt: skip
     yield "## Memory\n"
-    head = ("source", "rows with memory", "median error", "false fits", "false out of memory")
+    yield MEMORY
+    head = ("source", "rows with memory", "median", "p90", "bias", "left out", "its p90",
+            "false fits", "false out of memory")  # fmt: skip
     yield from table(head, rows)
+    wrong = [
+        (e.row.id, e.row.model.name, chips_text(e), degrees_text(e))
+        for e in found.trained
+        if is_wrongly_fitting(e)
+    ]
+    yield "Rows told wrongly:\n" if wrong else "No row is told wrongly.\n"
+    if wrong:
+        yield from table(("row", "model", "chips", "plan"), wrong, words=4)
 
 
 def _choices(found: Validation) -> Iterator[str]:
