@@ -109,12 +109,14 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
     if path is not None and picture is not None:
         write_whole(path, wafer_svg(picture))
     explanation = planner.explain(plan)
+    trials = None if plan.robustness is None else plan.robustness.trials
     data = {
         "plan": plan.best.text,
         "limits": dict(explanation.shares),
         "would_change": [asdict(change) for change in explanation.changes],
         "why_not": [plans.why_not_data(why) for why in explanation.why_not],
         "not_possible": dict(explanation.not_possible),
+        "trials": None if trials is None else asdict(trials),
     }
     drawn = [] if picture is None else [*wafer_text(picture), ""]
     show(chain(explain_lines(plan, explanation), drawn), data, args.json)

@@ -33,6 +33,9 @@ from meshwright.strategy.strategy import Strategy, Structure, stack
 PLAN_ERROR = 0.05
 """Standard deviation of ln(time) of one plan that no resource explains. Rows of one source, model
 and chip leave 0.055 with factors of their own (benchmarks/measured_jobs.py)."""
+CHOICE_ERROR = 0.4
+"""Error of the effect of a choice on ln(time), as a share of the effect, where degrees and
+micro-batch stay. 28 pairs of published rows miss by 0.35 of it (benchmarks/choice_effects.py)."""
 STEP_NOISE = 0.02
 """Standard deviation of ln(time) when the same plan is measured again, over some steps."""
 TAIL = 1.645

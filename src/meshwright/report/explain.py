@@ -10,6 +10,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Plan, WhyNot
 from meshwright.report.grids.placement import hottest_lines, placement_lines
 from meshwright.report.lines import words, wrapped
+from meshwright.report.measured.factors import plan_trial_lines
 from meshwright.report.plan import between, question_line, why_not_lines
 
 if TYPE_CHECKING:
@@ -55,3 +56,4 @@ def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
         yield from why_not_lines(why)
     for name, reason in explanation.not_possible.items():
         yield from wrapped(f"why not {name}: ", reason)
+    yield from plan_trial_lines(plan)

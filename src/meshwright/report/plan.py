@@ -10,7 +10,7 @@ from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, Robust
 from meshwright.report.grids.operators import operator_lines
 from meshwright.report.grids.placement import placement_lines
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
-from meshwright.report.measured.factors import factor_lines, trial_lines
+from meshwright.report.measured.factors import factor_lines, plan_trial_lines
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -253,10 +253,7 @@ def proof_lines(plan: Plan) -> Iterator[str]:
         if others:
             text = "under some of these constants wins " + "; or ".join(others)
             yield from wrapped("ties: ", text)
-        if robust.trials is not None:
-            ranked = enumerate([plan.best, *plan.runners_up], 1)
-            names = {entry.text: f"plan {rank}" for rank, entry in ranked}
-            yield from trial_lines(robust.trials, names)
+        yield from plan_trial_lines(plan)
 
 
 def _drawn(robust: Robustness) -> str:

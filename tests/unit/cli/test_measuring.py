@@ -136,9 +136,9 @@ def test_rows_of_measurements_are_jobs_too(capsys, tmp_path):
     assert json.loads(printed(capsys, 0, *words))["factors"]["num_measurements"] == 1
     out_of_memory = {**ROW, "id": "burst", "task": "oom", "measured": {}}
     path.write_text(
-        json.dumps([ROW, {**ROW, "id": "lora", "task": "finetune-lora"}, out_of_memory])
+        json.dumps([ROW, {**ROW, "id": "odd", "parallelism": {"tp": 3}}, out_of_memory])
     )
-    assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"lora", "burst"}
+    assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"odd", "burst"}
     path.write_text("[]")
     assert faults(capsys, *words[:-3], "--measured", str(path)) == {"": "holds no row"}
 

@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.diagnosis.factors import (
+    CHOICE_ERROR,
     PLAN_ERROR,
     STEP_NOISE,
     Factors,
@@ -27,7 +28,7 @@ from meshwright.plans import Diagnosis, Estimate, Improvement, Loss, Plan, Trial
 from meshwright.search.improving.changes import SingleChange, single_changes
 from meshwright.search.improving.trials import with_plan_errors
 from meshwright.search.robustness import NUM_DRAWS, SEED
-from meshwright.strategy.strategy import plan_string
+from meshwright.strategy.strategy import Strategy, plan_string
 
 RATIO_ERROR = float(np.hypot(PLAN_ERROR, STEP_NOISE))
 """Standard deviation of ln(time of another plan / measured time) that no factor explains."""
@@ -163,7 +164,7 @@ def _parts_s(case: _Case) -> dict[str, float]:
 def _changes(
     case: _Case,
 ) -> tuple[tuple[Improvement, ...], dict[str, FloatArray], dict[str, int]]:
-    """Return the single changes by gain, draws of ln(time) of other plans, and what is left out."""
+    """Return the single changes by gain, draws of ln(time) after each, and what is left out."""
     job, found = case.job, []
     log_times: dict[str, FloatArray] = {}
     left_out = {"breaks a rule": 0, "does not fit": 0}
@@ -178,15 +179,38 @@ def _changes(
         if memory > capacity:
             left_out["does not fit"] += 1
             continue
-        logs = np.log(case.seconds(change))
-        if change.is_same_plan:  # it keeps what the measurement holds beyond the factors
-            logs = logs - np.log(own_s / job.step_s)
-        else:
-            logs[1:] = with_plan_errors(logs[1:], RATIO_ERROR, SEED + number)
-            log_times[change.what] = logs[1:]
+        logs = _log_times(case, change, own_s, SEED + number)
+        log_times[change.what] = logs[1:]
         found.append(_improvement(case, change, logs, memory))
     found.sort(key=lambda entry: -entry.faster_by_fraction)
     return tuple(found), log_times, left_out
+
+
+def _log_times(case: _Case, change: SingleChange, own_s: FloatArray, seed: int) -> FloatArray:
+    """Return ln(time) after a change: under the most probable factors, then of each draw.
+
+    Other degrees or micro-batches run other kernels, with an error of their own. Where they stay,
+    so does what the measurement holds beyond the factors, and only the effect of the change is in
+    doubt.
+
+    Parameters
+    ----------
+    own_s
+        The step before the change under the same factors.
+    """
+    logs = np.log(case.seconds(change))
+    if not _keeps_kernels(case.job.strategy, change.strategy):
+        logs[1:] = with_plan_errors(logs[1:], RATIO_ERROR, seed)
+        return logs
+    effects = logs - np.log(own_s)
+    errors = np.random.default_rng(seed).standard_normal((2, len(logs) - 1))
+    effects[1:] = effects[1:] * (1.0 + CHOICE_ERROR * errors[0]) + STEP_NOISE * errors[1]
+    return np.asarray(effects + np.log(case.job.step_s))
+
+
+def _keeps_kernels(before: Strategy, after: Strategy) -> bool:
+    """Return whether devices run products of the same sizes."""
+    return replace(before, num_virtual_stages=1.0) == replace(after, num_virtual_stages=1.0)
 
 
 def _improvement(
@@ -211,7 +235,7 @@ def _trials(
     case: _Case, changes: Sequence[Improvement], log_times: dict[str, FloatArray]
 ) -> Trials | None:
     """Return which of the leading changes to run for some steps; what runs now is known."""
-    leading = [entry.what for entry in changes if entry.what in log_times][: LEADING - 1]
+    leading = [entry.what for entry in changes][: LEADING - 1]
     if not leading:
         return None
     known = np.full(NUM_DRAWS, np.log(case.job.step_s))

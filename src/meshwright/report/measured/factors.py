@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from meshwright.diagnosis.factors import Factors
-from meshwright.plans import Trials
+from meshwright.plans import Plan, Trials
 from meshwright.report.lines import counted, words, wrapped
 
 
@@ -18,6 +18,15 @@ def factor_lines(factors: Factors) -> Iterator[str]:
     number = counted(factors.num_measurements, "measurement")
     text = "work takes so many times as long as calibrated: " + ", ".join(told)
     yield from wrapped(f"adjusted by {number}: ", text)
+
+
+def plan_trial_lines(plan: Plan) -> Iterator[str]:
+    """Yield which of the plans shown to run for a few steps, called by their rank."""
+    if plan.robustness is None or plan.robustness.trials is None:
+        return
+    ranked = enumerate([plan.best, *plan.runners_up], 1)
+    names = {entry.text: f"plan {rank}" for rank, entry in ranked}
+    yield from trial_lines(plan.robustness.trials, names)
 
 
 def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Iterator[str]:

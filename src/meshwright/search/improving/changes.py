@@ -23,8 +23,6 @@ class SingleChange:
     problem: Problem
     strategy: Strategy
     structure: Structure
-    is_same_plan: bool = False
-    """Only settings of the software differ, which the price takes without error of its own."""
 
 
 def single_changes(
@@ -152,7 +150,7 @@ def _software_changes(
         yield SingleChange("tp communication is decomposed", changed, strategy, decomposed)
     if not software.cuda_graphs:
         recorded = _with_software(problem, cuda_graphs=True)
-        yield SingleChange("kernel launches are recorded", recorded, strategy, structure, True)
+        yield SingleChange("kernel launches are recorded", recorded, strategy, structure)
 
 
 def _with_software(problem: Problem, **settings: bool) -> Problem:
