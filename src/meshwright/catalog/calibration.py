@@ -41,6 +41,8 @@ def _type_of(constant: str) -> Any:
         return Annotated[float, Field(gt=0, le=highest)]
     if constant.endswith("_factor"):
         return Annotated[float, Field(ge=1)]
+    if constant.endswith("_kernels"):
+        return Annotated[float, Field(ge=0)]
     return Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -95,6 +97,29 @@ class CoverageRecord(Declaration):
     """Median."""
 
 
+class MemoryErrorRecord(Declaration):
+    """Errors of the memory of some rows."""
+
+    rows: int
+    median: float | None
+    p90: float | None
+    bias: float | None
+
+
+class MemoryGroupRecord(Declaration):
+    """Errors of the memory of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: MemoryErrorRecord
+    left_out: MemoryErrorRecord
+
+
+class MemoryRecord(MemoryGroupRecord):
+    """The same of all rows that state memory, and of each source."""
+
+    groups: Mapping[str, MemoryGroupRecord]
+
+
 class FitRecord(Declaration):
     """What a fit reached on its own rows, and on each source left out of it."""
 
@@ -107,6 +132,8 @@ class FitRecord(Declaration):
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """By what rows have in common."""
     groups: Mapping[str, GroupRecord]
+    memory: MemoryRecord | None = None
+    """None: no row stated memory."""
 
 
 class ServingRecord(FitRecord):

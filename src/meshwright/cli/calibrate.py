@@ -54,7 +54,7 @@ class _Fitted(NamedTuple):
 
 def _fitted(rows: Sequence[Row], name: str, command: str) -> _Fitted:
     """Return the constants of training fitted to some rows, and on top of them those of serving."""
-    from meshwright.validation.fitting.evaluation import fit_rows
+    from meshwright.validation.fitting.evaluation import BASE, fit_rows
     from meshwright.validation.fitting.fit import fit
     from meshwright.validation.fitting.record import calibration_text, fit_lines, fit_record
     from meshwright.validation.inference.record import (
@@ -63,14 +63,19 @@ def _fitted(rows: Sequence[Row], name: str, command: str) -> _Fitted:
         serving_fit_record,
         serving_text,
     )
+    from meshwright.validation.memory import fit as memory_fit
+    from meshwright.validation.predictions import predict
 
     served = [row for row in rows if row.is_inference]
-    trained = fit_rows([row for row in rows if not row.is_inference])
+    steps = [row for row in rows if not row.is_inference]
+    trained = fit_rows(steps)
     made = _Fitted(serving_alone_text(len(served), name, command), [], {})
     if trained.predictions:
         found = fit(trained)
-        text = calibration_text(found, name, command)
-        made = _Fitted(text, [*fit_lines(found)], fit_record(found))
+        memory = memory_fit.fit_memory(memory_fit.memory_rows(predict(steps, BASE)))
+        lines = [*fit_lines(found), *(["", *memory_fit.fit_lines(memory)] if memory else [])]
+        data = fit_record(found) | {"memory": memory_fit.memory_record(memory) if memory else None}
+        made = _Fitted(calibration_text(found, name, command, memory), lines, data)
     serving = _serving_fit(served, made.text)
     if serving is None:
         return made

@@ -61,6 +61,12 @@ def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
     return calibration.matmul_sustained_efficiency
 
 
+def _narrow_share(precision: Precision, calibration: CalibrationOf[Any]) -> Any:
+    """Return the share of the sustained rate that products of the linear layers keep."""
+    is_narrow = BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]
+    return calibration.narrow_matmul_efficiency if is_narrow else 1.0
+
+
 def core_array_of(chip: ChipSpec) -> CoreArray | None:
     """Return the cores of a chip that states the network on it, None for other chips."""
     if chip.noc_bytes_per_s is None:
@@ -82,6 +88,7 @@ def make_engine(
     calibration: CalibrationOf[Any],
     *,
     speed_factor: float = 1.0,
+    freezes_weights: bool = False,
 ) -> Engine:
     """Return the engine of one device; ``speed_factor`` is the share of its cores that work.
 
@@ -99,7 +106,8 @@ def make_engine(
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * sustained,
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration)
+        * (sustained * _narrow_share(precision, calibration)),
         edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),
@@ -118,5 +126,7 @@ def make_engine(
         vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,
-        adds_gradients_apart=not software.fused_gradient_accumulation,
+        expert_kernels=calibration.expert_kernels,
+        adds_gradients_apart=not software.fused_gradient_accumulation and not freezes_weights,
+        freezes_weights=freezes_weights,
     )

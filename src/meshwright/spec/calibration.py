@@ -43,6 +43,8 @@ class CalibrationOf(Generic[Num]):
     matmul_sustained_efficiency: Num
     """Share of that rate, or of the measured one, which products keep in whole training steps: the
     chip is warm, operands are real numbers and come from memory."""
+    narrow_matmul_efficiency: Num
+    """Share of the sustained rate that products of 8 and of 4 bits keep."""
     attention_forward_efficiency: Num
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
     attention_backward_efficiency: Num
@@ -53,6 +55,9 @@ class CalibrationOf(Generic[Num]):
     """Share of the sustained rate that the products of many small experts reach."""
     expert_traffic_factor: Num
     """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
+    expert_kernels: Num
+    """Launches that show for each narrow product of one expert: casts and scales, behind counts
+    that the host waits for."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: Num
@@ -72,9 +77,13 @@ class CalibrationOf(Generic[Num]):
     jitter: Num
     """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
     memory_margin_fraction: Num
-    """Share of the memory left free for fragmentation."""
+    """Share of the memory left free, as a guard of the search."""
+    allocator_factor: Num
+    """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
     communication_buffer_bytes: Num
     """Memory of the runtime and of the communication library on each device."""
+    communicator_bytes: Num
+    """What each axis of more than one device adds to that: buffers of its communicators."""
     checkpoint_s: Num
     """Pause of one checkpoint."""
     restart_s: Num

@@ -9,6 +9,7 @@ from meshwright.catalog.calibration import FitRecord, GroupRecord
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
 from meshwright.validation.inference.outcome import percent
+from meshwright.validation.memory.errors import ALL_ROWS, errors_by_group, is_wrongly_fitting
 from meshwright.validation.outcome import (
     Validation,
     chips_text,
@@ -35,6 +36,11 @@ below 16 bits (for each halving), and on chips of which no measured row is of th
 and factors come from the errors of sources left out. Judged here on sources of which neither the
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
 outside, in logarithms; small is good.
+"""
+MEMORY = """## Memory
+
+Bytes of the fullest device, counted as each source counts them; errors are
+|ln(predicted / measured)|, a bias above 0 is predicted too full.
 """
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
@@ -80,7 +86,7 @@ def _lines(
     if record is not None:
         yield f"![errors of each source]({pictures[1]})\n"
         yield from _intervals(record)
-    yield from _memory(found)
+    yield from _memory(found, record)
     yield from _choices(found)
     yield "## Worst rows\n"
     rows = [
@@ -175,18 +181,30 @@ def _intervals(record: FitRecord) -> Iterator[str]:
     yield from table(("source left out", "rows", "inside"), covered)
 
 
-def _memory(found: Validation) -> Iterator[str]:
+def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
     """Yield the errors of memory, and rows that were told wrongly whether they fit."""
-    entries = by_group(found.predictions)
-    rows = [
-        (name, sum(e.measured_memory_bytes is not None for e in entries[name]),
-         percent(errors.memory_median_abs_error), errors.false_fits, errors.false_ooms)
-        for name, errors in found.groups.items()
-        if errors.rows_used
+    told = record.memory if record else None
+    rows = []
+    for name, errors in errors_by_group(found.predictions).items():
+        out = told and (told if name == ALL_ROWS else told.groups.get(name))
+        left_out = (percent(out.left_out.median), percent(out.left_out.p90)) if out else ("-", "-")
+        bias = percent(errors.bias, sign=True)
+        rows.append(
+            (name, errors.rows, percent(errors.median), percent(errors.p90), bias, *left_out)
+        )
+    yield MEMORY
+    yield from table(("source", "rows", "median", "p90", "bias", "left out", "its p90"), rows)
+    used = [entry for entry in found.predictions if entry.fits is not None]
+    all_ = found.overall
+    yield f"Of {len(used)} rows that tell whether they fit, {all_.false_ooms} ran and are predicted"
+    yield f"not to fit, {all_.false_fits} did not and are predicted to.\n"
+    wrong = [
+        (entry.row.id, entry.row.model.name, chips_text(entry), degrees_text(entry),
+         "fits" if entry.fits else "does not fit")
+        for entry in used if is_wrongly_fitting(entry)
     ]  # fmt: skip
-    yield "## Memory\n"
-    head = ("source", "rows with memory", "median error", "false fits", "false out of memory")
-    yield from table(head, rows)
+    if wrong:
+        yield from table(("row", "model", "chips", "plan", "predicted"), wrong, words=5)
 
 
 def _choices(found: Validation) -> Iterator[str]:

@@ -32,7 +32,7 @@ class Errors:
     bias_log: float | None
     """Median of ln(predicted / measured): above 0 is predicted too fast."""
     memory_median_abs_error: float | None
-    """Median of |predicted / measured - 1|."""
+    """Median of |ln(predicted / measured)| of the bytes."""
     false_fits: int
     """Rows that ran out of memory and are predicted to fit."""
     false_ooms: int
@@ -108,11 +108,8 @@ def errors_of(predictions: Sequence[Prediction]) -> Errors:
     """Return the errors of some rows."""
     used = [entry for entry in predictions if entry.refused is None]
     logs = log_errors(used)
-    memory = [
-        entry.predicted_memory_bytes / entry.measured_memory_bytes - 1.0
-        for entry in used
-        if entry.predicted_memory_bytes and entry.measured_memory_bytes
-    ]
+    found = (entry.memory.log_error for entry in used if entry.memory)
+    memory = np.array([error for error in found if error is not None], dtype=float)
     regrets = [family.regret for family in families_of(used)]
     return Errors(
         rows=len(predictions),

@@ -48,13 +48,20 @@ def model_of(row: Row, framework: Framework) -> ModelSpec:
         if known.learned_positions and stated.seq:
             changes["learned_positions"] = max(known.learned_positions, stated.seq)
         return known.model_copy(update=changes)
-    if stated.layers is None:
-        stated = replace(stated, **public_dims(stated.name or ""))
     needed = {"layers": stated.layers, "hidden": stated.hidden, "heads": stated.heads}
     missing = [name for name, value in (needed | {"vocab": stated.vocab}).items() if not value]
     if missing:
         raise RefusedError(Reason.DIMS, f"{', '.join(missing)} of {stated.name or 'the model'}")
     return _built(stated, framework)
+
+
+def completed(stated: ModelFields) -> ModelFields:
+    """Return stated dims with those of the public configuration of that name, where they agree."""
+    known = public_dims(stated.name or "")
+    if any(getattr(stated, name) not in (None, value) for name, value in known.items()):
+        return stated
+    missing = {name: value for name, value in known.items() if getattr(stated, name) is None}
+    return replace(stated, **missing)
 
 
 def public_dims(name: str) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from meshwright.validation.inference.outcome import (
     percent,
     requests_text,
 )
+from meshwright.validation.memory.errors import memory_data, memory_lines
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -91,6 +92,7 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
+        "memory": memory_data(found.trained),
     } | served
 
 
@@ -104,6 +106,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield from interval_lines(found)
     yield ""
     yield from inference_lines(found.served)
+    yield from memory_lines(found.trained)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)

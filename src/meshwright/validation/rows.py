@@ -99,6 +99,9 @@ class MeasuredFields:
     tflops_per_chip: float | None = None
     mfu: float | None = None
     memory_bytes_per_chip: float | None = None
+    param_opt_bytes: float | None = None
+    """Parameters, gradients and optimizer state, of one chip."""
+    activation_bytes: float | None = None
     latency_s: float | None = None
     """Of a batch of requests, from the first token of the prompts to the last of the answers."""
     total_tokens_per_s: float | None = None

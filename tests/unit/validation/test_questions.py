@@ -86,7 +86,7 @@ def test_batches_of_chips_become_batches_of_ranks():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task": "finetune-lora"}, Reason.TASK),
+        ({"task": "inference"}, Reason.TASK),
         ({"hardware": {"chips": 8}}, Reason.CHIP),
         ({"hardware": {"chip_id": "Abacus 9", "chips": 8}}, Reason.CHIP),
         ({"hardware": {"chip_id": "H100"}}, Reason.COUNT),
@@ -111,6 +111,32 @@ def test_public_models_are_known_by_name():
     assert asked.problem.model.layer_kinds == load_model("deepseek-v3").layer_kinds
     other = question(model=LLAMA | {"name": "Llama 3 8B", "layers": 12})
     assert other.problem.model.num_layers == 12
+
+
+def test_a_public_configuration_fills_what_agrees_with_it():
+    stated = {"name": "GPT 1B", "layers": 24, "hidden": 1920, "heads": 15}
+    plan = {"tp": 1, "fsdp": True}
+    asked = question(model=stated, parallelism=plan)
+    assert (asked.problem.model.vocab_size, asked.problem.workload.sequence_length) == (51200, 1024)
+    with pytest.raises(RefusedError) as caught:
+        question(model=stated | {"layers": 25}, parallelism=plan)
+    assert caught.value.reason is Reason.DIMS
+
+
+def test_adapters_leave_no_gradients_of_weights():
+    asked = question(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
+    assert asked.problem.engine.freezes_weights
+    assert asked.structure.zero_stage == 0
+    assert not question().problem.engine.freezes_weights
+
+
+def test_deepspeed_sums_whole_gradients_in_bf16_alone():
+    stacks = [
+        question(group="deepspeed", precision=text).problem.workload.software
+        for text in ("bf16", "fp16")
+    ]
+    assert [stack.sums_whole_gradients for stack in stacks] == [True, False]
+    assert all(stack.scatters_sends for stack in stacks)
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,13 @@ from meshwright.validation.fitting.evaluation import BASE, draws_of
 from meshwright.validation.fitting.fit import Fit
 from meshwright.validation.fitting.spread import HeldOut, held_out, spread_of
 from meshwright.validation.inference.outcome import percent
+from meshwright.validation.memory.fit import MemoryFit, memory_record
+from meshwright.validation.memory.fit import constants_of as constants_of_memory
 
 
-def calibration_text(found: Fit, name: str, command: str) -> str:
-    """Return a calibration file in YAML."""
-    content = {
+def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
+    """Return a calibration file in YAML; ``memory`` are constants that other rows made."""
+    content: dict[str, Any] = {
         "name": name,
         "is_calibrated": True,
         "based_on": BASE,
@@ -31,8 +33,23 @@ def calibration_text(found: Fit, name: str, command: str) -> str:
         "defaults": _entries(found, ""),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
     }
+    if memory is not None:
+        content["fit"]["memory"] = told(memory_record(memory))
+        content["defaults"] |= _memory_entries(memory)
     text: str = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
     return f"# Written by {command}; not by hand.\n{text}"
+
+
+def _memory_entries(memory: MemoryFit) -> dict[str, Any]:
+    """Return the constants of memory as they are written."""
+    entries = {
+        name: sourced(value, low, high, "fitted")
+        for name, value, low, high in constants_of_memory(memory)
+    }
+    for size in (entries["communication_buffer"], entries["communicator"]):
+        size["value"] = f"{size['value']} B"
+        size["range"] = [f"{bound} B" for bound in size["range"]]
+    return entries
 
 
 def fit_record(found: Fit) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Column:
                 question.row,
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
-                fits=bool(room >= 1.0),
+                has_room=bool(room >= 1.0),
                 interval=(predicted / width, predicted * width) if width else None,
             )
             for question, predicted, measured, room in numbers

@@ -59,11 +59,11 @@ def serving_fit_record(found: ServingFit) -> dict[str, Any]:
     groups = np.array(found.rows.labels["source"])
     out = found.left_out["source"]
     spread = spread_of(found)
-    return {
+    known = {} if spread is None else {"spread": spread_record(spread)}
+    return known | {
         "num_rows": len(found.errors),
         "fitted": measures(found.errors, groups),
         "left_out": measures(out, groups),
-        "spread": None if spread is None else spread_record(spread),
         "groups": _parts(found, "source"),
         "servers": _parts(found, "server"),
         "families": _parts(found, "family"),
