@@ -15,6 +15,8 @@ class Precision(Declaration):
 
     matmul: DType = "bf16"
     """Type of the linear layers; attention, logits and norms stay in ``activation``."""
+    row_scales: bool = False
+    """Operands of the linear layers have one scale for each row; otherwise one, or blocks."""
     activation: DType = "bf16"
     kv_cache: DType = "bf16"
     weight: DType = "bf16"
@@ -182,6 +184,7 @@ class Server(Declaration):
 Workload = Training | Prefill | Decode
 
 BYTES_OF: dict[str, float] = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5,
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "fp4": 0.5,
 }  # fmt: skip
 """Bytes of one number of each type."""

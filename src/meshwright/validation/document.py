@@ -9,7 +9,7 @@ from meshwright.catalog.calibration import FitRecord, GroupRecord
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
 from meshwright.validation.inference.outcome import percent
-from meshwright.validation.memory.errors import ALL_ROWS, errors_by_group, is_wrongly_fitting
+from meshwright.validation.memory.errors import errors_by_group, is_wrongly_fitting
 from meshwright.validation.outcome import (
     Validation,
     chips_text,
@@ -37,10 +37,8 @@ and factors come from the errors of sources left out. Judged here on sources of 
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
 outside, in logarithms; small is good.
 """
-MEMORY = """## Memory
-
-Bytes of the fullest device, counted as each source counts them; errors are
-|ln(predicted / measured)|, a bias above 0 is predicted too full.
+MEMORY = """What sources state, of the fullest device, beside what is predicted; left out: constants
+of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
 TRAITS = {
     "experts": "with experts", "narrow_words": "words of 8 bits or less",
@@ -183,28 +181,29 @@ def _intervals(record: FitRecord) -> Iterator[str]:
 
 def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
     """Yield the errors of memory, and rows that were told wrongly whether they fit."""
-    told = record.memory if record else None
+    fitted = record.memory if record else None
     rows = []
-    for name, errors in errors_by_group(found.predictions).items():
-        out = told and (told if name == ALL_ROWS else told.groups.get(name))
-        left_out = (percent(out.left_out.median), percent(out.left_out.p90)) if out else ("-", "-")
-        bias = percent(errors.bias, sign=True)
-        rows.append(
-            (name, errors.rows, percent(errors.median), percent(errors.p90), bias, *left_out)
-        )
+    for name, mine in errors_by_group(found.trained).items():
+        errors = found.groups.get(name, found.overall)
+        out = fitted.groups[name].left_out if fitted and name in fitted.groups else None
+        rows.append((
+            name, mine.rows, percent(mine.median), percent(mine.p90), percent(mine.bias, sign=True),
+            percent(out.median if out else None), percent(out.p90 if out else None),
+            errors.false_fits, errors.false_ooms,
+        ))  # fmt: skip
+    yield "## Memory\n"
     yield MEMORY
-    yield from table(("source", "rows", "median", "p90", "bias", "left out", "its p90"), rows)
-    used = [entry for entry in found.predictions if entry.fits is not None]
-    all_ = found.overall
-    yield f"Of {len(used)} rows that tell whether they fit, {all_.false_ooms} ran and are predicted"
-    yield f"not to fit, {all_.false_fits} did not and are predicted to.\n"
+    head = ("source", "rows with memory", "median", "p90", "bias", "left out", "its p90",
+            "false fits", "false out of memory")  # fmt: skip
+    yield from table(head, rows)
     wrong = [
-        (entry.row.id, entry.row.model.name, chips_text(entry), degrees_text(entry),
-         "fits" if entry.fits else "does not fit")
-        for entry in used if is_wrongly_fitting(entry)
-    ]  # fmt: skip
+        (e.row.id, e.row.model.name, chips_text(e), degrees_text(e))
+        for e in found.trained
+        if is_wrongly_fitting(e)
+    ]
+    yield "Rows told wrongly:\n" if wrong else "No row is told wrongly.\n"
     if wrong:
-        yield from table(("row", "model", "chips", "plan", "predicted"), wrong, words=5)
+        yield from table(("row", "model", "chips", "plan"), wrong, words=4)
 
 
 def _choices(found: Validation) -> Iterator[str]:

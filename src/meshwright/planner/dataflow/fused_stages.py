@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import inf
+
 from meshwright.base.errors import InfeasibleError
+from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.machine import grid_of
 from meshwright.onchip.fusion.problem import Share, fusion_problem
@@ -21,25 +25,29 @@ def fused_stage_time(chip: ChipSpec) -> StageTime | None:
     grid = grid_of(chip)
 
     def price(work: StageWork) -> StagePrice | None:
+        flops, network_s = work.graph.flops / work.graph.repeats, work.network_s
+        least_s = work.layers * flops / (work.tp * grid.flops_per_s)
+        problems = [
+            fusion_problem(work.graph, grid, _share(work, network_s, tile))
+            for tile in tiles_of(work.graph)
+        ]
+        useful = [one for one in problems if work.layers * bound_s(one) < work.most_s]
+        if not useful:
+            return StagePrice(inf, least_s)
         try:
-            choice = best_of(
-                Candidate(fusion_problem(work.graph, grid, _share(work, tile)))
-                for tile in tiles_of(work.graph)
-            )
+            choice = best_of(map(Candidate, useful))
         except InfeasibleError:
             return None
-        flops = work.graph.flops / work.graph.repeats
-        least_s = flops / (work.tp * grid.flops_per_s)
-        return StagePrice(work.layers * choice.fusion.time_s, work.layers * least_s)
+        return StagePrice(work.layers * choice.fusion.time_s, least_s)
 
     return price
 
 
-def _share(work: StageWork, tile: int) -> Share:
+def _share(work: StageWork, network_s: Mapping[str, float], tile: int) -> Share:
     return Share(
         tp=work.tp,
         splits=work.sharding.dims,
-        network_s=work.network_s,
+        network_s=network_s,
         tile=tile,
         repeats=float(work.layers),
         micro_batches=_micro_batches(work.num_passes),

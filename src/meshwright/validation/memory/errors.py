@@ -14,7 +14,6 @@ from meshwright.validation.memory.prediction import used_bytes
 from meshwright.validation.predictions import DID_NOT_FIT, Prediction
 
 GIB = 2.0**30
-ALL_ROWS = "all rows"
 NUM_WORST = 6
 
 
@@ -39,12 +38,12 @@ def memory_errors(errors: FloatArray) -> MemoryErrors:
 
 
 def errors_by_group(predictions: Sequence[Prediction]) -> dict[str, MemoryErrors]:
-    """Return the errors of each source that states memory, and of all of them as ``ALL_ROWS``."""
+    """Return the errors of each source that states memory, and of all rows as ``all rows``."""
     stated = [(entry.row.group, _log_error(entry)) for entry in predictions]
     known = [(group, error) for group, error in stated if error is not None]
     groups = dict.fromkeys(group for group, _ in known)
     found = {name: [error for group, error in known if group == name] for name in groups}
-    found[ALL_ROWS] = [error for _, error in known]
+    found["all rows"] = [error for _, error in known]
     return {name: memory_errors(np.array(errors)) for name, errors in found.items()}
 
 
@@ -52,7 +51,7 @@ def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
     """Return the memory of a validation for programs: errors, and each row in its parts."""
     groups = {name: asdict(found) for name, found in errors_by_group(predictions).items()}
     return {
-        "overall": groups.pop(ALL_ROWS),
+        "overall": groups.pop("all rows"),
         "groups": groups,
         "rows": [
             {
@@ -72,7 +71,7 @@ def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
 def memory_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     """Yield the errors of memory by source, the worst rows, and wrong answers on what fits."""
     groups = errors_by_group(predictions)
-    if groups[ALL_ROWS].rows:
+    if groups["all rows"].rows:
         yield "memory: |ln(predicted / measured)|; bias above 0: too full"
         yield f"{'source':<20}{'rows':>5}{'median':>8}{'p90':>8}{'bias':>8}"
         for name, found in groups.items():
