@@ -59,9 +59,9 @@ _SomeServing = create_model("_SomeServing", __base__=Declaration, **_SERVING)
 class ErrorRecord(Declaration):
     """Errors of rows under a fit, |ln(predicted / measured)|; None where no row tells."""
 
-    median: float | None
-    p90: float | None
-    bias: float | None
+    median: float | None = None
+    p90: float | None = None
+    bias: float | None = None
     median_of_medians: float | None = None
 
 
@@ -101,9 +101,9 @@ class MemoryErrorRecord(Declaration):
     """Errors of the memory of some rows."""
 
     rows: int
-    median: float | None
-    p90: float | None
-    bias: float | None
+    median: float | None = None
+    p90: float | None = None
+    bias: float | None = None
 
 
 class MemoryGroupRecord(Declaration):

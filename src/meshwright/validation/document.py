@@ -169,6 +169,8 @@ def _intervals(record: FitRecord) -> Iterator[str]:
     yield INTERVALS
     factors = ", ".join(f"{TRAITS[name]} x {f:.2f}" for name, f in spread.factors.items())
     yield f"Half-width {percent(spread.half_width)}; {factors}.\n"
+    if not record.intervals:
+        return
     rows = [
         (TRAITS.get(name, name), held.rows, percent(held.covered), f"{held.score:.3f}",
          percent(held.half_width))

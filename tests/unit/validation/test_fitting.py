@@ -117,3 +117,16 @@ def test_a_family_not_fitted_may_have_the_constants_of_any_other(fitted, tmp_pat
     name = "matmul_sustained_efficiency"
     assert other.matmul_sustained_efficiency == ampere.matmul_sustained_efficiency
     assert other.intervals[name] == ampere.intervals[name]
+
+
+def test_one_row_alone_is_fitted_and_written_without_what_it_cannot_tell(rows, tmp_path):
+    alone = fit(FitRows(rows.predictions[:1]))
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibration_text(alone, "mine", "a test"), encoding="utf-8")
+    record = fit_record(str(path))
+    assert record.num_rows == 1
+    assert record.fitted.median is not None
+    assert record.left_out.median is None
+    assert record.spread is None
+    assert load_calibration("ampere", str(path)).spread is None
+    assert all(len(line) <= 100 for line in fit_lines(alone))

@@ -106,10 +106,10 @@ def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
 
 
 def told(value: Any) -> Any:
-    """Return a record as files write it: what is not known is ``unknown``."""
+    """Return a record as files write it: what is not known is left out."""
     if isinstance(value, dict):
-        return {name: told(entry) for name, entry in value.items()}
-    return "unknown" if value is None else value
+        return {name: told(entry) for name, entry in value.items() if entry is not None}
+    return value
 
 
 def fit_lines(found: Fit) -> Iterator[str]:
