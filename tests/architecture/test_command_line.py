@@ -64,5 +64,6 @@ def test_every_module_of_the_folder_is_a_command_or_serves_them():
         "reading",
         "serving",
         "graph_plan",
+        "measuring",
     }
     assert modules - shared == {command.module for _, command in leaves()}

@@ -16,7 +16,7 @@ from meshwright.spec.system import SystemSpec
 
 BANDS = {
     # field name without indices -> lowest and highest plausible value [SI]
-    "matmul_rate": (1e14, 3e16),
+    "matmul_rate": (5e13, 3e16),
     "matmul_rate.fp64": (1e12, 3e14),
     "best_matmul_rate": (1e14, 3e16),
     "vector_rate": (1e12, 3e14),

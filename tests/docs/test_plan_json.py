@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import plans, serving_plans
+from meshwright import plans
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
 from meshwright.plans import comparison, operators
+from meshwright.plans import serving as serving_plans
 from meshwright.pricing.serving.price import SERVING_TIME_PARTS
 from meshwright.search.sensitivity import Change
 from meshwright.spec import chip, model, provenance, system, workload

@@ -6,15 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from meshwright.cli.progress import Counter
-from meshwright.cli.question import refuse_idle
-from meshwright.cli.reading import (
-    Reading,
-    needed,
-    one_of,
-    output_file,
-    quantity,
-    whole_number,
-)
+from meshwright.cli.question import given_numbers, refuse_idle
+from meshwright.cli.reading import Reading, needed, one_of, output_file, quantity
 
 if TYPE_CHECKING:
     from meshwright.plans.fusion import FusionQuestion
@@ -51,9 +44,8 @@ def run(args: argparse.Namespace) -> int:
 
     reading = Reading()
     path = reading.value(output_file, "--picture", args.picture) if args.picture else None
-    chips = None
-    if args.chips is not None:
-        chips = reading.value(whole_number, "--chips", args.chips)
+    chips = given_numbers(reading, args, ("chips",)).get("chips")
+    if chips is not None:
         refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
     question = reading.value(_question, args)
     reading.done()
@@ -82,25 +74,16 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
     reading = Reading()
     rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
-    given = {"tp": args.tp, "pp": args.pp, "tile": args.tile, "micro-batch": args.micro_batch}
-    numbers = {
-        name: None if text is None else reading.value(whole_number, f"--{name}", text)
-        for name, text in given.items()
-    }
-    tokens = None
-    if args.tokens is not None:
-        tokens = reading.value(whole_number, "--tokens", args.tokens, kilo=1024)
+    numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
+    lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
     reading.done()
-    graph = reading.value(load_graph, args.graph, tokens=tokens, training=args.training)
+    graph = reading.value(load_graph, args.graph, training=args.training, **lengths)
     target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
     reading.done()
     return FusionQuestion(
         graph=graph,
         target=target,
-        tp=numbers["tp"] or 1,
-        pp=numbers["pp"] or 1,
-        tile=numbers["tile"],
-        micro_batch=numbers["micro-batch"],
         rules=rules,
         runs_by_kernel=args.kernel_by_kernel,
+        **numbers,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshwright.cli.progress import Counter
+from meshwright.cli.question import given_numbers
 from meshwright.cli.reading import Reading, needed, whole_number
 
 GRAPH_ONLY = ("training", "overlap")
@@ -28,12 +29,8 @@ def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
     from meshwright.report.dataflow import plans_lines, plans_record
 
-    numbers: dict[str, int] = {}
-    for name, kilo in (("seq", 1024), ("global_batch", 1000)):
-        text = getattr(args, name)
-        if text is not None:
-            option = "--" + name.replace("_", "-")
-            numbers[name] = reading.value(whole_number, option, text, kilo=kilo)
+    lengths = given_numbers(reading, args, ("seq",), kilo=1024)
+    passes = given_numbers(reading, args, ("global_batch",))
     allowed = {
         name: reading.value(_several, f"--{name}", getattr(args, name))
         for name in DEGREES
@@ -42,10 +39,10 @@ def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     machine = reading.value(
         needed, "--on", args.on, lambda name: machine_named(name, args.calibration)
     )
-    graph = reading.value(load_graph, args.graph, tokens=numbers.get("seq"), training=args.training)
+    graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
     reading.done()
     plans = plan_dataflow(
-        graph, machine, num_passes=numbers.get("global_batch", 1), optimizer=args.optimizer,
+        graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
         hides_network=args.overlap, allowed=allowed,
         progress=None if args.json else Counter("degrees"),
     )  # fmt: skip

@@ -6,7 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.question import option_of, refuse_idle
+from meshwright.cli.progress import Counter
+from meshwright.cli.question import add_calibration, given_numbers, refuse_idle
 from meshwright.cli.reading import (
     Reading,
     needed,
@@ -27,6 +28,8 @@ OBJECTIVES = ("count", "balance", "time")
 MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
               "optimizer", "ep")  # fmt: skip
 """Options that measured layers answer themselves."""
+CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
+"""What the numbers of devices and groups are called of a cut."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tp", metavar="N", help="devices that split each layer")
     parser.add_argument("--ep", metavar="N", help="of them, over how many whole experts spread")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw the stages")
+    add_calibration(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -81,7 +85,10 @@ def _modelled(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
     cut = reading.value(_cut, args)
     workload = reading.value(_workload, args, system)
     reading.done()
-    return partition(model, system, workload, cut, command=_command())
+    return partition(
+        model, system, workload, cut, calibration=args.calibration, command=_command(),
+        progress=None if args.json else Counter("batches or ways out"),
+    )  # fmt: skip
 
 
 def _measured(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
@@ -99,7 +106,7 @@ def _measured(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
     system = reading.value(load_system, args.on) if args.on else None
     cut = reading.value(_cut, args)
     reading.done()
-    return partition_measured(file, cut, system, command=_command())
+    return partition_measured(file, cut, system, calibration=args.calibration, command=_command())
 
 
 def _command() -> str:
@@ -122,11 +129,9 @@ def _cut(args: argparse.Namespace) -> Cut:
         found["objective"] = reading.value(one_of, "--objective", args.objective, OBJECTIVES)
     if args.capacity is not None:
         found["capacity_bytes"] = reading.value(quantity, "--capacity", args.capacity, "bytes")
-    degrees = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
-    for name, field in degrees.items():
-        if getattr(args, name) is not None:
-            found[field] = reading.value(whole_number, option_of(name), getattr(args, name))
+    numbers = given_numbers(reading, args, CUT_FIELDS)
     reading.done()
+    found |= {CUT_FIELDS[name]: number for name, number in numbers.items()}
     return Cut(**found)
 
 

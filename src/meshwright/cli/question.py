@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,13 +45,14 @@ _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_paralle
               "overlap_data_parallel": "dp-overlap", "stream_form": "stream-form"}  # fmt: skip
 
 
-def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
+MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
+
+
+def add_question(
+    parser: argparse.ArgumentParser, *, is_needed: bool = True, model_help: str = MODEL_HELP
+) -> None:
     """Declare model, system and workload; ``is_needed`` is False where a file may hold them."""
-    parser.add_argument(
-        "model",
-        nargs=None if is_needed else "?",
-        help="catalog name, Hugging Face id, config.json or its folder",
-    )
+    parser.add_argument("model", nargs=None if is_needed else "?", help=model_help)
     parser.add_argument(
         "--on", required=is_needed, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file"
     )
@@ -69,9 +70,7 @@ def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> 
     parser.add_argument("--max-power", metavar="W", help="of the system on average, such as 15kW")
     parser.add_argument("--max-device-power", metavar="W", help="of each device on average")
     parser.add_argument("--idle-power", metavar="W|off", help="of an idle device; off counts none")
-    parser.add_argument(
-        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
-    )
+    add_calibration(parser)
 
 
 def add_fixed(parser: argparse.ArgumentParser, *, several: bool) -> None:
@@ -277,6 +276,24 @@ def option_of(name: str) -> str:
     """Return the option of a destination: ``global_batch`` is ``--global-batch``."""
     known = {**OTHER_DEGREES, **_OPTION_OF}
     return "MODEL" if name == "model" else "--" + known.get(name, name).replace("_", "-")
+
+
+def given_numbers(
+    reading: Reading, args: argparse.Namespace, names: Iterable[str], *, kilo: int = 1000
+) -> dict[str, int]:
+    """Return the whole numbers of those options that were given, by their names."""
+    return {
+        name: reading.value(whole_number, option_of(name), getattr(args, name), kilo=kilo)
+        for name in names
+        if getattr(args, name) is not None
+    }
+
+
+def add_calibration(parser: argparse.ArgumentParser) -> None:
+    """Declare the constants, which few ask for."""
+    parser.add_argument(
+        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
+    )
 
 
 def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:

@@ -49,6 +49,24 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) 
     return stated_rate(chip, dtype) * calibration.matmul_efficiency
 
 
+def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
+    """Return the share of their rate that products keep in whole steps [1].
+
+    It is fitted to chips whose products are priced by a constant, and holds what that constant
+    leaves out: how the cores are fed. Where this follows from the arrays of a chip and the network
+    on it, a share of other families would count it twice; one of its own family still holds.
+    """
+    if chip.noc_bytes_per_s is not None and not calibration.is_calibrated:
+        return 1.0
+    return calibration.matmul_sustained_efficiency
+
+
+def _narrow_share(precision: Precision, calibration: CalibrationOf[Any]) -> Any:
+    """Return the share of the sustained rate that products of the linear layers keep."""
+    is_narrow = BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]
+    return calibration.narrow_matmul_efficiency if is_narrow else 1.0
+
+
 def core_array_of(chip: ChipSpec) -> CoreArray | None:
     """Return the cores of a chip that states the network on it, None for other chips."""
     if chip.noc_bytes_per_s is None:
@@ -70,6 +88,7 @@ def make_engine(
     calibration: CalibrationOf[Any],
     *,
     speed_factor: float = 1.0,
+    freezes_weights: bool = False,
 ) -> Engine:
     """Return the engine of one device; ``speed_factor`` is the share of its cores that work.
 
@@ -81,13 +100,14 @@ def make_engine(
         message = "unknown, but every price needs it"
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
     activation_peak = stated_rate(chip, precision.activation) * speed_factor
-    sustained = calibration.matmul_sustained_efficiency * speed_factor
+    sustained = sustained_share(chip, calibration) * speed_factor
     kernels = 1.0
     if software.attention_kernels == "portable":
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * sustained,
+        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration)
+        * (sustained * _narrow_share(precision, calibration)),
         edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),
@@ -106,5 +126,7 @@ def make_engine(
         vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,
-        adds_gradients_apart=not software.fused_gradient_accumulation,
+        expert_kernels=calibration.expert_kernels,
+        adds_gradients_apart=not software.fused_gradient_accumulation and not freezes_weights,
+        freezes_weights=freezes_weights,
     )

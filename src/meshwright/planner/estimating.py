@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
+from meshwright.diagnosis.factors import Factors
 from meshwright.planner.answers import above_caps, candidate, version, warnings
 from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
@@ -24,6 +25,7 @@ def estimate(
     structure: Structure,
     *,
     calibration: str = DEFAULT,
+    factors: Factors | None = None,
     command: str = "",
     is_placed: bool = True,
 ) -> Plan:
@@ -31,6 +33,8 @@ def estimate(
 
     Parameters
     ----------
+    factors
+        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     is_placed
         Whether a strategy on a grid is placed and priced with contention; its memory is the same.
 
@@ -41,7 +45,7 @@ def estimate(
     InfeasibleError
         Its devices draw more than a power cap before they do anything.
     """
-    problem = make_problem(model, system, workload, calibration)
+    problem = make_problem(model, system, workload, calibration, factors)
     faults = check_problem(problem, strategy, structure)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, structure))
@@ -56,6 +60,7 @@ def estimate(
         calibration=calibration,
         best=only,
         fastest_s=only.estimate.step_time_s,
+        factors=factors,
         warnings=tuple(warnings(problem, only)),
         version=version(),
         command=command,

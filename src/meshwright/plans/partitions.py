@@ -13,6 +13,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from meshwright.plans.plan import FORMAT
+from meshwright.pricing.partition.rates import Rates
+from meshwright.search.partition.proposals import Proposal
 from meshwright.spec.workload import Decode, Prefill, Training
 
 
@@ -47,22 +49,6 @@ class PartitionStage:
     def filled_fraction(self) -> float:
         """Share of the room that is filled."""
         return self.held_bytes / self.room_bytes
-
-
-@dataclass(frozen=True)
-class PartitionRates:
-    """What all replicas together yield; the parts sum to ``latency_s``."""
-
-    latency_s: float
-    """Decode: per output token of a user; prefill: to the first token; training: a step [s]."""
-    time_parts_s: Mapping[str, float]
-    slowest_stage_s: float
-    tokens_per_s: float
-    system_time_per_token_s: float
-    """1 / ``tokens_per_s``; not what a user waits for a token [s]."""
-    tokens_per_s_per_user: float | None
-    sequences_in_flight: float
-    fidelity: str = "closed_form"
 
 
 @dataclass(frozen=True)
@@ -103,19 +89,6 @@ class PartitionBatch:
 
 
 @dataclass(frozen=True)
-class PartitionProposal:
-    """What would make the layers fit."""
-
-    kind: str
-    what: str
-    num_stages: int
-    num_devices: int
-    latency_s: float | None
-    device_s_per_token: float | None
-    changes_numbers: bool
-
-
-@dataclass(frozen=True)
 class PartitionPlan:
     """The cut, what each device does, what it yields, and the proof; or what would help."""
 
@@ -143,11 +116,11 @@ class PartitionPlan:
     too_large: tuple[str, ...]
     """Layers that fit no device by themselves."""
     proof: PartitionProof
-    rates: PartitionRates | None
+    rates: Rates | None
     levels: tuple[PartitionLevel, ...] = ()
     batches: tuple[PartitionBatch, ...] = ()
     largest_batch: int | None = None
-    proposals: tuple[PartitionProposal, ...] = ()
+    proposals: tuple[Proposal, ...] = ()
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT

@@ -8,7 +8,7 @@ from functools import cache
 
 from meshwright import planner
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.selection import affine_candidates
 from meshwright.collectives.spans import make_group
@@ -277,7 +277,9 @@ def _cut_claim() -> Claim:
     layer = LayerFootprint(name="layer", repeat=LAYERS, weights_bytes=DENSE.held_bytes(hidden, 0),
                            activations_bytes=DENSE.held_bytes(hidden, BATCH)
                            - DENSE.held_bytes(hidden, 0))  # fmt: skip
-    plan = planner.partition_measured(FootprintFile(name="four", layers=(layer,)), Cut(), SYSTEM)
+    plan = planner.partition_measured(
+        FootprintFile(name="four", layers=(layer,)), Cut(), SYSTEM, calibration=UNCALIBRATED
+    )
     stages = len(plan.stages)
     return Claim(
         FIGURE, f"devices that a contiguous cut of {LAYERS} layers fills", f"{DEVICES}", "seed",

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from meshwright.catalog.calibration import FitRecord
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
-from meshwright.validation.outcome import Validation, percent, refusal_counts, worst
+from meshwright.validation.inference.outcome import percent
+from meshwright.validation.outcome import Validation, refusal_counts, worst
 from meshwright.validation.predictions import Prediction
 
 SIDE = 480

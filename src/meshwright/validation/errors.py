@@ -30,7 +30,7 @@ class Errors:
     bias_log: float | None
     """Median of ln(predicted / measured): above 0 is predicted too fast."""
     memory_median_abs_error: float | None
-    """Median of |predicted / measured - 1|."""
+    """Median of |ln(predicted / measured)| of the bytes."""
     false_fits: int
     """Rows that ran out of memory and are predicted to fit."""
     false_ooms: int
@@ -57,11 +57,8 @@ def errors_of(predictions: Sequence[Prediction]) -> Errors:
     """Return the errors of some rows."""
     used = [entry for entry in predictions if entry.refused is None]
     logs = log_errors(used)
-    memory = [
-        entry.predicted_memory_bytes / entry.measured_memory_bytes - 1.0
-        for entry in used
-        if entry.predicted_memory_bytes and entry.measured_memory_bytes
-    ]
+    found = (entry.memory.log_error for entry in used if entry.memory)
+    memory = np.array([error for error in found if error is not None], dtype=float)
     regrets = [family.regret for family in families_of(used)]
     return Errors(
         rows=len(predictions),
@@ -127,7 +124,10 @@ def _question_key(entry: Prediction) -> Hashable:
     row = entry.row
     model = replace(row.model, name=None, params_b=None)
     batch = entry.question.problem.workload.global_batch_size if entry.question else None
-    return (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    server = row.framework if row.is_inference else None
+    requests = (server, row.batch, row.input_len, row.output_len)
+    plain = (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    return (*plain, *requests)
 
 
 def _plan_key(entry: Prediction) -> Hashable:

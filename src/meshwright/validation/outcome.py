@@ -17,6 +17,13 @@ from meshwright.validation.errors import (
     median_of_medians,
     noise_of,
 )
+from meshwright.validation.inference.outcome import (
+    inference_data,
+    inference_lines,
+    percent,
+    requests_text,
+)
+from meshwright.validation.memory.errors import memory_data, memory_lines
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -35,15 +42,26 @@ class Validation:
         """The errors of each source."""
         return {name: errors_of(rows) for name, rows in by_group(self.predictions).items()}
 
+    @property
+    def trained(self) -> tuple[Prediction, ...]:
+        """The rows of training."""
+        return tuple(entry for entry in self.predictions if not entry.row.is_inference)
+
+    @property
+    def served(self) -> tuple[Prediction, ...]:
+        """The rows of requests."""
+        return tuple(entry for entry in self.predictions if entry.row.is_inference)
+
     @cached_property
     def overall(self) -> Errors:
-        """The errors of all rows, pooled."""
-        return errors_of(self.predictions)
+        """The errors of all rows of training, pooled; where there are none, of all others."""
+        return errors_of(self.trained or self.served)
 
     @property
     def median_of_medians(self) -> float | None:
-        """The headline: median over sources of the median error of each."""
-        return median_of_medians(self.groups)
+        """The headline: median over sources of the median error of each, of training alone."""
+        rows = by_group(self.trained or self.served)
+        return median_of_medians({name: errors_of(found) for name, found in rows.items()})
 
     @cached_property
     def families(self) -> list[Family]:
@@ -53,6 +71,7 @@ class Validation:
 
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
+    served = {"inference": inference_data(found.served)} if found.served else {}
     return {
         "groups": {name: asdict(errors) for name, errors in found.groups.items()},
         "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
@@ -66,7 +85,8 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
-    }
+        "memory": memory_data(found.trained),
+    } | served
 
 
 def validation_lines(found: Validation) -> Iterator[str]:
@@ -77,6 +97,8 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield ""
     yield from table_lines(found)
     yield ""
+    yield from inference_lines(found.served)
+    yield from memory_lines(found.trained)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)
@@ -91,7 +113,8 @@ def table_lines(found: Validation) -> Iterator[str]:
     rows = by_group(found.predictions)
     for name, errors in found.groups.items():
         yield _error_line(name, errors, noise_of(rows[name]))
-    yield _error_line("all rows", found.overall, noise_of(found.predictions))
+    title = "all of training" if found.trained and found.served else "all rows"
+    yield _error_line(title, found.overall, noise_of(found.trained or found.served))
 
 
 def _error_line(name: str, errors: Errors, noise: float | None) -> str:
@@ -148,7 +171,8 @@ def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]
 
 def _plan_text(entry: Prediction) -> str:
     """Return the plan of a row in few words, and the largest part of its time."""
-    assert entry.question is not None
+    if entry.question is None:
+        return requests_text(entry.row)
     s, hardware = entry.question.strategy, entry.row.hardware
     degrees = f"tp{s.tp:.0f} pp{s.pp:.0f} dp{s.dp:.0f} mbs{s.micro_batch_size:.0f}"
     return f"{hardware.chips}x{entry.question.problem.system.chip.name} {degrees}"
@@ -162,10 +186,3 @@ def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for reason, number in counts:
         first = next(entry for entry in predictions if entry.refused is reason)
         yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:100]
-
-
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """Return a share in per cent."""
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if sign else f"{value:.1%}"

@@ -57,7 +57,7 @@ def test_the_screen_fits_100_columns(capsys, words):
     text = output(capsys, *words)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 100
-    assert "closed form" in text
+    assert "fidelity closed_form" in text
     assert lines[0].startswith(words[0].partition("-layer")[0])
 
 

@@ -1,9 +1,11 @@
 """The engine of one device: rates of chip, type and calibration; the slowest device's pace."""
 
+from dataclasses import replace
+
 import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.systems import load_system
 from meshwright.cost.compute import attended_fraction
@@ -65,3 +67,16 @@ def test_chunks_see_themselves_only():
     assert attended_fraction(4.0, 2.0, True, is_chunked=True) == 6 / 16
     assert attended_fraction(4.0, 2.0, True) == 7 / 16
     assert attended_fraction(4.0, 8.0, True, is_chunked=True) == 10 / 16
+
+
+def test_a_share_fitted_to_other_chips_is_no_share_of_a_die_priced_by_its_arrays():
+    """The arrays of the die and what feeds them are priced; a GPU's sustained share is not."""
+    die, constants = load_chip("TEMP-die"), load_calibration("temp-die", DEFAULT)
+    assert not constants.is_calibrated
+    assert constants.matmul_sustained_efficiency < 1.0
+    engine = make_engine(die, Precision(), SoftwareStack(), constants)
+    assert engine.matmul_flops_per_s == stated_rate(die, "bf16")
+    own = replace(constants, is_calibrated=True)
+    fitted = make_engine(die, Precision(), SoftwareStack(), own)
+    share = constants.matmul_sustained_efficiency
+    assert fitted.matmul_flops_per_s == stated_rate(die, "bf16") * share

@@ -14,6 +14,7 @@ from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates
 from meshwright.planner.partitioning.partition import Cut
 from meshwright.planner.question import training
 from meshwright.plans.partitions import partition_to_data
+from meshwright.plans.plan import UNCALIBRATED_NOTE
 from meshwright.report.partition import partition_lines
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
@@ -290,3 +291,26 @@ def test_the_largest_model_of_the_catalog_is_cut_too():
     plan = planner.partition(model, "64xWSE-3", decode())
     assert plan.fits
     assert plan.proof.lower_bound <= len(plan.stages)
+
+
+@pytest.mark.parametrize("devices", [4, 3])
+def test_a_cut_tells_how_many_batches_or_ways_out_are_done(devices):
+    heard = []
+    plan = planner.partition(
+        "llama3-70b", f"{devices}xWSE-3", decode(), progress=lambda *counts: heard.append(counts)
+    )
+    assert plan.fits == (devices == 4)
+    assert [done for done, _ in heard] == list(range(len(heard)))
+    assert len(heard) == heard[0][1] > 1
+
+
+def test_constants_are_those_of_plans_and_the_answer_says_which():
+    plain = planner.partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"))
+    known = planner.partition(
+        "llama3-8b", "8xH100", decode(), Cut(level="hbm"), calibration="uncalibrated"
+    )
+    assert plain.rates.is_calibrated
+    assert not known.rates.is_calibrated
+    assert UNCALIBRATED_NOTE in known.warnings
+    assert UNCALIBRATED_NOTE not in plain.warnings
+    assert plain.rates.latency_s != known.rates.latency_s

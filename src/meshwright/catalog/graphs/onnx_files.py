@@ -11,7 +11,6 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs.onnx_operations import RULES, OnnxCall
-from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
 from meshwright.catalog.graphs.tracing.values import Value
 from meshwright.spec.graph import GraphSpec
@@ -61,11 +60,9 @@ def import_onnx(
     reader.read()
     about = f"Imported from ONNX, package {onnx.__version__}."
     name = name or str(graph.name) or "onnx"
-    try:
-        spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except UnevenError as error:
-        raise SpecError(Fault("", str(error)), origin=origin) from error
-    return checked(spec)
+    return reader.to.graph(
+        name, reader.outputs, origin=origin, repeats=repeats, tiled=tiled, about=about
+    )
 
 
 class _FileReader:

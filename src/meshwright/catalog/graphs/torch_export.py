@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
-from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.graphs.torch_call import Call
 from meshwright.catalog.graphs.torch_operations import RULES
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
@@ -79,11 +78,9 @@ def graph_of_program(
     reader = _ProgramReader(program, dict(dims or {}), name)
     reader.read()
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
-    try:
-        spec = reader.to.graph(name, reader.outputs, repeats=repeats, tiled=tiled, about=about)
-    except UnevenError as error:
-        raise SpecError(Fault("", str(error)), origin=name) from error
-    return checked(spec)
+    return reader.to.graph(
+        name, reader.outputs, origin=name, repeats=repeats, tiled=tiled, about=about
+    )
 
 
 class _ProgramReader:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.graph.dataflow.graph import DataflowGraph
@@ -19,7 +19,7 @@ from meshwright.spec.system import SystemSpec
 DEGREES = ("tp", "pp", "dp")
 
 
-def machine_named(system: SystemSpec | str, calibration: str = "uncalibrated") -> Machine:
+def machine_named(system: SystemSpec | str, calibration: str = DEFAULT) -> Machine:
     """Return a system with its constants, by name or file."""
     spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(spec)

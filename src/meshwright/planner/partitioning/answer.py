@@ -9,15 +9,11 @@ from meshwright.plans.partitions import (
     PartitionBatch,
     PartitionLevel,
     PartitionProof,
-    PartitionProposal,
-    PartitionRates,
     PartitionStage,
 )
-from meshwright.pricing.partition.rates import Rates
 from meshwright.search.partition.cuts import bound, fewest_stops, weights_bound
 from meshwright.search.partition.ground import Ground
 from meshwright.search.partition.options import BatchOption, LevelOption
-from meshwright.search.partition.proposals import Proposal
 from meshwright.search.partition.solve import Solution
 
 LOADED = ("weights", "optimizer")
@@ -68,11 +64,6 @@ def _load_s(ground: Ground, num_bytes: float) -> float | None:
     return None if host is None else num_bytes / host.bandwidth_bytes_per_s
 
 
-def rates_of(price: Rates | None) -> PartitionRates | None:
-    """Return what a cut yields."""
-    return None if price is None else PartitionRates(**vars(price))
-
-
 def proof_of(ground: Ground) -> PartitionProof:
     """Return the bounds of a row."""
     fewest = fewest_stops(ground)
@@ -105,8 +96,3 @@ def batches_of(options: Sequence[BatchOption]) -> tuple[PartitionBatch, ...]:
         for o in options
         if o.solution.rates is not None
     )  # fmt: skip
-
-
-def proposals_of(offers: Sequence[Proposal]) -> tuple[PartitionProposal, ...]:
-    """Return what would help."""
-    return tuple(PartitionProposal(**vars(offer)) for offer in offers)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from meshwright.plans.plan import UNCALIBRATED_NOTE
 from meshwright.pricing.partition.setting import CACHE_FRACTION, CACHES, Setting
 from meshwright.search.partition.solve import Solution
 from meshwright.spec.workload import Training
@@ -13,7 +14,7 @@ def notes_of(setting: Setting, solution: Solution | None) -> Iterator[str]:
     """Yield what is assumed, left out, or left idle."""
     system, memory = setting.system, setting.memory
     if not setting.calibration.is_calibrated:
-        yield "uncalibrated: no constant was fitted to measurements of this system"
+        yield UNCALIBRATED_NOTE
     if memory.name in CACHES and setting.capacity_bytes is None:
         yield (
             f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "

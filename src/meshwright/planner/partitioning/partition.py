@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.onchip.contiguous.rooms import Rooms
@@ -15,8 +15,6 @@ from meshwright.planner.partitioning.answer import (
     batches_of,
     levels_of,
     proof_of,
-    proposals_of,
-    rates_of,
     stages_of,
 )
 from meshwright.planner.partitioning.checks import check_degrees, check_group, check_groups
@@ -29,7 +27,7 @@ from meshwright.pricing.partition.setting import Setting, level_of, room_bytes
 from meshwright.search.partition.cuts import Objective, layers_too_large
 from meshwright.search.partition.ground import Ground
 from meshwright.search.partition.options import batch_options, level_options
-from meshwright.search.partition.proposals import proposals, row_proposals
+from meshwright.search.partition.proposals import Progress, proposals, row_proposals
 from meshwright.search.partition.solve import (
     Solution,
     grounds_of,
@@ -60,12 +58,12 @@ class Cut:
 
 def partition(
     model: ModelSpec | str, system: SystemSpec | str, workload: Workload, cut: Cut = Cut(),
-    *, calibration: str = "uncalibrated", command: str = "",
+    *, calibration: str = DEFAULT, progress: Progress | None = None, command: str = "",
 ) -> PartitionPlan:  # fmt: skip
     """Return the layers of a model cut into stages that fit a level of memory.
 
     Where they do not fit, the answer has no stages, or more than there are devices for, and
-    proposals instead.
+    proposals instead. ``progress`` hears how many batches or proposals are done, and of how many.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
     setting = Setting(
@@ -86,8 +84,8 @@ def partition(
     ground = solution.ground if solution else grounds_of(setting, [groups])[0]
     fits = solution is not None and solution.has_devices
     tuned = fits and cut.num_groups is None and not isinstance(workload, Training)
-    offers = [] if fits else proposals(setting, objective, cut.num_groups, solution)
-    batches, largest = batch_options(setting, objective) if tuned else ([], None)
+    offers = [] if fits else proposals(setting, objective, cut.num_groups, solution, progress)
+    batches, largest = batch_options(setting, objective, progress) if tuned else ([], None)
     return _plan(
         setting.model.name, system_spec, cut, ground, solution,
         workload=workload,
@@ -95,7 +93,7 @@ def partition(
         levels=levels_of(level_options(setting, objective, cut.num_groups), cut.tensor_degree),
         batches=batches_of(batches),
         largest_batch=largest,
-        proposals=proposals_of(offers),
+        proposals=tuple(offers),
         warnings=tuple(notes_of(setting, solution)),
         command=command,
     )  # fmt: skip
@@ -103,7 +101,7 @@ def partition(
 
 def partition_measured(
     file: FootprintFile, cut: Cut, system: SystemSpec | str | None = None, *,
-    calibration: str = "uncalibrated", command: str = "",
+    calibration: str = DEFAULT, command: str = "",
 ) -> PartitionPlan:  # fmt: skip
     """Return measured layers cut into stages that fit a stated capacity, or a level of memory.
 
@@ -129,7 +127,7 @@ def partition_measured(
     return _plan(
         file.name, spec, cut, ground, solution,
         level="stated" if cut.capacity_bytes is not None else cut.level or name,
-        proposals=proposals_of(offers), command=command,
+        proposals=tuple(offers), command=command,
     )  # fmt: skip
 
 
@@ -174,7 +172,7 @@ def _plan(
         stages=stages_of(solution) if solution else (),
         too_large=tuple(names[index] for index in layers_too_large(ground).tolist()),
         proof=proof_of(ground),
-        rates=rates_of(solution.rates) if solution else None,
+        rates=solution.rates if solution else None,
         version=version(),
         **fields,
     )

@@ -39,6 +39,8 @@ class Weights:
 
 EXPOSED = Weights()
 """Collectives run before and after computation, not beside it."""
+NETWORK = Weights(compute=0.0)
+"""Collectives and messages alone."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ class Rates:
     tokens_per_s_per_user: float | None
     """None in training."""
     sequences_in_flight: float
+    is_calibrated: bool
+    """Whether constants were fitted to measurements of these chips."""
+    fidelity: str = "closed_form"
 
 
 def rates(
@@ -85,6 +88,7 @@ def rates(
         tokens_per_s_per_user=None if isinstance(workload, Training)
         else tokens_of(workload) / latency_s,
         sequences_in_flight=float(batch),
+        is_calibrated=calibration.is_calibrated,
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ def _proof(plans: GraphPlans, machine: Machine) -> Iterator[str]:
     counts = f"{len(plans.plans)} of {every} degrees priced"
     counts += f"; refused: {refused}" if refused else ""
     known = "" if machine.calibration.is_calibrated else ", uncalibrated"
-    yield from wrapped("", f"closed form{known}, {gap} ({counts})")
+    yield from wrapped("", f"fidelity closed_form{known}, {gap} ({counts})")
 
 
 def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:

@@ -71,14 +71,14 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
         )
     if counts.places is not None:
         yield from wrapped(
-            "", "closed form, uncalibrated; wide graph: kernels left their order by fewer than "
-            f"{counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}",
+            "", "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
+            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}",
         )  # fmt: skip
     elif answer.question.runs_by_kernel:
-        yield f"closed form, uncalibrated, one answer for each tile{tiles}"
+        yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"
     else:
         yield from wrapped(
-            "", f"closed form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
+            "", f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
         )
     if answer.sharding_gap >= SHOWN_GAP:
         yield f"split over tp: at most {answer.sharding_gap:.1%} from the fewest bytes"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.plans.partitions import PartitionPlan, PartitionRates
+from meshwright.plans.partitions import PartitionPlan
+from meshwright.pricing.partition.rates import Rates
 from meshwright.report.lines import counted, time_lines, words, wrapped
 from meshwright.report.partition.alike import Alike, runs_of_alike
 from meshwright.spec.workload import Prefill, Training
@@ -113,7 +114,7 @@ def _reason(plan: PartitionPlan) -> str:
     return f"{len(plan.too_large)} of {plan.num_layers} layers are too large for a device: {names}"
 
 
-def _rates(plan: PartitionPlan, price: PartitionRates) -> Iterator[str]:
+def _rates(plan: PartitionPlan, price: Rates) -> Iterator[str]:
     """Yield tokens per second and times per token, of the system and of one user."""
     user = ""
     if price.tokens_per_s_per_user is not None:

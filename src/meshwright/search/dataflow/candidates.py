@@ -14,7 +14,7 @@ from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.pricing.dataflow.memory import Holding
-from meshwright.pricing.dataflow.seconds import EXPOSED, Seconds, Weights
+from meshwright.pricing.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
 from meshwright.pricing.dataflow.tables import SplitTables
 from meshwright.search.dataflow.sharding import Sharding, choose_for_largest, choose_sharding
 from meshwright.search.dataflow.stages import Stage, cut_stages
@@ -164,9 +164,17 @@ class Candidates:
         )
         if not found:
             return Refusal("memory")
-        tables = seconds.tables()
+        tables, network = seconds.tables(), seconds.tables(NETWORK)
         works = [
-            StageWork(self.graph, tp, replace(one, tables=tables), layers, passes, most_s / rounds)
+            StageWork(
+                self.graph,
+                tp,
+                replace(one, tables=tables),
+                network,
+                layers,
+                passes,
+                most_s / rounds,
+            )
             for one in found
         ]
         priced = [(price, n) for n, work in enumerate(works)

@@ -86,6 +86,23 @@ class SplitChoices:
         changed = sum(change.cost for change in self.changes(ways))
         return float(sum(costs[way] for costs, way in alone) + sum(between)) + changed
 
+    def costs_by_kernel(self, ways: Sequence[int]) -> dict[str, float]:
+        """Return the same by the kernel that causes it; they sum to the cost.
+
+        A kernel causes what it costs alone and the changes of what it writes. What lies between two
+        kernels is caused by the later one.
+        """
+        tables = self.tables
+        found = {
+            kernel.name: float(costs[way])
+            for kernel, costs, way in zip(tables.graph.kernels, tables.costs, ways, strict=True)
+        }
+        for (first, second), bond in tables.bonds.items():
+            found[tables.graph.kernels[second].name] += float(bond.costs[ways[first], ways[second]])
+        for change in self.changes(ways):
+            found[change.producer] += change.cost
+        return found
+
     def changes(self, ways: Sequence[int]) -> Iterator[PlacedChange]:
         """Yield what has to be changed when each kernel is split in its way."""
         tables = self.tables

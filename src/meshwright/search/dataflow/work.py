@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.readings import readings
+from meshwright.pricing.dataflow.tables import SplitTables
+from meshwright.search.dataflow.choices import SplitChoices
 from meshwright.search.dataflow.sharding import Sharding
 from meshwright.strategy.dataflow.splits import Layout
 
@@ -20,6 +22,8 @@ class StageWork:
     tp: int
     """Devices over which kernels are split."""
     sharding: Sharding
+    network: SplitTables
+    """Its ways with their collectives and messages alone [s]."""
     layers: int
     """Repetitions on the stage."""
     num_passes: int
@@ -29,11 +33,12 @@ class StageWork:
 
     @property
     def network_s(self) -> dict[str, float]:
-        """Seconds of collectives of each kernel, for one repetition and one pass."""
-        found: dict[str, float] = defaultdict(float)
-        for change in self.sharding.changes:
-            found[change.producer] += change.cost
-        return dict(found)
+        """Seconds of network that each kernel causes, for one repetition and one pass.
+
+        Changes of layout of what it writes, the sum that it leaves open at the end, its messages,
+        and its part of the sums of gradients of weights over the group.
+        """
+        return SplitChoices(self.network).costs_by_kernel(self.sharding.ways)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from meshwright.pricing.partition.rates import batch_of
 from meshwright.pricing.partition.setting import Setting
 from meshwright.search.partition.cuts import Objective
-from meshwright.search.partition.proposals import largest_batch, with_batch
+from meshwright.search.partition.proposals import Progress, largest_batch, with_batch
 from meshwright.search.partition.solve import Solution, solve
 
 MOST_IN_FLIGHT = 1 << 16
@@ -47,7 +47,9 @@ class BatchOption:
     solution: Solution
 
 
-def batch_options(setting: Setting, objective: Objective) -> tuple[list[BatchOption], int]:
+def batch_options(
+    setting: Setting, objective: Objective, progress: Progress | None = None
+) -> tuple[list[BatchOption], int]:
     """Return the batches that none beats in tokens per second and in those of one user.
 
     Powers of two, the batch that was asked for, and the largest one that fits, which is returned
@@ -58,7 +60,9 @@ def batch_options(setting: Setting, objective: Objective) -> tuple[list[BatchOpt
     sizes |= {largest, min(batch_of(setting.workload), largest)}
     kept: list[BatchOption] = []
     best = 0.0
-    for batch in sorted(sizes - {0}):
+    for done, batch in enumerate(sorted(sizes - {0})):
+        if progress is not None:
+            progress(done, len(sizes))
         solution = solve(with_batch(setting, batch), objective)
         if solution is None or solution.rates is None or not solution.has_devices:
             continue

@@ -28,6 +28,10 @@ NARROWER: tuple[DType, ...] = ("int8", "fp4")
 """Types of weights that are proposed, the wider first."""
 
 
+Progress = Callable[[int, int], None]
+"""Hears how many are done, and of how many."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """One way to make the layers fit."""
@@ -53,19 +57,26 @@ class Proposal:
 
 
 def proposals(
-    setting: Setting, objective: Objective, num_groups: int | None, found: Solution | None
-) -> list[Proposal]:
+    setting: Setting, objective: Objective, num_groups: int | None, found: Solution | None,
+    progress: Progress | None = None,
+) -> list[Proposal]:  # fmt: skip
     """Return what would make a model fit, the cheapest first.
 
     Parameters
     ----------
     found
         The best cut on more devices than there are; None where a layer fits no device.
+    progress
+        Hears of the ways that are tried.
     """
     ways: list[Callable[[Setting, Objective, int | None], Iterator[Proposal]]] = [
         _splits, _batches, _streams, _narrower, _pruned,
     ]  # fmt: skip
-    offers = [offer for way in ways for offer in way(setting, objective, num_groups)]
+    offers: list[Proposal] = []
+    for done, way in enumerate(ways):
+        if progress is not None:
+            progress(done, len(ways))
+        offers += way(setting, objective, num_groups)
     if found is not None:
         offers.append(_offer("devices", "as many devices", setting, found))
     return sorted(offers, key=lambda offer: offer.cost)

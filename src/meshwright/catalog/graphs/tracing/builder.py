@@ -7,7 +7,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.graphs.check import NOT_IN_NAMES
+from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.graphs.tracing.values import Axis, Factor, Value, ends_of, size_of, split_at
 from meshwright.spec.graph import GraphSpec, KernelSpec, NamedTensor, Unit
 
@@ -178,13 +180,22 @@ class GraphBuilder:
         axis = max(seen, key=len)
         return tuple(Factor(names[f], f.size, ages[names[f]]) for f in axis)
 
-    def graph(self, name: str, outputs: Sequence[Value], **other: object) -> GraphSpec:
-        """Return what leads to the outputs; ``tiled`` is else the dim that most kernels write.
+    def graph(
+        self, name: str, outputs: Sequence[Value], *, origin: str, **other: object
+    ) -> GraphSpec:
+        """Return what leads to the outputs, checked.
+
+        Parameters
+        ----------
+        origin
+            What the graph was read from, for complaints.
+        other
+            Further fields; without ``tiled`` it is the dim that most kernels write.
 
         Raises
         ------
-        UnevenError
-            Where no output comes from a kernel, or no result has a dim.
+        SpecError
+            Where no output comes from a kernel, no result has a dim, or names do not fit.
         """
         ends = tuple(dict.fromkeys(v.source for v in outputs if v.source in self.kernels))
         kernels = self._needed(ends)
@@ -194,21 +205,19 @@ class GraphBuilder:
         dims = [dim for kernel in kernels.values() for dim in _dims_of(kernel)]
         dims += [dim for written in inputs.values() for dim in written]
         if not used:
-            raise UnevenError("no output with a dim is computed")
+            raise SpecError(Fault("", "no output with a dim is computed"), origin=origin)
         tiled = other.pop("tiled", None) or max(used, key=used.__getitem__)
-        return GraphSpec.model_validate(
-            {
-                "name": name,
-                "tiled": tiled,
-                "word_bytes": self.word_bytes,
-                "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
-                "inputs": inputs,
-                "constants": [name for name in self.constants if name in inputs],
-                "outputs": ends,
-                "kernels": kernels,
-                **other,
-            }
-        )
+        fields = {
+            "name": name,
+            "tiled": tiled,
+            "word_bytes": self.word_bytes,
+            "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
+            "inputs": inputs,
+            "constants": [name for name in self.constants if name in inputs],
+            "outputs": ends,
+            "kernels": kernels,
+        }
+        return checked(GraphSpec.model_validate({**fields, **other}))
 
     def _needed(self, ends: Sequence[str]) -> dict[str, KernelSpec]:
         """Return the kernels that outputs depend on."""
