@@ -35,12 +35,16 @@ def least_ms(work: Callable[[], object]) -> float:
     return 1e3 * min(times)
 
 
-def measure(num_layers: int, num_stages: int, *, transients: bool) -> tuple[float, float, float]:
+TRANSIENTS = {"none": 0, "small": 10**6, "as layers": 10**9, "larger": 10**11}
+"""Kinds of transients, and the largest of each [bytes]."""
+
+
+def measure(num_layers: int, num_stages: int, most_bytes: int) -> tuple[float, float, float]:
     """Return the times of the greedy, the balanced and the time-bound cut of one row [ms]."""
     rng = np.random.default_rng(num_layers + num_stages)
     sizes = rng.integers(1, 10**9, num_layers).astype(float)
-    largest = rng.integers(1, 10**6, num_layers) if transients else np.zeros(num_layers)
-    rooms = Rooms((1.1 * sizes.sum() / num_stages + 1e9,))
+    largest = rng.integers(0, most_bytes, num_layers, endpoint=True)
+    rooms = Rooms((1.1 * sizes.sum() / num_stages + 1e9 + most_bytes,))
     times = [StageTimes(sizes * 1e-12, np.zeros(num_layers), largest * 1e-12)]
 
     def row() -> LayerLoads:
@@ -58,9 +62,8 @@ def main() -> None:
     print(f"{'layers':>8} {'stages':>7} {'transients':>11} {'greedy ms':>10} {'balance ms':>11}"
           f" {'time ms':>9}")  # fmt: skip
     for num_layers, num_stages in SMALL if "--small" in sys.argv else CASES:
-        for transients in (False, True):
-            greedy, balance, bound = measure(num_layers, num_stages, transients=transients)
-            kind = "random" if transients else "none"
+        for kind, most_bytes in TRANSIENTS.items():
+            greedy, balance, bound = measure(num_layers, num_stages, most_bytes)
             print(f"{num_layers:>8} {num_stages:>7} {kind:>11} {greedy:>10.2f} {balance:>11.2f}"
                   f" {bound:>9.1f}")  # fmt: skip
 

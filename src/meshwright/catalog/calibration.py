@@ -126,6 +126,8 @@ class FitRecord(Declaration):
     num_rows: int
     fitted: ErrorRecord
     left_out: ErrorRecord
+    left_out_alone: ErrorRecord | None = None
+    """Sources whose chips no other source has; they are not part of ``left_out``."""
     spread: SpreadRecord | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """By what rows have in common."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from meshwright.cli.launched import add_script, with_script
 from meshwright.cli.measuring import measured_bytes, measured_step_s
 from meshwright.cli.question import (
     ASKED,
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_fixed(parser, several=False)
     group = parser.add_argument_group("a job that ran")
+    add_script(group)
     group.add_argument("--measured", metavar="TIME", help="of a step: 8.1s, or 412k tokens/s")
     group.add_argument("--measured-memory", metavar="SIZE", help="of the fullest device: 61 GB")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw the grid and its link heat")
@@ -54,7 +56,7 @@ def _plan(args: argparse.Namespace) -> Plan:
 
     if args.on is None:
         return needed("PLAN.json", args.model, planner.load_plan)
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, structure = strategy_question(with_script(args))
     return planner.estimate(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration,
@@ -64,7 +66,8 @@ def _plan(args: argparse.Namespace) -> Plan:
 def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
     """Keep a complaint for each option that would change nothing beside the others."""
     if args.on is None:
-        stated = [name for name in (*ASKED, *FIXED) if name not in ("model", "on")]
+        names = (*ASKED, *FIXED, "script")
+        stated = [name for name in names if name not in ("model", "on")]
         refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
     if args.picture is None:
         refuse_idle(reading, args, ("colors",), "is of use with --picture only")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.cli.launched import add_script, with_script
 from meshwright.cli.question import strategy_question
 from meshwright.cli.reading import Reading, faults_of, quantity
 
@@ -163,7 +164,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
     for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
         if text is None:
             raise SpecError(Fault(option, "is needed"))
-    asked, strategy, structure = strategy_question(args)
+    asked, strategy, structure = strategy_question(with_script(args))
     plan = planner.estimate(
         asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
         is_placed=False,
@@ -180,6 +181,7 @@ def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_question(parser, is_needed=False)
     add_fixed(parser, several=False)
+    add_script(parser)
     parser.add_argument(MEASURED)
     actions = {(a.option_strings or [a.dest])[0].removeprefix("--"): a for a in parser._actions}
     values = {action.dest: action.default for action in parser._actions}

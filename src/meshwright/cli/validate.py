@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="constants of the cost model: a name or a YAML file (calibrated)",
     )
     parser.add_argument(
-        "--document", metavar="FILE.md", help="write tables there, and a picture beside it"
+        "--document", metavar="FILE.md", help="write tables there, and pictures beside it"
     )
 
 
@@ -54,20 +54,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
-    """Write the document, the picture of the same name, and what serving has beside them."""
+    """Write the document, its pictures, and what serving has beside them."""
     from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.cli.output import write_whole
-    from meshwright.validation.document import document_text, picture_svg
+    from meshwright.validation.document import document
     from meshwright.validation.inference.document import inference_document
     from meshwright.validation.inference.predictions import predict_all
     from meshwright.validation.outcome import Validation
 
     before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
-    picture, name = path.with_suffix(".svg"), found.calibration
+    name = found.calibration
     if found.trained:
         trained = Validation(found.trained, name), Validation(before.trained, "uncalibrated")
-        write_whole(path, document_text(*trained, fit_record(name), picture.name))
-        write_whole(picture, picture_svg(found.trained))
+        written = document(*trained, fit_record(name), path.stem)
+        write_whole(path, written.text)
+        for picture, drawn in written.pictures.items():
+            write_whole(path.with_name(picture), drawn)
     if found.served:
         beside = path.with_name(f"{path.stem}_inference{path.suffix}")
         record = serving_record(name)

@@ -61,10 +61,17 @@ def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
     return calibration.matmul_sustained_efficiency
 
 
-def _narrow_share(precision: Precision, calibration: CalibrationOf[Any]) -> Any:
-    """Return the share of the sustained rate that products of the linear layers keep."""
+def _linear_rate(chip: ChipSpec, precision: Precision, calibration: CalibrationOf[Any]) -> Any:
+    """Return the rate of large products of the linear layers [FLOP/s].
+
+    Scales of rows are applied to sums outside of the matrix units, which then reach the rate of
+    the activation type.
+    """
+    if precision.row_scales:
+        return reached_rate(chip, precision.activation, calibration)
+    rate = reached_rate(chip, precision.matmul, calibration)
     is_narrow = BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]
-    return calibration.narrow_matmul_efficiency if is_narrow else 1.0
+    return rate * calibration.narrow_matmul_efficiency if is_narrow else rate
 
 
 def core_array_of(chip: ChipSpec) -> CoreArray | None:
@@ -106,8 +113,7 @@ def make_engine(
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration)
-        * (sustained * _narrow_share(precision, calibration)),
+        matmul_flops_per_s=_linear_rate(chip, precision, calibration) * sustained,
         edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),

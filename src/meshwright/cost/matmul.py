@@ -13,8 +13,9 @@ from meshwright.cost.compute import (
     matmul_traffic_bytes,
     traffic_s,
 )
-from meshwright.cost.local import LocalLayer
+from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.graph.op import Op
+from meshwright.strategy.axis import INNER_DIMS
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
@@ -101,11 +102,26 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     """Return a linear layer with all of its operands at hand."""
     shape, word = matmul_shape(op, layer), word_of(op, engine)
     made = products(op, shape, whole_traffic_bytes(shape, word, engine), engine)
-    casts = cast_s(shape, word, engine)
+    inputs, outputs = shares_at_rest(op, layer)
+    casts = cast_s(shape, word, engine, input_times=inputs, output_times=outputs)
     cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
     if engine.freezes_weights:
         return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
     return _adding_apart(cost, params_of(shape), engine) if engine.adds_gradients_apart else cost
+
+
+def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
+    """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
+
+    With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
+    the gradients of its outputs: both are cast first and gathered in the narrow type.
+    Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
+    """
+    if not splits_width(op):
+        return 1.0, 1.0
+    share = layer.token_shard / layer.tokens
+    is_row_split = any(dim in INNER_DIMS for dim in op.contracted)
+    return (1.0, share) if is_row_split else (share, 1.0)
 
 
 def _adding_apart(cost: OpCost, params: Any, engine: Engine) -> OpCost:

@@ -30,9 +30,9 @@ from meshwright.pricing.problem import Problem
 from meshwright.spec.calibration import Calibration
 from meshwright.strategy.strategy import Strategy, Structure, stack
 
-PLAN_ERROR = 0.045
+PLAN_ERROR = 0.05
 """Standard deviation of ln(time) of one plan that no resource explains. Rows of one source, model
-and chip leave 0.04 to 0.06 after factors of their own (benchmarks/measured_jobs.py)."""
+and chip leave 0.055 with factors of their own (benchmarks/measured_jobs.py)."""
 STEP_NOISE = 0.02
 """Standard deviation of ln(time) when the same plan is measured again, over some steps."""
 TAIL = 1.645
@@ -111,26 +111,57 @@ def estimated(measurements: Sequence[Measurement], spreads: FloatArray) -> Facto
         Standard deviations of ln(factor) before them, shape (resources,).
     """
     target = np.log([entry.step_s for entry in measurements])
-    whiten = np.linalg.inv(np.linalg.cholesky(_noise(measurements)))
-    limits = [lowest_log_factors(entry.problem.calibration) for entry in measurements]
-    lowest = np.minimum(np.max(limits, axis=0), 0.0)
+    noise = noise_covariance(measurements)
+    lowest = lowest_values(measurements)
     values = np.zeros(len(RESOURCES))
     for _ in range(MOST_ROUNDS):
-        logs, slopes = _logs_and_slopes(measurements, values)
-        step = _step(whiten @ slopes, whiten @ (target - logs), values, spreads, lowest)
-        values = values + step
+        logs, slopes = logs_and_slopes(measurements, values)
+        found, covariance = most_probable(target - logs + slopes @ values, slopes, noise, spreads,
+                                          lowest)  # fmt: skip
+        step, values = found - values, found
         if np.abs(step).max() < CLOSE:
             break
-    slopes = whiten @ _logs_and_slopes(measurements, values)[1]
-    covariance = np.asarray(np.linalg.inv(slopes.T @ slopes + np.diag(spreads**-2)), dtype=float)
     return _factors(len(measurements), values, covariance, spreads)
 
 
-def expected_log_spread(measurement: Measurement, spreads: FloatArray) -> float:
-    """Return the standard deviation of ln(measured / predicted) that the priors allow."""
-    _, slopes = _logs_and_slopes([measurement], np.zeros(len(RESOURCES)))
-    noise = PLAN_ERROR**2 + STEP_NOISE**2
-    return float(np.sqrt(((slopes[0] * spreads) ** 2).sum() + noise))
+def most_probable(
+    errors: FloatArray, slopes: FloatArray, noise: FloatArray, spreads: FloatArray,
+    lowest: FloatArray,
+) -> tuple[FloatArray, FloatArray]:  # fmt: skip
+    """Return ln(factor) of least squares, (resources,), and their covariance.
+
+    Least (errors - slopes x)' noise^-1 (errors - slopes x) + sum (x / spreads)^2 with x at least
+    ``lowest``; the covariance is the inverse of its curvature.
+
+    Parameters
+    ----------
+    errors
+        ln(measured / predicted without factors) of each job, (jobs,).
+    slopes
+        Derivatives of ln(time) in ln(factor), (jobs, resources).
+    noise
+        Covariance of what no factor explains, (jobs, jobs).
+    """
+    from scipy.optimize import lsq_linear
+
+    whiten = np.linalg.inv(np.linalg.cholesky(noise))
+    matrix = np.vstack([whiten @ slopes, np.diag(1.0 / spreads)])
+    target = np.concatenate([whiten @ errors, np.zeros(len(spreads))])
+    found = lsq_linear(matrix, target, (lowest - 1e-9, np.full(len(spreads), np.inf))).x
+    return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
+
+
+def expected_log_spread(measurement: Measurement, log_covariance: Any) -> float:
+    """Return the standard deviation of ln(measured / predicted) that is expected of a job.
+
+    Parameters
+    ----------
+    log_covariance
+        Of the logarithms of the factors, (resources, resources).
+    """
+    _, slopes = logs_and_slopes([measurement], np.zeros(len(RESOURCES)))
+    variance = slopes[0] @ np.array(log_covariance) @ slopes[0]
+    return float(np.sqrt(variance + PLAN_ERROR**2 + STEP_NOISE**2))
 
 
 def step_seconds(
@@ -149,7 +180,7 @@ def step_seconds(
     return np.asarray(priced.step.time.total_s + np.zeros(num_draws))
 
 
-def _logs_and_slopes(
+def logs_and_slopes(
     measurements: Sequence[Measurement], values: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return ln(time) of each job, (jobs,), and its slopes in ln(factor), (jobs, resources)."""
@@ -163,20 +194,7 @@ def _logs_and_slopes(
     return logs[:, 0], (logs[:, 1:] - logs[:, :1]) / STEP
 
 
-def _step(
-    slopes: FloatArray, left: FloatArray, values: FloatArray, spreads: FloatArray,
-    lowest: FloatArray,
-) -> FloatArray:  # fmt: skip
-    """Return the step to the most probable values; no resource is faster than its data sheet."""
-    from scipy.optimize import lsq_linear
-
-    matrix = np.vstack([slopes, np.diag(1.0 / spreads)])
-    target = np.concatenate([left, -values / spreads])
-    found = lsq_linear(matrix, target, (lowest - values - 1e-9, np.full(len(values), np.inf)))
-    return np.asarray(found.x)
-
-
-def _noise(measurements: Sequence[Measurement]) -> FloatArray:
+def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
     """Return the covariance of what no factor explains; equal plans share the error of theirs."""
     plans = [
         (entry.problem.model, entry.problem.system, entry.problem.workload,
@@ -185,6 +203,12 @@ def _noise(measurements: Sequence[Measurement]) -> FloatArray:
     ]  # fmt: skip
     same = np.array([[a == b for b in plans] for a in plans], dtype=float)
     return np.asarray(PLAN_ERROR**2 * same + STEP_NOISE**2 * np.eye(len(plans)))
+
+
+def lowest_values(measurements: Sequence[Measurement]) -> FloatArray:
+    """Return the least ln(factor) of each resource, (resources,): that of its data sheet."""
+    limits = [lowest_log_factors(entry.problem.calibration) for entry in measurements]
+    return np.asarray(np.minimum(np.max(limits, axis=0), 0.0))
 
 
 def _factors(

@@ -8,6 +8,7 @@ from meshwright.diagnosis.factors import Factors
 from meshwright.planner.answers import above_caps, candidate, version, warnings
 from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
+from meshwright.planner.measured.learning import with_measured_interval
 from meshwright.planner.question import make_problem
 from meshwright.plans import Plan
 from meshwright.pricing.power import idles_above_cap
@@ -53,6 +54,8 @@ def estimate(
         raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
     price = best_placed if is_placed else candidate
     only = price(problem, strategy, structure)
+    if factors is not None:
+        only = with_measured_interval(problem, only, factors)
     return Plan(
         model=problem.model,
         system=problem.system,

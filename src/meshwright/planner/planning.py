@@ -23,7 +23,7 @@ from meshwright.planner.answers import (
 from meshwright.planner.fixed import check_fixed
 from meshwright.planner.grids.operators import check_operators, operator_plan
 from meshwright.planner.grids.placing import best_placed, placed_candidates
-from meshwright.planner.measured.learning import trials_of
+from meshwright.planner.measured.learning import trials_of, with_measured_interval
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
@@ -119,6 +119,8 @@ def _answer(
     chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
     verdict = robustness(problem, chosen[:SHAKEN], factors=factors)
     candidates = [entry.candidate for entry in placed]
+    if factors is not None:
+        candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
     slower = placed[0].found.time_s / chosen[0].time_s
     best = candidates[0]
     return Plan(

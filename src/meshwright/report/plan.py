@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, WhyNot
+from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
 from meshwright.report.grids.operators import operator_lines
 from meshwright.report.grids.placement import placement_lines
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
@@ -245,7 +245,7 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     if robust is not None:
         text = (
             f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
-            f"{robust.best_stays_first_fraction:.0%}; least regret "
+            f"{robust.best_stays_first_fraction:.0%}{_drawn(robust)}; least regret "
             f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
         )
         yield from wrapped("robust: ", text)
@@ -257,6 +257,14 @@ def proof_lines(plan: Plan) -> Iterator[str]:
             ranked = enumerate([plan.best, *plan.runners_up], 1)
             names = {entry.text: f"plan {rank}" for rank, entry in ranked}
             yield from trial_lines(robust.trials, names)
+
+
+def _drawn(robust: Robustness) -> str:
+    """Return how long the step takes under the draws; nothing in older plans."""
+    if robust.step_time_s is None:
+        return ""
+    low_s, high_s = robust.step_time_s
+    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
 
 
 def _nothing(plan: Plan) -> str:

@@ -57,8 +57,8 @@ def perturbed(
 ) -> Problem:
     """Return the problem with a column of draws in place of each constant that has an interval.
 
-    Draws are uniform and independent, the same ones for every candidate. Where factors of the
-    resources were measured, constants of a resource move together, as their errors do.
+    Draws are independent, the same ones for every candidate. Where factors of the resources were
+    measured, constants of a resource move together, as their errors do.
 
     Parameters
     ----------
@@ -66,16 +66,28 @@ def perturbed(
         Those under which the constants of the problem stand; None: nothing was measured.
     """
     generator = np.random.default_rng(seed)
-    intervals = problem.calibration.intervals
+    constants = problem.calibration
     draws = {
-        name: generator.uniform(low, high, num_draws)
-        for name, (low, high) in sorted(intervals.items())
+        name: _drawn(getattr(constants, name), low, high, generator.uniform(-1.0, 1.0, num_draws))
+        for name, (low, high) in sorted(constants.intervals.items())
         if high > low and (factors is None or name not in SCALED)
     }
-    calibration = problem.calibration
     if factors is not None:
-        calibration = scaled(calibration, factors.draws(num_draws, generator))
-    return replace(problem, calibration=calibration_columns(calibration, draws))
+        constants = scaled(constants, factors.draws(num_draws, generator))
+    return replace(problem, calibration=calibration_columns(constants, draws))
+
+
+def _drawn(value: float, low: float, high: float, at: FloatArray) -> FloatArray:
+    """Return draws of a constant: evenly below its value and above it, as often either way.
+
+    An interval that lies unevenly about its value thus shifts no median.
+
+    Parameters
+    ----------
+    at
+        From -1, the lowest value, to 1, the highest.
+    """
+    return np.where(at < 0.0, value + at * (value - low), value + at * (high - value))
 
 
 def robustness(

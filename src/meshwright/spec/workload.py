@@ -15,6 +15,8 @@ class Precision(Declaration):
 
     matmul: DType = "bf16"
     """Type of the linear layers; attention, logits and norms stay in ``activation``."""
+    row_scales: bool = False
+    """Operands of the linear layers have one scale for each row; otherwise one, or blocks."""
     activation: DType = "bf16"
     kv_cache: DType = "bf16"
     weight: DType = "bf16"

@@ -16,6 +16,8 @@ from meshwright.validation.predictions import DID_NOT_FIT, Prediction
 TIE = 0.05
 """Measured plans that differ by less are equally good."""
 FEWEST_IN_SWEEP = 4
+SHARE = 0.8
+"""Of measurements that intervals are to hold."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,60 @@ class Family:
     """Rows that differ only in the plan, and what choosing among them costs."""
 
     rows: tuple[Prediction, ...]
+    best: Prediction
+    """The fastest as measured."""
+    chosen: Prediction
+    """The fastest as predicted."""
+    by_rule: Prediction
+    """The one of least model parallelism."""
     regret: float
+    """How much slower the chosen one is than the best."""
     rule_of_thumb_regret: float
     ordered_pairs: int
     """Pairs whose measurements differ by more than a tie."""
     right_pairs: int
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How 80 % intervals held some rows."""
+
+    rows: int
+    """Measured rows that have an interval."""
+    covered: float | None
+    """Share of them inside."""
+    score: float | None
+    """Mean of :func:`interval_score`."""
+
+
+def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
+    """Return how the intervals of some rows held what was measured."""
+    known = [e for e in predictions if e.interval is not None and e.log_error is not None]
+    errors = log_errors(known)
+    widths = [np.log(e.interval[1] / e.interval[0]) / 2.0 for e in known if e.interval is not None]
+    half_widths = np.array(widths, dtype=float)
+    return Intervals(
+        rows=len(known),
+        covered=_of(np.mean, np.abs(errors) <= half_widths),
+        score=_of(np.mean, interval_score(errors, half_widths)),
+    )
+
+
+def interval_score(errors: FloatArray, half_widths: FloatArray) -> FloatArray:
+    """Return the interval score of each logarithm: small is good.
+
+    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
+    Raftery 2007, Strictly proper scoring rules, section 6.2.
+
+    Parameters
+    ----------
+    errors
+        ln(predicted / measured), (rows,).
+    half_widths
+        Of intervals of ln(measured) that lie evenly about ln(predicted), (rows,).
+    """
+    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
+    return np.asarray(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside, dtype=float)
 
 
 def errors_of(predictions: Sequence[Prediction]) -> Errors:
@@ -152,12 +203,16 @@ def _family(rows: Sequence[Prediction]) -> Family:
         for a, b in combinations(range(len(rows)), 2)
         if max(measured[a], measured[b]) > (1.0 + TIE) * min(measured[a], measured[b])
     ]
+    chosen = int(predicted.argmax())
     return Family(
-        tuple(rows),
-        _regret(measured, int(predicted.argmax())),
-        _regret(measured, thumb),
-        len(pairs),
-        sum(pairs),
+        rows=tuple(rows),
+        best=rows[int(measured.argmax())],
+        chosen=rows[chosen],
+        by_rule=rows[thumb],
+        regret=_regret(measured, chosen),
+        rule_of_thumb_regret=_regret(measured, thumb),
+        ordered_pairs=len(pairs),
+        right_pairs=sum(pairs),
     )
 
 

@@ -11,9 +11,11 @@ from typing import Any
 from meshwright.validation.errors import (
     Errors,
     Family,
+    Intervals,
     by_group,
     errors_of,
     families_of,
+    intervals_of,
     median_of_medians,
     noise_of,
 )
@@ -64,6 +66,11 @@ class Validation:
         return median_of_medians({name: errors_of(found) for name, found in rows.items()})
 
     @cached_property
+    def intervals(self) -> Intervals:
+        """How the intervals of all rows of training held what was measured, else of all others."""
+        return intervals_of(self.trained or self.served)
+
+    @cached_property
     def families(self) -> list[Family]:
         """Rows that differ only in the plan."""
         return families_of(entry for entry in self.predictions if entry.refused is None)
@@ -96,6 +103,7 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
     yield ""
     yield from table_lines(found)
+    yield from interval_lines(found)
     yield ""
     yield from inference_lines(found.served)
     yield from memory_lines(found.trained)
@@ -115,6 +123,13 @@ def table_lines(found: Validation) -> Iterator[str]:
         yield _error_line(name, errors, noise_of(rows[name]))
     title = "all of training" if found.trained and found.served else "all rows"
     yield _error_line(title, found.overall, noise_of(found.trained or found.served))
+
+
+def interval_lines(found: Validation) -> Iterator[str]:
+    """Yield how many rows lie in their intervals; nothing where there are none."""
+    held = found.intervals
+    if held.rows and held.covered is not None:
+        yield f"80 % intervals hold {held.covered:.1%} of {held.rows} rows, score {held.score:.3f}"
 
 
 def _error_line(name: str, errors: Errors, noise: float | None) -> str:
@@ -140,6 +155,14 @@ def _family_lines(families: Sequence[Family]) -> Iterator[str]:
     share = f"{right / pairs:.0%} of {pairs}" if pairs else "none"
     yield f"{len(families)} families of rows that differ only in the plan: regret {mean:.1%};"
     yield f"  of the least model parallelism {thumb:.1%}; pairs in the right order: {share}"
+    yield f"  {'source and model':<38}{'chips':>6}{'plans':>6}{'regret':>8}{'rule':>8}  chosen"
+    for family in sorted(families, key=lambda family: -family.regret):
+        row = family.best.row
+        yield (
+            f"  {f'{row.group} {row.model.name}'[:37]:<38}{row.hardware.chips or 0:>6}"
+            f"{len(family.rows):>6}{family.regret:>8.1%}{family.rule_of_thumb_regret:>8.1%}"
+            f"  {degrees_text(family.chosen)}"
+        )[:100]
     yield ""
 
 
@@ -152,7 +175,7 @@ def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for entry in found:
         yield (
             f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
-            f"{entry.row.model.name or '':<18} {_plan_text(entry)}"
+            f"{entry.row.model.name or '':<18} {_asked_text(entry)}"
         )[:100]
     yield ""
 
@@ -169,13 +192,27 @@ def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]
     return Counter(reason for reason in refused if reason is not None).most_common()
 
 
-def _plan_text(entry: Prediction) -> str:
-    """Return the plan of a row in few words, and the largest part of its time."""
+def chips_text(entry: Prediction) -> str:
+    """Return the chips of a row."""
+    assert entry.question is not None
+    return f"{entry.row.hardware.chips}x{entry.question.problem.system.chip.name}"
+
+
+def degrees_text(entry: Prediction) -> str:
+    """Return the plan of a row in few words: degrees that are not 1, and the micro-batch."""
+    assert entry.question is not None
+    s = entry.question.strategy
+    degrees = {"tp": s.tp, "pp": s.pp, "vpp": s.num_virtual_stages, "cp": s.cp, "ep": s.ep,
+               "dp": s.dp}  # fmt: skip
+    shown = [f"{name}{degree:.0f}" for name, degree in degrees.items() if degree > 1]
+    return " ".join([*shown, f"mbs{s.micro_batch_size:.0f}"])
+
+
+def _asked_text(entry: Prediction) -> str:
+    """Return what a row ran: chips and plan, or the requests that it served."""
     if entry.question is None:
         return requests_text(entry.row)
-    s, hardware = entry.question.strategy, entry.row.hardware
-    degrees = f"tp{s.tp:.0f} pp{s.pp:.0f} dp{s.dp:.0f} mbs{s.micro_batch_size:.0f}"
-    return f"{hardware.chips}x{entry.question.problem.system.chip.name} {degrees}"
+    return f"{chips_text(entry)} {degrees_text(entry)}"
 
 
 def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:

@@ -179,9 +179,6 @@ def recompute_of(text: str | None, framework: Framework) -> Recompute:
 def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     """Return the types of a row, from the words of its source.
 
-    Products with one scale for each row run on the slow accumulators of the first such kernels,
-    which reach the 16-bit rate.
-
     Raises
     ------
     RefusedError
@@ -195,9 +192,7 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     elif re.fullmatch(r"(fp|tf|float)32", words.strip()):
         activation = "fp32"
     matmul: DType = activation
-    if "rowwise" in words:
-        matmul = activation
-    elif re.search(r"fp4|float4", words):
+    if re.search(r"fp4|float4", words):
         matmul = "fp4"
     elif re.search(r"fp8|float8", words):
         matmul = "fp8"
@@ -206,7 +201,7 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
         stated_rate(chip, activation)
     except SpecError as error:
         raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
-    return Precision(matmul=matmul, activation=activation)
+    return Precision(matmul=matmul, activation=activation, row_scales="rowwise" in words)
 
 
 def _optimizer(row: Row, framework: Framework) -> OptimizerPreset:

@@ -178,3 +178,28 @@ def test_frozen_weights_save_a_third_of_the_products():
     time = price_one(frozen, STRUCTURE, PLAN).step.time
     assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
     assert float(np.asarray(time.optimizer_s).reshape(-1)[0]) == 0.0
+
+
+def test_operands_are_cast_before_they_are_gathered():
+    def casts_s(sequence_parallel):
+        structure = replace(STRUCTURE, sequence_parallel=sequence_parallel)
+        narrow, wide = (
+            replace(found, workload=found.workload.model_copy(update={"precision": precision}))
+            for found in [problem(system="8xH100")]
+            for precision in (Precision(matmul="fp8", row_scales=True), Precision())
+        )
+        return compute_s(narrow, structure) - compute_s(wide, structure)
+
+    # In 16 bits both have the same products; SP halves the elementwise work of both as well.
+    assert 0.0 < casts_s(sequence_parallel=True) < casts_s(sequence_parallel=False)
+
+
+def test_scales_of_rows_run_at_the_rate_of_the_activations():
+    found = problem(system="8xH100", constants={"narrow_matmul_efficiency": 0.5})
+    engines = [
+        replace(found, workload=found.workload.model_copy(update={"precision": p})).engine
+        for p in (Precision(), Precision(matmul="fp8", row_scales=True), Precision(matmul="fp8"))
+    ]
+    rates = [engine.matmul_flops_per_s for engine in engines]
+    assert rates[0] == rates[1]
+    assert rates[2] == pytest.approx(rates[0] * 1402.6 / 794.5 / 2.0)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
-from meshwright.validation.errors import errors_of, families_of, median_of_medians
+from meshwright.validation.errors import errors_of, families_of, intervals_of, median_of_medians
 from meshwright.validation.memory.prediction import Counting, RowMemory
 from meshwright.validation.outcome import Validation, validation_data, validation_lines
 from meshwright.validation.predictions import Prediction, predict
@@ -65,6 +65,24 @@ def test_refused_rows_are_counted():
     rows = [*lab([(1.0, 1.0)]), Prediction(rows_of([ROW], "x")[0], refused=Reason.BATCH)]
     errors = errors_of(rows)
     assert (errors.rows, errors.rows_used, errors.rows_refused) == (2, 1, 1)
+
+
+def test_a_family_names_what_was_chosen():
+    """Predicted best is the second, measured best the third, the rule takes the first."""
+    (family,) = families_of(lab([(1.0, 1.0), (3.0, 2.0), (2.0, 4.0)]))
+    chosen = family.best.row.id, family.chosen.row.id, family.by_rule.row.id
+    assert chosen == ("2", "1", "0")
+    assert (family.regret, family.rule_of_thumb_regret) == (1.0, 3.0)
+
+
+def test_intervals_hold_what_lies_inside():
+    inside, outside = lab([(1.0, 1.1), (1.0, 2.0)])
+    rows = [replace(entry, interval=(1 / 1.2, 1.2)) for entry in (inside, outside)]
+    held = intervals_of([*rows, *lab([(1.0, 1.0)])])
+    assert (held.rows, held.covered) == (2, 0.5)
+    width = 2 * math.log(1.2)
+    assert held.score == pytest.approx(width + 10 * (math.log(2.0) - width / 2) / 2)
+    assert intervals_of([]).covered is None
 
 
 def test_the_headline_is_a_median_over_sources():

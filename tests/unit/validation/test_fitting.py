@@ -100,3 +100,20 @@ def test_fitted_predictions_have_an_interval():
     low, high = entry.interval
     assert low < entry.predicted_tokens_per_s < high
     assert predict([row], "uncalibrated")[0].interval is None
+
+
+def test_every_constant_lies_in_its_interval():
+    """`plan` draws from them: those of a fit, and for the rest those of the file it is based on."""
+    for family in ("ampere", "hopper", "blackwell", "tpu", "gaudi", "temp-die"):
+        constants = load_calibration(family, "calibrated")
+        for name, (low, high) in constants.intervals.items():
+            assert low <= getattr(constants, name) <= high, (family, name)
+
+
+def test_a_family_not_fitted_may_have_the_constants_of_any_other(fitted, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibration_text(fitted, "mine", "a test"), encoding="utf-8")
+    ampere, other = (load_calibration(family, str(path)) for family in ("ampere", "gaudi"))
+    name = "matmul_sustained_efficiency"
+    assert other.matmul_sustained_efficiency == ampere.matmul_sustained_efficiency
+    assert other.intervals[name] == ampere.intervals[name]

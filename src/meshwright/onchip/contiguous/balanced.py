@@ -4,7 +4,8 @@ Parametric search over a level, the part of its room that each stage may fill: a
 when the greedy cut under it needs no more stages than there are. The search ends at the exact
 optimum, not within a tolerance: a level that is reached falls to that of the fullest stage found,
 and one that is not rises to the next level at which any greedy stage would take one layer more,
-below which no cut changes.
+below which no cut changes. The first level that is tried is the mean and one layer more, which is
+enough where rooms are equal.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def balanced_stops(loads: LayerLoads, rooms: Rooms, num_stages: int) -> list[int
     listed = in_flight.tolist()
 
     def cut(level: float) -> list[int]:
-        return loads.stops_within((level * scales).tolist(), listed)
+        return loads.stops_within((level * scales).tolist(), listed, least, best)
 
     def levels(stops: list[int], further: int) -> list[float]:
         """Return the level that each stage needs for its layers and one more, or none more."""
@@ -45,12 +46,16 @@ def balanced_stops(loads: LayerLoads, rooms: Rooms, num_stages: int) -> list[int
     best = loads.stops_within(capacities.tolist(), listed)
     if best[-1] < len(loads):
         return None
+    least = [0] * num_stages
     low, high = _BELOW * loads.least_total_bytes / float(scales.sum()), max(levels(best, 0))
+    layers = np.arange(len(loads))
+    level = low + float(loads.load_bytes(layers, layers + 1, in_flight.max()).max())
     while low < high:
-        level = min(low + (high - low) / 2, math.nextafter(high, low))
+        level = min(level, math.nextafter(high, low))
         stops = cut(level)
         if stops[-1] < len(loads):
-            low = max(min(levels(stops, 1)), math.nextafter(level, math.inf))
+            least, low = stops, max(min(levels(stops, 1)), math.nextafter(level, math.inf))
         else:
             best, high = stops, min(max(levels(stops, 0)), level)
+        level = low + (high - low) / 2
     return best

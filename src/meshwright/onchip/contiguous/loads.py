@@ -7,9 +7,10 @@ grows: all that is proven about the greedy cut rests on that.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -67,37 +68,57 @@ class LayerLoads:
         largest = self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
         return sums[stop] <= sums[first] + (limit_bytes - largest)
 
-    def stops_within(self, limits_bytes: Sequence[float], in_flight: Sequence[int]) -> list[int]:
+    def stops_within(
+        self, limits_bytes: Sequence[float], in_flight: Sequence[int],
+        least: Iterable[int] | None = None, most: Iterable[int] | None = None,
+    ) -> list[int]:  # fmt: skip
         """Return where each of a row of stages stops that takes the longest run within its limit.
 
         A stage whose limit not even one layer keeps is empty. One look-up for each stage where
-        all transients are equal, else a bisection with a table of range maxima: O(k log n).
+        all transients are equal, else a few with a table of range maxima: O(k log n).
+
+        Parameters
+        ----------
+        least, most
+            Stops under lower and under higher limits, where they are known: those asked for lie
+            between, because stops never fall when limits rise.
         """
-        stops, stop, end = [], 0, len(self)
-        transients, is_even = self._transients, self._is_even
-        sums, summed_for = self._listed_sums(1), 1
-        for limit, count in zip(limits_bytes, in_flight, strict=True):
-            if stop < end:
+        stops, stop, end, is_even = [], 0, len(self), self._is_even
+        least, most = least or repeat(0), most or repeat(end)
+        sums, summed_for = self._viewed_sums(1), 1
+        for limit, count, low, high in zip(limits_bytes, in_flight, least, most, strict=False):
+            if low == high:
+                stop = low
+            elif stop < end:
                 if count != summed_for:
-                    sums, summed_for = self._listed_sums(count), count
-                within = bisect_right(sums, sums[stop] + (limit - transients[stop]), stop) - 1
-                if within > stop:
-                    stop = within if is_even else self._fitting(sums, stop, within, limit)
+                    sums, summed_for = self._viewed_sums(count), count
+                known = max(stop, low)
+                room = limit - self._transients[stop]
+                within = bisect_right(sums, sums[stop] + room, known, high + 1) - 1
+                stop = within if is_even else self._fitting(sums, stop, known, within, limit)
             stops.append(stop)
         return stops
 
-    def _fitting(self, sums: list[float], first: int, above: int, limit: float) -> int:
-        """Return the largest stop up to ``above`` of a run from ``first`` within a limit."""
-        fitting, stop, maxima = first, above, self._listed_maxima
+    def _fitting(self, sums: memoryview, first: int, fitting: int, above: int, limit: float) -> int:
+        """Return the largest stop of a run from ``first`` within a limit, between two stops.
+
+        The largest transient up to ``above`` allows a run that certainly fits, and whose own one
+        is no larger: most searches end there. What lies between is bisected.
+        """
+        stop = above
         while fitting < above:
-            power = (stop - first).bit_length() - 1
-            largest = max(maxima[power][first], maxima[power][stop - (1 << power)])
-            if sums[stop] <= sums[first] + (limit - largest):
-                fitting = stop
-            else:
+            room = limit - self._largest_of(first, stop)
+            fitting = max(fitting, bisect_right(sums, sums[first] + room, fitting, stop + 1) - 1)
+            if fitting < stop:
                 above = stop - 1
             stop = (fitting + above + 1) // 2
         return fitting
+
+    def _largest_of(self, first: int, stop: int) -> float:
+        """Return the largest transient of a run of one layer or more [bytes]."""
+        power = (stop - first).bit_length() - 1
+        row = self._viewed_maxima[power]
+        return max(row[first], row[stop - (1 << power)])
 
     def _largest_transient_bytes(self, first: Any, stop: Any) -> Any:
         """Return the largest transient of each run; 0 where it is empty [bytes]."""
@@ -118,24 +139,24 @@ class LayerLoads:
         )
         return resident, kept
 
-    def _listed_sums(self, in_flight: int) -> list[float]:
-        """Return ``sums_bytes`` as a list, which is faster to bisect."""
-        if in_flight not in self._lists:
-            self._lists[in_flight] = self.sums_bytes(in_flight).tolist()
-        return self._lists[in_flight]
+    def _viewed_sums(self, in_flight: int) -> memoryview:
+        """Return ``sums_bytes`` as a view, whose single entries are read faster."""
+        if in_flight not in self._views:
+            self._views[in_flight] = _view(self.sums_bytes(in_flight))
+        return self._views[in_flight]
 
     @cached_property
-    def _lists(self) -> dict[int, list[float]]:
+    def _views(self) -> dict[int, memoryview]:
         return {}
 
     @cached_property
-    def _transients(self) -> list[float]:
-        return [float(entry) for entry in self.transient_bytes]
+    def _transients(self) -> memoryview:
+        return _view(np.ascontiguousarray(self.transient_bytes, dtype=float))
 
     @cached_property
     def _is_even(self) -> bool:
         """Whether all transients are equal."""
-        return min(self._transients) == max(self._transients)
+        return bool(np.min(self.transient_bytes) == np.max(self.transient_bytes))
 
     @cached_property
     def _maxima(self) -> FloatArray:
@@ -149,5 +170,10 @@ class LayerLoads:
         return np.stack(rows)
 
     @cached_property
-    def _listed_maxima(self) -> list[list[float]]:
-        return [row.tolist() for row in self._maxima]
+    def _viewed_maxima(self) -> list[memoryview]:
+        return [_view(row) for row in self._maxima]
+
+
+def _view(column: Any) -> memoryview:
+    """Return a view of a column."""
+    return memoryview(column)

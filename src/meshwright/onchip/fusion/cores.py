@@ -35,8 +35,23 @@ def core_choices(shape: TileShape, grid: CoreGrid) -> CoreChoices:
     cores = np.multiply.outer(lanes, stages).ravel()
     cycles = np.multiply.outer(-(-rows // lanes), -(-columns // stages)).ravel() * float(depth)
     fits = cores <= grid.num_cores
-    order = np.lexsort((cycles[fits], cores[fits]))
-    cores, cycles = cores[fits][order], cycles[fits][order]
+    return _falling(cores[fits], cycles[fits])
+
+
+@lru_cache(maxsize=4096)
+def least_choices(shapes: tuple[TileShape, ...], grid: CoreGrid) -> CoreChoices:
+    """Return the fewest cycles for each number of cores, over several shapes of a kernel."""
+    found = [core_choices(shape, grid) for shape in shapes]
+    if len(found) == 1:
+        return found[0]
+    cores, cycles = (np.concatenate(column) for column in zip(*found, strict=True))
+    return _falling(cores, cycles)
+
+
+def _falling(cores: IntArray, cycles: FloatArray) -> CoreChoices:
+    """Return the numbers of cores, rising, at which cycles fall."""
+    order = np.lexsort((cycles, cores))
+    cores, cycles = cores[order], cycles[order]
     least = np.minimum.accumulate(cycles)
     is_better = np.append(True, least[1:] < least[:-1])
     return read_only(cores[is_better]), read_only(cycles[is_better])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
@@ -11,13 +11,13 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.graph.dataflow.kernel import Kernel, Unit
 from meshwright.graph.op import Phase
-from meshwright.onchip.fusion.cores import CoreChoices, core_choices
+from meshwright.onchip.fusion.cores import CoreChoices, least_choices
 from meshwright.onchip.fusion.machine import CoreGrid
 from meshwright.onchip.fusion.rules import OWN, Rules
 from meshwright.onchip.fusion.shapes import passing_dims, tile_shape
-from meshwright.onchip.fusion.tensors import Tensors, is_summed_over_tiles, tensors_of
+from meshwright.onchip.fusion.tensors import Sizes, Tensors, is_summed_over_tiles, tensors_of
 from meshwright.strategy.dataflow.splits import local_sizes
 
 MOST_SEQUENCES = 65_536
@@ -44,6 +44,14 @@ class Share:
     """Sequences that pass at once; none given: the best."""
     runs_by_kernel: bool = False
     """Every kernel is a partition of its own, and no tensor stays on the chip."""
+    open_splits: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """Dims of kernels whose split is open. Each column of a problem is then the least over them, so
+    that no split has a faster fusion; the network apart."""
+
+    def sizes(self, kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+        """Return the sizes on one device of the dims of a kernel, for each way to split it."""
+        dims = self.open_splits.get(kernel.name) or (self.splits.get(kernel.name),)
+        return tuple(local_sizes(sizes, dim, self.tp) for dim in dims)
 
 
 @dataclass(frozen=True)
@@ -115,17 +123,12 @@ def fusion_problem(
     graph: DataflowGraph, grid: CoreGrid, share: Share, rules: Rules = OWN
 ) -> FusionProblem:
     """Return the fusion problem of one device of a group of ``share.tp``."""
-    tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
-    passing = passing_dims(graph)
-    parts = {dim: -(-graph.sizes[dim] // tiles) for dim in passing} | {graph.tiled: share.tile}
-    one_tile = {**graph.sizes, **parts}
-    padded = {**graph.sizes, **{dim: tiles * size for dim, size in parts.items()}}
-    split = [share.splits.get(kernel.name) for kernel in graph.kernels]
-    held = [local_sizes(padded, dim, share.tp) for dim in split]
-    local_tile = [local_sizes(one_tile, dim, share.tp) for dim in split]
+    passing, (tiles, one_tile) = passing_dims(graph), _one_tile(graph, share)
+    padded = {**one_tile, **{dim: tiles * one_tile[dim] for dim in passing}}
+    held = [share.sizes(kernel, padded) for kernel in graph.kernels]
     shapes = [
-        tile_shape(kernel, sizes, passing)
-        for kernel, sizes in zip(graph.kernels, local_tile, strict=True)
+        tuple(tile_shape(kernel, sizes, passing) for sizes in share.sizes(kernel, one_tile))
+        for kernel in graph.kernels
     ]
     weights, tables = _weight_bytes(graph, held)
     sums = _summed_bytes(graph, held, rules)
@@ -134,7 +137,7 @@ def fusion_problem(
         names=tuple(kernel.name for kernel in graph.kernels),
         reads=graph.reads,
         phase=np.array([k.phase is not Phase.FORWARD for k in graph.kernels], np.int64),
-        choices=tuple(core_choices(shape, grid) for shape in shapes),
+        choices=tuple(least_choices(several, grid) for several in shapes),
         held_bytes=weights + sums,
         setup_bytes=weights + 2.0 * sums,
         looked_up_bytes=_looked_up_bytes(graph, held),
@@ -150,15 +153,34 @@ def fusion_problem(
     )
 
 
-def _weight_bytes(
-    graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]
-) -> tuple[FloatArray, FloatArray]:
+def _one_tile(graph: DataflowGraph, share: Share) -> tuple[int, Mapping[str, int]]:
+    """Return the number of tiles of a sequence, and the sizes of all dims in one tile."""
+    tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
+    parts = {dim: -(-graph.sizes[dim] // tiles) for dim in passing_dims(graph)}
+    return tiles, {**graph.sizes, **parts, graph.tiled: share.tile}
+
+
+def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: Share) -> FloatArray:
+    """Return the least seconds of all cores that each kernel takes for a sequence.
+
+    Cores and cycles under the best number of cores; no partition takes less than their sum.
+    """
+    passing, (tiles, sizes) = passing_dims(graph), _one_tile(graph, share)
+    found = []
+    for kernel in graph.kernels:
+        shapes = [tile_shape(kernel, local, passing) for local in share.sizes(kernel, sizes)]
+        cores, cycles = least_choices(tuple(shapes), grid)
+        found.append(float((cores * cycles).min()))
+    seconds: FloatArray = np.array(found) * (tiles / (grid.num_cores * grid.frequency_hz))
+    return seconds
+
+
+def _weight_bytes(graph: DataflowGraph, sizes: Sizes) -> tuple[FloatArray, FloatArray]:
     """Return the bytes of weights of each kernel, and those of tables that stay in DRAM."""
-    local = [replace(graph, sizes=size) for size in sizes]
     held = np.array(
         [
-            sum(shard.weight_bytes(weight) for weight in kernel.weights)
-            for kernel, shard in zip(graph.kernels, local, strict=True)
+            min(sum(_local(graph, size).weight_bytes(w) for w in kernel.weights) for size in ways)
+            for kernel, ways in zip(graph.kernels, sizes, strict=True)
         ],
         np.float64,
     )
@@ -166,29 +188,32 @@ def _weight_bytes(
     return np.where(is_table, 0.0, held), np.where(is_table, held, 0.0)
 
 
-def _looked_up_bytes(graph: DataflowGraph, sizes: Sequence[Mapping[str, int]]) -> FloatArray:
+def _local(graph: DataflowGraph, sizes: Mapping[str, int]) -> DataflowGraph:
+    """Return a graph with the sizes on one device."""
+    return replace(graph, sizes=sizes)
+
+
+def _looked_up_bytes(graph: DataflowGraph, sizes: Sizes) -> FloatArray:
     """Return the bytes of the rows that each lookup reads."""
     return np.array(
         [
-            graph.word_bytes * prod(float(size[dim]) for dim in kernel.points)
+            graph.word_bytes * min(prod(float(size[dim]) for dim in kernel.points) for size in ways)
             if kernel.unit is Unit.NONE and kernel.weights
             else 0.0
-            for kernel, size in zip(graph.kernels, sizes, strict=True)
+            for kernel, ways in zip(graph.kernels, sizes, strict=True)
         ]
     )
 
 
-def _summed_bytes(
-    graph: DataflowGraph, sizes: Sequence[Mapping[str, int]], rules: Rules
-) -> FloatArray:
+def _summed_bytes(graph: DataflowGraph, sizes: Sizes, rules: Rules) -> FloatArray:
     """Return the bytes that each kernel sums up over all tiles and hands on outside."""
     counted = rules.counts_ends
     return np.array(
         [
-            replace(graph, sizes=size).tensor_bytes(kernel)
+            min(_local(graph, size).tensor_bytes(kernel) for size in ways)
             if counted and is_summed_over_tiles(graph, kernel)
             else 0.0
-            for kernel, size in zip(graph.kernels, sizes, strict=True)
+            for kernel, ways in zip(graph.kernels, sizes, strict=True)
         ]
     )
 

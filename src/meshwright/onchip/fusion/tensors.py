@@ -15,8 +15,9 @@ from meshwright.graph.dataflow.kernel import Dims, Kernel, single_dims
 from meshwright.onchip.fusion.rules import Rules
 from meshwright.onchip.fusion.shapes import passing_dims
 
-Sizes = Sequence[Mapping[str, int]]
-"""For each kernel the sizes of its dims on one device, that of the tiled dim for a sequence."""
+Sizes = Sequence[Sequence[Mapping[str, int]]]
+"""For each kernel and each way to split it the sizes of its dims on one device, that of the tiled
+dim for a sequence. Of several ways the least counts."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,9 @@ class _Layout:
 
     def size(self, kernel: int, dims: Dims, word_bytes: float | None) -> _Size:
         """Return the bytes of a tensor of these dims on the device of a kernel."""
-        sizes = self.sizes[kernel]
         word = self.graph.word_bytes if word_bytes is None else word_bytes
-        whole = word * prod(float(sizes[dim]) for dim in single_dims(dims))
+        parts = single_dims(dims)
+        whole = word * min(prod(float(size[dim]) for dim in parts) for size in self.sizes[kernel])
         return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
 
 

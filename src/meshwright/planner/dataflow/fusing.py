@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.baselines.dfmodel.accelerators import accelerator_named
-from meshwright.baselines.dfmodel.sharding import peer_tables
 from meshwright.catalog.chips import load_chip
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel
 from meshwright.graph.op import Phase
-from meshwright.onchip.fusion.choosing import Candidate, best_of
+from meshwright.onchip.fusion.bound import bound_s
+from meshwright.onchip.fusion.choosing import Candidate, KnownOrders, best_of, shared_orders
+from meshwright.onchip.fusion.fusion import fuse
 from meshwright.onchip.fusion.machine import grid_of
 from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
 from meshwright.onchip.fusion.rules import RULES
+from meshwright.planner.dataflow.refining import refined
+from meshwright.planner.dataflow.splitting import Split, Splits, splits_for
 from meshwright.plans.fusion import FusionAnswer, FusionQuestion, Target
-from meshwright.pricing.dataflow.tables import SplitTables
-from meshwright.pricing.dataflow.volume import ring_bytes, volume_tables, weights_split
-from meshwright.search.dataflow.sharding import Sharding, choose_sharding
-from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.dataflow.splits import KernelSplit, splits_of
 from meshwright.strategy.space import divisors
 
-LINKS = 2
-"""Of a chip in a ring: both are used at once."""
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given."""
 
@@ -65,19 +60,77 @@ def fuse_graph(
     InfeasibleError
         When nothing fits; says what is too large.
     """
-    tried = [
-        (entry, split, tile)
-        for entry in ([question] if chips is None else _divisions(question, chips))
-        for split in [_split(entry)]
+    entries = [question] if chips is None else _divisions(question, chips)
+    for entry in entries:
+        _check(entry)
+    grounds = [
+        _Ground(entry, tile, splits)
+        for entry in entries
+        for splits in [splits_for(entry)]
         for tile in _tiles(entry)
     ]
+    tried = [(ground, split) for ground in grounds for split in ground.splits.likely]
     candidates = [
-        Candidate(_problem(entry, split, tile), float(entry.repeats))
-        for entry, split, tile in tried
+        Candidate(ground.problem(split), float(ground.question.repeats)) for ground, split in tried
     ]
     choice = best_of(candidates, progress)
-    chosen, split, tile = tried[choice.number]
-    return FusionAnswer(chosen, tile, split.dims, split.gap, choice)
+    ground, split = tried[choice.number]
+    ring, gap = ground.splits.ring, ground.splits.gap
+    if ring is not None:
+        split, fusion = refined(ring, split, choice.fusion, ground.problem)
+        seconds = fusion.time_s * ground.question.repeats
+        least_s = min(choice.bound_s, seconds)
+        choice = replace(choice, fusion=fusion, weighted_s=seconds, bound_s=least_s)
+        gap = seconds / _least_s(grounds, seconds) - 1.0
+    return FusionAnswer(ground.question, ground.tile, split.dims, gap, choice)
+
+
+def _least_s(grounds: Sequence[_Ground], known_s: float) -> float:
+    """Return weighted seconds that no split of any ground undercuts, up to those that are known."""
+    known: KnownOrders = {}
+    least = known_s
+    for ground in grounds:
+        relaxed, weight = ground.relaxed, float(ground.question.repeats)
+        bound = max(ground.splits.least_s, bound_s(relaxed))
+        if weight * bound < known_s:
+            try:
+                bound = max(bound, fuse(relaxed, shared_orders(relaxed, known)).bound_s)
+            except InfeasibleError:
+                continue
+        least = min(least, weight * bound)
+    return least
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """One question with one tile: what is fused for each way to split its kernels."""
+
+    question: FusionQuestion
+    tile: int
+    splits: Splits
+
+    def problem(self, split: Split) -> FusionProblem:
+        """Return the problem of one chip where kernels are split in some way."""
+        return self._problem(splits=split.dims, network_s=split.network_s)
+
+    @property
+    def relaxed(self) -> FusionProblem:
+        """The problem of which all those are tighter ones."""
+        ring = self.splits.ring
+        return self._problem(open_splits=ring.open_dims if ring else {})
+
+    def _problem(self, **split: Any) -> FusionProblem:
+        asked = self.question
+        share = Share(
+            tp=asked.tp,
+            tile=self.tile,
+            repeats=float(asked.repeats),
+            send_s=_send_s(asked),
+            micro_batches=() if asked.micro_batch is None else (asked.micro_batch,),
+            runs_by_kernel=asked.runs_by_kernel,
+            **split,
+        )
+        return fusion_problem(asked.graph, asked.target.grid, share, RULES[asked.rules])
 
 
 def _divisions(question: FusionQuestion, chips: int) -> list[FusionQuestion]:
@@ -87,31 +140,10 @@ def _divisions(question: FusionQuestion, chips: int) -> list[FusionQuestion]:
 
 
 def problem_of(question: FusionQuestion, tile: int) -> FusionProblem:
-    """Return the problem of one chip for one tile."""
-    return _problem(question, _split(question), tile)
-
-
-@dataclass(frozen=True)
-class _Split:
-    """How kernels are split, and the network that each one causes for a sequence."""
-
-    dims: Mapping[str, str | None]
-    network_s: Mapping[str, float]
-    gap: float
-
-
-def _problem(question: FusionQuestion, split: _Split, tile: int) -> FusionProblem:
-    share = Share(
-        tp=question.tp,
-        splits=split.dims,
-        network_s=split.network_s,
-        tile=tile,
-        repeats=float(question.repeats),
-        send_s=_send_s(question),
-        micro_batches=() if question.micro_batch is None else (question.micro_batch,),
-        runs_by_kernel=question.runs_by_kernel,
-    )
-    return fusion_problem(question.graph, question.target.grid, share, RULES[question.rules])
+    """Return the problem of one chip for one tile, its kernels split as is likely best."""
+    _check(question)
+    ground = _Ground(question, tile, splits_for(question))
+    return ground.problem(ground.splits.likely[0])
 
 
 def _check(question: FusionQuestion) -> None:
@@ -141,58 +173,6 @@ def tiles_of(graph: DataflowGraph) -> list[int]:
     length = graph.sizes[graph.tiled]
     powers = [1 << power for power in range(length.bit_length())]
     return sorted({size for size in powers if LEAST_TILE <= size < length} | {length})
-
-
-def _split(question: FusionQuestion) -> _Split:
-    """Return the split of fewest bytes, once the question is found right."""
-    _check(question)
-    graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
-    if degree == 1 or link is None:
-        return _Split({}, {}, 0.0)
-    is_peer = question.rules == "dfmodel"
-    tables = peer_tables(graph, degree) if is_peer else _tables(graph, degree)
-    sharding = choose_sharding(tables)
-    if sharding is None:
-        raise SpecError(Fault("--tp", f"{graph.name} cannot be split over {degree} chips"))
-    sent: dict[str, float] = defaultdict(float)
-    for kind, name, num_bytes in _collectives(sharding, is_peer=is_peer):
-        sent[name] += ring_bytes(kind, num_bytes, degree) / (LINKS * link)
-    return _Split(sharding.dims, sent, sharding.gap)
-
-
-def _tables(graph: DataflowGraph, degree: int) -> SplitTables:
-    """Return ways to split kernels in which weights are split, and their gradients like them.
-
-    Dims shorter than the group are not split; where that leaves none, every chip does all of it.
-    """
-
-    def ways(kernel: Kernel) -> tuple[KernelSplit, ...]:
-        found = weights_split(kernel) if kernel.weights else splits_of(kernel)
-        if kernel.phase is Phase.WEIGHT_GRADIENT:
-            found = tuple(split for split in found if not split.writes.is_partial)
-        wide = tuple(s for s in found if s.dim is None or graph.sizes[s.dim] >= degree)
-        return wide or splits_of(kernel)[:1]
-
-    return volume_tables(graph, degree, splits=ways)
-
-
-def _collectives(sharding: Sharding, *, is_peer: bool) -> list[tuple[CollectiveKind, str, float]]:
-    """Return the collectives of a sharding: kind, the kernel that causes it, and bytes."""
-    graph, degree = sharding.tables.graph, sharding.tables.degree
-    found = []
-    for placed in sharding.changes:
-        kind = placed.change.kind
-        if kind is not None:
-            is_exchange = kind is CollectiveKind.ALL_TO_ALL
-            num_bytes = placed.num_bytes / degree if is_exchange else placed.num_bytes
-            found.append((kind, placed.producer, num_bytes))
-    if is_peer:
-        for kernel, costs, way in zip(
-            graph.kernels, sharding.tables.costs, sharding.ways, strict=True
-        ):
-            if costs[way] > 0:
-                found.append((CollectiveKind.ALL_REDUCE, kernel.name, float(costs[way])))
-    return found
 
 
 def _send_s(question: FusionQuestion) -> float:

@@ -98,8 +98,8 @@ def _diagnosis(case: _Case) -> Diagnosis:
     of_job = job.problem, job.strategy, job.structure
     predicted_s = float(step_seconds(*of_job, np.ones_like(middle))[0])
     fitted_s = float(step_seconds(*of_job, middle)[0])
-    spreads = expected_spreads(job.problem)
-    surprise = float(np.log(job.step_s / predicted_s)) / expected_log_spread(job, spreads)
+    expected = expected_log_spread(job, np.diag(expected_spreads(job.problem) ** 2))
+    surprise = float(np.log(job.step_s / predicted_s)) / expected
     changes, log_times, left_out = _changes(case)
     return Diagnosis(
         plan=job.name,

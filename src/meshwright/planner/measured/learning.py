@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.diagnosis.factors import STEP_NOISE, Factors, Measurement, estimated
-from meshwright.diagnosis.priors import prior_spreads, residual_spread
-from meshwright.plans import Trials
+from meshwright.diagnosis.factors import (
+    STEP_NOISE,
+    Factors,
+    Measurement,
+    estimated,
+    expected_log_spread,
+)
+from meshwright.diagnosis.priors import HALF_OF_80_PERCENT, prior_spreads, residual_spread
+from meshwright.plans import Candidate, Trials
 from meshwright.pricing.intervals import half_width
 from meshwright.pricing.problem import Problem
 from meshwright.search.improving.trials import choose_trials
@@ -29,12 +39,33 @@ def learn(measurements: Sequence[Measurement]) -> Factors:
     if len(chips) != 1:
         found = ", ".join(sorted(chips)) or "none"
         raise SpecError(Fault("measurements", f"of chips of one family, found {found}"))
-    return estimated(measurements, expected_spreads(measurements[0].problem))
+    spreads = np.mean([expected_spreads(entry.problem) for entry in measurements], axis=0)
+    return estimated(measurements, spreads)
 
 
 def expected_spreads(problem: Problem) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before any measurement."""
     return prior_spreads(problem.calibration, residual_spread(half_width(problem)))
+
+
+def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
+    """Return a candidate with the interval in which four of five of its measurements are expected.
+
+    What the factors leave open, as far as the candidate feels it, and the error of its own; never
+    wider than without measurements.
+
+    Parameters
+    ----------
+    problem
+        Under constants that are adjusted by the factors.
+    """
+    price = entry.estimate
+    job = Measurement(entry.text, problem, entry.strategy, entry.structure, price.step_time_s)
+    left = HALF_OF_80_PERCENT * expected_log_spread(job, factors.log_covariance)
+    before = half_width(problem)
+    times = math.exp(left if before is None else min(left, before))
+    interval_s = price.step_time_s / times, price.step_time_s * times
+    return replace(entry, estimate=replace(price, interval_s=interval_s))
 
 
 def trials_of(texts: Sequence[str], log_times: FloatArray, known: Sequence[int] = ()) -> Trials:

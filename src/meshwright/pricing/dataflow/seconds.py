@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.graph.dataflow.backward import gradient_name
 from meshwright.graph.dataflow.graph import DataflowGraph, Edge
 from meshwright.graph.dataflow.kernel import MessageKind, Weight
 from meshwright.graph.dataflow.readings import ends
-from meshwright.graph.op import Phase
+from meshwright.pricing.dataflow.gradients import gradient_sums
 from meshwright.pricing.dataflow.machine import Links, Machine
 from meshwright.pricing.dataflow.memory import (
     Holding,
@@ -183,22 +182,10 @@ class Seconds:
 
     def _gradients(self, weight: float) -> Iterator[tuple[Pair, Bond]]:
         """Yield the sums of the gradients of weights over the group, spread over the passes."""
-        for first, kernel in enumerate(self.graph.kernels):
-            for number, held in enumerate(kernel.weights):
-                second = self.graph.number.get(gradient_name(kernel, held))
-                if second is not None and kernel.phase is Phase.FORWARD:
-                    costs = weight / self.num_passes * self._sums_s(first, number, second)
-                    yield (first, second), Bond(costs, np.zeros_like(costs))
-
-    def _sums_s(self, holder: int, number: int, maker: int) -> FloatArray:
-        """Return what bringing a gradient to the layout of its weight takes."""
-        num_bytes = self.graph.tensor_bytes(self.graph.kernels[maker])
-
-        def cost(a: KernelSplit, b: KernelSplit) -> float:
-            want = self._holdings.weight_layout(holder, number, a)
-            return self.change_s(num_bytes, b.writes, want)
-
-        return self._pairs((holder, maker), cost)
+        found = gradient_sums(self.graph, self.splits, self._holdings, self.change_s)
+        for pair, sums_s in found:
+            costs = weight / self.num_passes * sums_s
+            yield pair, Bond(costs, np.zeros_like(costs))
 
     def _pairs(self, pair: Pair, cost: Callable[[KernelSplit, KernelSplit], float]) -> FloatArray:
         """Return a number for each way of a kernel and each of another."""

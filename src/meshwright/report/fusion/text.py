@@ -81,7 +81,8 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
             "", f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
         )
     if answer.sharding_gap >= SHOWN_GAP:
-        yield f"split over tp: at most {answer.sharding_gap:.1%} from the fewest bytes"
+        of = "the fewest bytes" if answer.question.rules == "dfmodel" else "the best of all splits"
+        yield f"split over tp: at most {answer.sharding_gap:.1%} from {of}"
 
 
 def _partition_lines(number: int, part: Partition) -> Iterator[str]:

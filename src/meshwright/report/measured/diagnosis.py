@@ -31,7 +31,7 @@ def diagnosis_lines(plan: Plan, found: Diagnosis) -> Iterator[str]:
         text = (
             "no factor that rows of published measurements suggest explains this: check that the "
             "options describe the job, then look for what no plan changes (input, other jobs, "
-            "throttling, a slow device)"
+            "throttling, a slow device). The intervals below do not hold then"
         )
         yield from wrapped("note: ", text)
     yield from _memory_line(found)

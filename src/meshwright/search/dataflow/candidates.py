@@ -171,9 +171,9 @@ class Candidates:
                 tp,
                 replace(one, tables=tables),
                 network,
-                layers,
-                passes,
-                most_s / rounds,
+                layers=layers,
+                num_passes=passes,
+                most_s=most_s / rounds,
             )
             for one in found
         ]

@@ -21,7 +21,7 @@ MOST_ROUNDS = 8
 CLOSE = 0.01
 FEWEST_ROWS = 5
 INFORMED = 0.02
-"""Mean slope below which rows say nothing about a constant."""
+"""Largest slope below which rows say nothing about a constant."""
 MOST_REWEIGHTINGS = 30
 SETTLED = 1e-4
 """Change of a step, of a logarithm, at which its weights are those of its errors."""

@@ -12,10 +12,12 @@ import yaml
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.catalog.calibration import load_calibration
 from meshwright.spec.calibration import Spread
+from meshwright.validation.errors import interval_score
 from meshwright.validation.fitting.constants import FREE, Key
 from meshwright.validation.fitting.evaluation import BASE, draws_of
 from meshwright.validation.fitting.fit import Fit
-from meshwright.validation.fitting.spread import HeldOut, held_out, interval_score, spread_of
+from meshwright.validation.fitting.spread import HeldOut, held_out, spread_of
+from meshwright.validation.inference.outcome import percent
 from meshwright.validation.memory.fit import MemoryFit, memory_record
 from meshwright.validation.memory.fit import constants_of as constants_of_memory
 
@@ -53,12 +55,15 @@ def _memory_entries(memory: MemoryFit) -> dict[str, Any]:
 def fit_record(found: Fit) -> dict[str, Any]:
     """Return the errors of a fit: of its own rows, and of each source left out."""
     groups = np.array(found.rows.groups)
+    names = list(dict.fromkeys(found.rows.groups))
+    alone = np.isin(groups, [group for group in names if _is_alone(found, group)])
     spread, tested = spread_of(found), held_out(found)
     inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
     return {
         "num_rows": len(found.errors),
         "fitted": measures(found.errors, groups),
-        "left_out": measures(found.left_out_errors, groups),
+        "left_out": measures(np.where(alone, np.nan, found.left_out_errors), groups),
+        "left_out_alone": measures(np.where(alone, found.left_out_errors, np.nan), groups),
         "spread": None if spread is None else spread_record(spread),
         "intervals": {} if tested is None else _coverages(tested),
         "groups": {
@@ -66,10 +71,10 @@ def fit_record(found: Fit) -> dict[str, Any]:
                 "rows": int(sum(groups == group)),
                 "fitted": errors_of_rows(found.errors[groups == group]),
                 "left_out": errors_of_rows(found.left_out_errors[groups == group]),
-                "alone": _is_alone(found, group),
+                "alone": bool(alone[groups == group].all()),
                 "covered": None if inside is None else _share(inside[groups == group]),
             }
-            for group in dict.fromkeys(found.rows.groups)
+            for group in names
         },
     }
 
@@ -95,7 +100,7 @@ def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
     return {
         "rows": len(errors),
         "covered": _share(np.abs(errors) <= half_widths),
-        "score": round(interval_score(errors, half_widths), 4),
+        "score": round(float(np.mean(interval_score(errors, half_widths))), 4),
         "half_width": round(float(np.median(half_widths)), 4),
     }
 
@@ -111,20 +116,26 @@ def fit_lines(found: Fit) -> Iterator[str]:
     """Yield the constants and errors of a fit for a reader."""
     record = fit_record(found)
     yield f"{record['num_rows']} rows"
-    for name in ("fitted", "left_out"):
+    for name in ("fitted", "left_out", "left_out_alone"):
         errors = record[name]
         yield (
-            f"  {name.replace('_', ' '):<9} median of medians {errors['median_of_medians']:.1%}, "
-            f"p90 of all rows {errors['p90']:.1%}"
+            f"  {name.replace('_', ' '):<15} median of medians "
+            f"{percent(errors['median_of_medians'])}, p90 of all rows {percent(errors['p90'])}"
+        )
+    for name, held in record["intervals"].items():
+        yield (
+            f"  {name.replace('_', ' '):<21} {held['rows']:>5} rows: {held['covered']:.1%} inside "
+            f"80 % intervals, score {held['score']:.3f}"
         )
     yield ""
-    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}"
+    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}{'inside':>8}"
     for group, entry in record["groups"].items():
         inside, out = entry["fitted"], entry["left_out"]
         alone = "  no other source has its chips" if entry["alone"] else ""
         yield (
-            f"{group[:19]:<20}{entry['rows']:>5}{inside['median']:>9.1%}{inside['p90']:>8.1%}"
-            f"{out['median']:>10.1%}{out['p90']:>8.1%}{alone}"
+            f"{group[:19]:<20}{entry['rows']:>5}{percent(inside['median']):>9}"
+            f"{percent(inside['p90']):>8}{percent(out['median']):>10}{percent(out['p90']):>8}"
+            f"{percent(entry['covered']):>8}{alone}"
         )
     yield ""
     for place, value, low, high in constants_of(found):
@@ -168,17 +179,21 @@ def _entries(found: Fit, family: str) -> dict[str, Any]:
 
 
 def _neutral(found: Fit) -> dict[str, Any]:
-    """Return constants for families that no row has: the median of those fitted, and their span."""
-    of_name: Mapping[str, list[float]] = defaultdict(list)
+    """Return constants for families that no row has: the median of those fitted.
+
+    Each may lie as low and as high as that of any family.
+    """
+    of_name: Mapping[str, list[tuple[float, float, float]]] = defaultdict(list)
     own = {free.name for free in FREE if free.per_family and not free.scales}
-    for place, value, _, _ in constants_of(found):
+    for place, value, low, high in constants_of(found):
         if place[0] and place[1] in own:
-            of_name[place[1]].append(value)
-    return {
-        name: sourced(float(np.median(values)), min(values) - 0.05, max(values) + 0.05,
-                     "median of the families fitted")
-        for name, values in of_name.items()
-    }  # fmt: skip
+            of_name[place[1]].append((value, low, high))
+    entries = {}
+    for name, known in of_name.items():
+        values, lows, highs = np.array(known).T
+        middle = float(np.median(values))
+        entries[name] = sourced(middle, lows.min(), highs.max(), "median of the families fitted")
+    return entries
 
 
 def sourced(value: float, low: float, high: float, why: str) -> dict[str, Any]:

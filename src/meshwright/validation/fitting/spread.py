@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,11 +10,10 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.pricing.intervals import TRAITS, traits_of
 from meshwright.spec.calibration import Spread
+from meshwright.validation.errors import SHARE
 from meshwright.validation.fitting.evaluation import FitRows
 from meshwright.validation.fitting.fit import NOTHING, Fit, Stacks
 
-SHARE = 0.8
-"""Of the rows left out, inside their intervals."""
 EXPECTED_FACTOR = 2.0
 """By which a trait is expected to widen an interval, before any row tells."""
 FACTOR_SPREAD = 0.5
@@ -45,38 +45,32 @@ class HeldOut:
 
 def spread_of(found: Fit) -> Spread | None:
     """Return how far rows lie from predictions that know nothing of their source."""
-    return _spread(found.rows, found.left_out_errors, NOTHING)
+    return fit_spread(found.left_out_errors, degrees_of(found.rows, NOTHING), found.rows.weights)
 
 
 def held_out(found: Fit) -> HeldOut | None:
-    """Return rows with intervals that know nothing of their source; None: too few sources.
-
-    For each stack, the constants are fitted without it, and the spread to the errors of the other
-    stacks under fits without both.
-    """
-    stacks = np.array(found.rows.stacks)
-    widths, even = np.full(len(stacks), np.nan), np.full(len(stacks), np.nan)
-    for stack in dict.fromkeys(found.rows.stacks):
-        without = frozenset({stack})
-        errors = np.where(stacks == stack, np.nan, found.left_out_errors_without(without))
-        spread = _spread(found.rows, errors, without)
+    """Return rows with intervals that know nothing of their source; None: too few sources."""
+    weights = found.rows.weights
+    widths, even = np.full(len(weights), np.nan), np.full(len(weights), np.nan)
+    for mine, errors, degrees in nested(found):
+        spread = fit_spread(errors, degrees, weights)
         if spread is None:
             return None
-        degrees = degrees_of(found.rows, without)
-        mine = stacks == stack
         widths[mine] = [spread.of(dict(zip(TRAITS, row, strict=True))) for row in degrees[mine]]
-        even[mine] = _quantile(np.abs(errors[~mine]), found.rows.weights[~mine])
+        even[mine] = quantile(np.abs(errors[~mine]), weights[~mine], SHARE)
     return HeldOut(found.left_out_errors, widths, even, degrees_of(found.rows, NOTHING))
 
 
-def interval_score(errors: FloatArray, half_widths: FloatArray) -> float:
-    """Return the mean interval score of logarithms: small is good.
+def nested(found: Fit) -> Iterator[tuple[BoolArray, FloatArray, FloatArray]]:
+    """Yield, for each stack, its rows, the errors of the others, and the degrees of all traits.
 
-    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
-    Raftery 2007, Strictly proper scoring rules, section 6.2.
+    Errors are those of fits without the stack and without that of each row; NaN for its own rows.
     """
-    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
-    return float(np.mean(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside))
+    stacks = np.array(found.rows.stacks)
+    for stack in dict.fromkeys(found.rows.stacks):
+        mine, without = stacks == stack, frozenset({stack})
+        errors = np.where(mine, np.nan, found.left_out_errors_without(without))
+        yield mine, errors, degrees_of(found.rows, without)
 
 
 def degrees_of(rows: FitRows, without: Stacks) -> FloatArray:
@@ -93,17 +87,26 @@ def degrees_of(rows: FitRows, without: Stacks) -> FloatArray:
     return np.array(found)
 
 
-def _spread(rows: FitRows, errors: FloatArray, without: Stacks) -> Spread | None:
-    """Return the spread of errors that are known: not NaN."""
+def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> Spread | None:
+    """Return the spread of errors that are known, not NaN; None: no error is.
+
+    Parameters
+    ----------
+    errors
+        ln(predicted / measured), (rows,).
+    degrees
+        Of traits, (rows, traits).
+    weights
+        Of rows, (rows,).
+    """
     known = ~np.isnan(errors)
     if not known.any():
         return None
-    sizes, weights = np.abs(errors[known]), rows.weights[known]
-    degrees = degrees_of(rows, without)[known]
+    sizes, degrees, weights = np.abs(errors[known]), degrees[known], weights[known]
     logs = _log_scales(sizes, weights, degrees)
     scales = np.exp(logs[0] + degrees @ logs[1:])
     factors = {name: float(np.exp(log)) for name, log in zip(TRAITS, logs[1:], strict=True)}
-    return Spread(float(np.exp(logs[0])) * _quantile(sizes / scales, weights), factors)
+    return Spread(float(np.exp(logs[0])) * quantile(sizes / scales, weights, SHARE), factors)
 
 
 def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> FloatArray:
@@ -126,8 +129,8 @@ def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> 
     return np.asarray(logs, dtype=float)
 
 
-def _quantile(values: FloatArray, weights: FloatArray) -> float:
-    """Return the value below which a share of the weight lies."""
+def quantile(values: FloatArray, weights: FloatArray, share: float) -> float:
+    """Return the value at or below which a share of the weight lies."""
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(below, SHARE * below[-1])])
+    return float(values[order][np.searchsorted(below, share * below[-1])])

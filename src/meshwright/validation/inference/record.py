@@ -13,6 +13,7 @@ from meshwright.catalog.calibration import DEFAULT
 from meshwright.pricing.intervals import EXPERTS
 from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
+from meshwright.validation.errors import SHARE
 from meshwright.validation.fitting.record import (
     errors_of_rows,
     measures,
@@ -20,7 +21,6 @@ from meshwright.validation.fitting.record import (
     spread_record,
     told,
 )
-from meshwright.validation.fitting.spread import SHARE
 from meshwright.validation.inference.fitting import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
 from meshwright.validation.inference.outcome import percent
 
