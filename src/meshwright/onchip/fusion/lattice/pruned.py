@@ -26,6 +26,7 @@ MOST_STEPS = 1_000_000
 TOGETHER = 200
 """Ideals grown at once."""
 ROUNDING = 1.0 - 1e-9
+"""What is faster by less is not looked for."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Outlook:
 
 def outlook(problem: FusionProblem, limits: Limits, known_s: float) -> Outlook:
     """Return what can be told of partitions that are faster than those that are known."""
-    least_s = min(bound_s(problem), known_s)
+    least_s = min(bound_s(problem), known_s * ROUNDING)
     try:
         ideals = order_ideals(
             limits.needs, MOST_IDEALS, position=limits.position, kept=limits.stand
@@ -49,7 +50,7 @@ def outlook(problem: FusionProblem, limits: Limits, known_s: float) -> Outlook:
         return Outlook(least_s, None)
     paths = _Paths(problem, limits, ideals, known_s)
     paths.grow()
-    return Outlook(max(least_s, min(paths.bound_s, known_s)), paths.sets())
+    return Outlook(max(least_s, min(paths.bound_s, known_s * ROUNDING)), paths.sets())
 
 
 @dataclass
@@ -127,10 +128,9 @@ class _Paths:
 
         Nor where branches that are alike changed places on the way: its sets are no chain then.
         """
-        ideal = len(self.ideals) - 1
-        if self.parent[ideal] < 0:
+        if self.reached_s[-1] >= self.known_s * ROUNDING:
             return None
-        chain = [ideal]
+        chain = [len(self.ideals) - 1]
         while chain[-1]:
             chain.append(int(self.parent[chain[-1]]))
         rows = self.ideals[chain[::-1]]
