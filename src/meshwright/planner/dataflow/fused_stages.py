@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.base.errors import InfeasibleError
+from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
 from meshwright.onchip.fusion.machine import grid_of
 from meshwright.onchip.fusion.problem import Share, fusion_problem
@@ -14,7 +17,8 @@ from meshwright.spec.chip import ChipSpec
 def fused_stage_time(chip: ChipSpec) -> StageTime | None:
     """Return the price of a stage by fusion; None for a chip that states no array.
 
-    The bound is the work at the peak of the chip: other ways to split kernels may fuse better.
+    The bound holds for all ways to split the kernels: each of them takes its least cores, DRAM
+    and setup over its ways.
     """
     if chip.array_rows is None:
         return None
@@ -28,8 +32,10 @@ def fused_stage_time(chip: ChipSpec) -> StageTime | None:
             )
         except InfeasibleError:
             return None
-        flops = work.graph.flops / work.graph.repeats
-        least_s = flops / (work.tp * grid.flops_per_s)
+        least_s = min(
+            bound_s(fusion_problem(work.graph, grid, _least_share(work, tile)))
+            for tile in tiles_of(work.graph)
+        )
         return StagePrice(work.layers * choice.fusion.time_s, work.layers * least_s)
 
     return price
@@ -44,6 +50,14 @@ def _share(work: StageWork, tile: int) -> Share:
         repeats=float(work.layers),
         micro_batches=_micro_batches(work.num_passes),
     )
+
+
+def _least_share(work: StageWork, tile: int) -> Share:
+    """Return what a device does at least, however kernels are split; no network."""
+    names = [kernel.name for kernel in work.graph.kernels]
+    dims = [tuple(dict.fromkeys(s.dim for s in ways)) for ways in work.network.splits]
+    open_splits = dict(zip(names, dims, strict=True))
+    return replace(_share(work, tile), network_s={}, open_splits=open_splits)
 
 
 def _micro_batches(num_passes: int) -> tuple[int, ...]:
