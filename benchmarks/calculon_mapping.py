@@ -180,8 +180,10 @@ def calibration_of(peer: System, execution: Execution) -> Calibration:
     return Calibration(
         matmul_efficiency=matrix,
         matmul_sustained_efficiency=1.0,
+        narrow_matmul_efficiency=1.0,
         portable_attention_efficiency=1.0,
         grouped_matmul_efficiency=1.0,
+        expert_kernels=0.0,
         expert_traffic_factor=1.0,
         eager_traffic_factor=1.0,
         attention_forward_efficiency=matrix,

@@ -64,5 +64,7 @@ def test_every_module_of_the_folder_is_a_command_or_serves_them():
         "reading",
         "serving",
         "graph_plan",
+        "launched",
+        "measuring",
     }
     assert modules - shared == {command.module for _, command in leaves()}

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import plans, serving_plans
+from meshwright import plans
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
+from meshwright.diagnosis import factors
 from meshwright.plans import comparison, operators
+from meshwright.plans import serving as serving_plans
 from meshwright.pricing.serving.price import SERVING_TIME_PARTS
 from meshwright.search.sensitivity import Change
 from meshwright.spec import chip, model, provenance, system, workload
@@ -44,6 +46,12 @@ DECLARED = {
     "Memory parts": MEMORY_PARTS,
     "Coverage": plans.Coverage,
     "Robustness": plans.Robustness,
+    "Trials": plans.Trials,
+    "Factors": factors.Factors,
+    "Factor": factors.Factor,
+    "Diagnosis": plans.Diagnosis,
+    "Loss": plans.Loss,
+    "Improvement": plans.Improvement,
     "Why not": plans.WhyNot,
     "Replan": plans.Replan,
     "Change": Change,
@@ -182,6 +190,7 @@ def test_a_fault_is_noticed(printed):
     [
         ("Plan", 0, ["estimate", *QUESTION, "--tp", "2"]),
         ("Front", 0, ["plan", *QUESTION, "--pareto"]),
+        ("Diagnosis", 0, ["explain", *QUESTION, "--tp", "2", "--measured", "130ms"]),
         ("Fit", 0, ["fit", *QUESTION]),
         ("Fit", 3, ["fit", "llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]),
         ("Check", 0, ["check", *QUESTION]),

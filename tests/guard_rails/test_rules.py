@@ -16,7 +16,7 @@ from meshwright.pricing.estimates import figures
 from meshwright.pricing.price import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.search.exhaustive import search
-from meshwright.search.robustness import NUM_DRAWS, robustness
+from meshwright.search.robustness import NUM_DRAWS, perturbed, robustness
 from meshwright.search.space import SearchSpace
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import Structure, make_strategy
@@ -162,6 +162,16 @@ def test_8_the_best_plans_are_priced_again_under_perturbed_constants():
     low, high = verdict.interval_s(0)
     assert low < best[0].time_s < high
     np.testing.assert_array_equal(verdict.times_s, robustness(task, best).times_s)
+
+
+def test_8_draws_lie_in_their_intervals_as_often_below_a_value_as_above():
+    task = problem()
+    shaken = perturbed(task, num_draws=4096)
+    for name, (low, high) in task.calibration.intervals.items():
+        value, draws = getattr(task.calibration, name), getattr(shaken.calibration, name)
+        if low < value < high:
+            assert low <= draws.min() <= draws.max() <= high
+            assert (draws < value).mean() == pytest.approx(0.5, abs=0.03)
 
 
 def test_8_constants_known_exactly_leave_nothing_to_doubt():

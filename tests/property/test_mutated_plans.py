@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,9 @@ from hypothesis import strategies as st
 
 from meshwright import plans
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.planner import estimate, explain, training
+from meshwright.diagnosis.factors import Measurement
+from meshwright.planner import estimate, explain, learn, training
+from meshwright.planner.question import problem_of
 from meshwright.strategy.strategy import Structure, make_strategy
 
 VALUES = st.one_of(
@@ -25,7 +28,9 @@ VALUES = st.one_of(
 def original():
     work = training("8xH100", sequence_length=1024, global_batch_size=16)
     strategy = make_strategy(dp_shard=4, tp=2)
-    plan = estimate("gpt2-medium", "8xH100", work, strategy, Structure())
+    plain = estimate("gpt2-medium", "8xH100", work, strategy, Structure())
+    job = Measurement("job", problem_of(plain), strategy, Structure(), 0.1)
+    plan = replace(plain, factors=learn([job]))
     return json.loads(plans.to_json(plan))
 
 

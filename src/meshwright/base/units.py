@@ -31,6 +31,7 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/hour"),
     "usd_per_kwh": ({"USD/kWh": 1.0}, {"": 1.0}, "0.1 USD/kWh"),
     "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL, "15T"),
+    "tokens_per_s": ({"tokens/s": 1.0, "tok/s": 1.0}, _DECIMAL, "412k tokens/s"),
 }
 DIMENSIONS = tuple(_UNITS)
 

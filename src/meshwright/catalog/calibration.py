@@ -12,9 +12,17 @@ from pydantic import Field, create_model
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.files import data_path, load_file
-from meshwright.spec.calibration import CONSTANTS, Calibration
+from meshwright.spec.calibration import (
+    CONSTANTS,
+    NEUTRAL,
+    SERVING_CONSTANTS,
+    Calibration,
+    ServingConstants,
+    Spread,
+)
 from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file_key
 from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.workload import Server
 
 GENERIC = "generic"
 UNCALIBRATED = "uncalibrated"
@@ -33,11 +41,19 @@ def _type_of(constant: str) -> Any:
         return Annotated[float, Field(gt=0, le=highest)]
     if constant.endswith("_factor"):
         return Annotated[float, Field(ge=1)]
+    if constant.endswith("_kernels"):
+        return Annotated[float, Field(ge=0)]
     return Annotated[float, Field(ge=0, lt=1)]
 
 
 _SOME: dict[str, Any] = {name: (_type_of(name) | None, None) for name in CONSTANTS}
 _SomeConstants = create_model("_SomeConstants", __base__=Declaration, **_SOME)
+_NOT_NEGATIVE = Annotated[float, Field(ge=0)]
+_SERVING: dict[str, Any] = {
+    name: ((Seconds if name.endswith("_s") else _NOT_NEGATIVE) | None, None)
+    for name in SERVING_CONSTANTS
+}
+_SomeServing = create_model("_SomeServing", __base__=Declaration, **_SERVING)
 
 
 class ErrorRecord(Declaration):
@@ -57,6 +73,51 @@ class GroupRecord(Declaration):
     left_out: ErrorRecord
     alone: bool
     """No other source has rows of its chips."""
+    covered: float | None = None
+    """Share of its rows inside the interval of fits and intervals that know nothing of it."""
+
+
+class SpreadRecord(Declaration):
+    """The 80 % interval of ln(measured / predicted) for sources that a fit knows nothing of."""
+
+    half_width: float
+    factors: Mapping[str, float]
+
+
+class CoverageRecord(Declaration):
+    """How intervals held some rows of sources left out of all that made them."""
+
+    rows: int
+    covered: float
+    """Share of the rows inside."""
+    score: float
+    """Mean interval score of ln(measured / predicted): width, and ten times the distance of a row
+    outside."""
+    half_width: float
+    """Median."""
+
+
+class MemoryErrorRecord(Declaration):
+    """Errors of the memory of some rows."""
+
+    rows: int
+    median: float | None
+    p90: float | None
+    bias: float | None
+
+
+class MemoryGroupRecord(Declaration):
+    """Errors of the memory of one source: with its rows in the fit, and without them."""
+
+    rows: int
+    fitted: MemoryErrorRecord
+    left_out: MemoryErrorRecord
+
+
+class MemoryRecord(MemoryGroupRecord):
+    """The same of all rows that state memory, and of each source."""
+
+    groups: Mapping[str, MemoryGroupRecord]
 
 
 class FitRecord(Declaration):
@@ -65,9 +126,30 @@ class FitRecord(Declaration):
     num_rows: int
     fitted: ErrorRecord
     left_out: ErrorRecord
-    interval: tuple[float, float] | None
-    """Of ln(predicted / measured), four of five rows left out."""
+    left_out_alone: ErrorRecord | None = None
+    """Sources whose chips no other source has; they are not part of ``left_out``."""
+    spread: SpreadRecord | None = None
+    intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
+    """By what rows have in common."""
     groups: Mapping[str, GroupRecord]
+    memory: MemoryRecord | None = None
+    """None: no row stated memory."""
+
+
+class ServingRecord(FitRecord):
+    """The same of a fit of serving; servers and families of chips are left out too."""
+
+    servers: Mapping[str, GroupRecord]
+    families: Mapping[str, GroupRecord]
+
+
+class ServingPart(Declaration):
+    """Constants of serving: what differs by family of chips, and by server."""
+
+    fit: ServingRecord | None = None
+    defaults: _SomeServing = _SomeServing()
+    families: Mapping[str, _SomeServing] = Field(default_factory=dict)
+    servers: Mapping[str, _SomeServing] = Field(default_factory=dict)
 
 
 class CalibrationFile(Declaration):
@@ -80,6 +162,7 @@ class CalibrationFile(Declaration):
     fit: FitRecord | None = None
     defaults: _SomeConstants
     families: Mapping[str, _SomeConstants] = Field(default_factory=dict)
+    serving: ServingPart = ServingPart()
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
@@ -115,7 +198,47 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         intervals=MappingProxyType(intervals),
         is_calibrated=file.is_calibrated and is_fitted,
         source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
+        spread=_spread(file),
     )
+
+
+def _spread(file: CalibrationFile) -> Spread | None:
+    """Return how far measurements lie from predictions under the constants of a file."""
+    stated = file.fit.spread if file.fit else None
+    return Spread(stated.half_width, stated.factors) if stated else None
+
+
+def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
+    """Return the constants of serving for a family of chips under a server.
+
+    A constant of the server stands before one of the family, that before the default; what no file
+    of the calibration states is neutral.
+    """
+    parts = [file.serving for file in _chain(name_or_path)]
+    places = [part.servers[server.name] for part in parts if server.name in part.servers]
+    places += [part.families[family] for part in parts if family in part.families]
+    places += [part.defaults for part in parts]
+    values = {}
+    for name in SERVING_CONSTANTS:
+        stated = (getattr(entry, name) for entry in places)
+        values[name] = next(
+            (value for value in stated if value is not None), getattr(NEUTRAL, name)
+        )
+    if server.splits_cache:
+        values["core_pull"] = NEUTRAL.core_pull
+    return ServingConstants(**values)
+
+
+def serving_spread(name_or_path: str) -> Spread | None:
+    """Return how far measured throughputs of requests lie from predictions; None: not fitted."""
+    record = serving_record(name_or_path)
+    stated = record.spread if record else None
+    return Spread(stated.half_width, stated.factors) if stated else None
+
+
+def serving_record(name_or_path: str) -> ServingRecord | None:
+    """Return what the fit of the constants of serving reached; None: they were not fitted."""
+    return _chain(name_or_path)[0].serving.fit
 
 
 def fit_record(name_or_path: str) -> FitRecord | None:
@@ -139,11 +262,11 @@ def _stated(files: Sequence[CalibrationFile], family: str, constant: str) -> tup
 
 
 def _chain(name_or_path: str) -> tuple[CalibrationFile, ...]:
-    """Return a calibration file, and the one that it is based on."""
+    """Return a calibration file, and those that it is based on."""
     file = _read(data_path("calibration", "calibration", name_or_path))
     if file.based_on is None:
         return (file,)
-    return file, _read(data_path("calibration", "calibration", file.based_on))
+    return file, *_chain(file.based_on)
 
 
 @cache

@@ -68,7 +68,7 @@ def _names_and_aliases() -> dict[str, str]:
     return found
 
 
-def _spellings() -> list[str]:
+def known_names() -> list[str]:
     """Return all names and aliases as they are written."""
     return [word for name in model_names() for word in (name, *model_entry(name).aliases)]
 
@@ -108,7 +108,7 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     if isinstance(name_or_path, Path) or text.endswith(".json") or text.startswith((".", "/", "~")):
         hint = "expected a config.json, its folder, or a catalog name"
         raise SpecError(Fault("", "no such file or folder", hint), origin=text)
-    raise UnknownNameError("model", text, _spellings())
+    raise UnknownNameError("model", text, known_names())
 
 
 def _catalog_name(text: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Workloads: optimizer presets of the catalog, and YAML files of training, prefill or decode."""
+"""Workloads: optimizers and servers of the catalog; files of training, prefill or decode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from meshwright.catalog.sourced_values import PlainValues
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
 from meshwright.spec.declaration import Declaration
 from meshwright.spec.provenance import Provenance, Source
-from meshwright.spec.workload import Decode, OptimizerPreset, Prefill, Training, Workload
+from meshwright.spec.workload import (
+    Decode,
+    OptimizerPreset,
+    Prefill,
+    Server,
+    Training,
+    Workload,
+)
 
 _KINDS: dict[str, type[Declaration]] = {
     "training": Training, "prefill": Prefill, "decode": Decode,
@@ -66,6 +73,47 @@ def _name_presets(plain: PlainValues, tree: Tree) -> None:
             entry = sources.get(source) if isinstance(sources, dict) else None
             preset["name"] = name
             preset["source"] = entry["title"] if isinstance(entry, dict) else ""
+
+
+class ServerFile(Declaration):
+    """Servers as they stand in a file."""
+
+    servers: Mapping[str, Server]
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+
+def server_names() -> tuple[str, ...]:
+    """Return the names of all servers."""
+    return tuple(_server_file().servers)
+
+
+def load_server(name: str) -> Server:
+    """Return the defaults of a server by name.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such server; lists the near ones.
+    """
+    servers = _server_file().servers
+    found = find_name(name, servers)
+    if found is None:
+        raise UnknownNameError("server", name, servers)
+    return servers[found]
+
+
+@cache
+def _server_file() -> ServerFile:
+    return load_file(ServerFile, data_names("workloads")["servers"], _name_servers)
+
+
+def _name_servers(plain: PlainValues, tree: Tree) -> None:
+    """Give each server its key as its name."""
+    servers = plain.value.get("servers")
+    for name, server in servers.items() if isinstance(servers, dict) else ():
+        if isinstance(server, dict):
+            server["name"] = name
 
 
 def load_workload(path: str | Path) -> Workload:

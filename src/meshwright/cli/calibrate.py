@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshwright.cli.reading import output_file
+
+if TYPE_CHECKING:
+    from meshwright.validation.inference.fitting import ServingFit
+    from meshwright.validation.rows import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,20 +27,72 @@ def run(args: argparse.Namespace) -> int:
 
     from meshwright.base.errors import InfeasibleError
     from meshwright.cli.output import show, write_whole
-    from meshwright.validation.fitting.evaluation import fit_rows
-    from meshwright.validation.fitting.fit import fit
-    from meshwright.validation.fitting.record import calibration_text, fit_lines, fit_record
+    from meshwright.validation.inference.table import published_inference_rows
     from meshwright.validation.rows import read_rows
     from meshwright.validation.table import published_rows
 
     path = output_file("--out", args.out) if args.out is not None else None
-    rows = fit_rows(published_rows() if args.file is None else read_rows(Path(args.file)))
-    if not rows.predictions:
+    published = (*published_rows(), *published_inference_rows())
+    rows = published if args.file is None else read_rows(Path(args.file))
+    name = "calibrated" if path is None else path.stem
+    fitted = _fitted(rows, name, " ".join(filter(None, ("meshwright calibrate", args.file))))
+    if not fitted.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
-    found = fit(rows)
     if path is not None:
-        name = path.stem
-        command = " ".join(filter(None, ("meshwright calibrate", args.file)))
-        write_whole(path, calibration_text(found, name, command))
-    show(fit_lines(found), fit_record(found) if args.json else None, args.json)
+        write_whole(path, fitted.text)
+    show(fitted.lines, fitted.data if args.json else None, args.json)
     return 0
+
+
+class _Fitted(NamedTuple):
+    """A calibration file, with lines for a reader and data for a program."""
+
+    text: str
+    lines: list[str]
+    data: dict[str, Any]
+
+
+def _fitted(rows: Sequence[Row], name: str, command: str) -> _Fitted:
+    """Return the constants of training fitted to some rows, and on top of them those of serving."""
+    from meshwright.validation.fitting.evaluation import BASE, fit_rows
+    from meshwright.validation.fitting.fit import fit
+    from meshwright.validation.fitting.record import calibration_text, fit_lines, fit_record
+    from meshwright.validation.inference.record import (
+        serving_alone_text,
+        serving_fit_lines,
+        serving_fit_record,
+        serving_text,
+    )
+    from meshwright.validation.memory import fit as memory_fit
+    from meshwright.validation.predictions import predict
+
+    served = [row for row in rows if row.is_inference]
+    steps = [row for row in rows if not row.is_inference]
+    trained = fit_rows(steps)
+    made = _Fitted(serving_alone_text(len(served), name, command), [], {})
+    if trained.predictions:
+        found = fit(trained)
+        memory = memory_fit.fit_memory(memory_fit.memory_rows(predict(steps, BASE)))
+        lines = [*fit_lines(found), *(["", *memory_fit.fit_lines(memory)] if memory else [])]
+        data = fit_record(found) | {"memory": memory_fit.memory_record(memory) if memory else None}
+        made = _Fitted(calibration_text(found, name, command, memory), lines, data)
+    serving = _serving_fit(served, made.text)
+    if serving is None:
+        return made
+    lines = [*made.lines, "", *serving_fit_lines(serving)]
+    data = made.data | {"serving": serving_fit_record(serving)}
+    return _Fitted(made.text + serving_text(serving), lines, data)
+
+
+def _serving_fit(rows: Sequence[Row], text: str) -> ServingFit | None:
+    """Return the fit of serving on top of a calibration; None: no row can be used."""
+    from pathlib import Path
+    from tempfile import TemporaryDirectory
+
+    from meshwright.validation.inference.fitting import fit_serving, serving_rows
+
+    with TemporaryDirectory() as folder:
+        base = Path(folder) / "base.yaml"
+        base.write_text(text, encoding="utf-8")
+        usable = serving_rows(rows, str(base))
+        return fit_serving(usable) if usable.columns else None

@@ -73,7 +73,9 @@ COMMANDS: CommandTable = {
     "plan": Command("search the whole space for the best plan, with the proof", "plan"),
     "estimate": Command("price one given strategy", "estimate"),
     "fit": Command("memory only: does it fit, and what fits", "fit"),
-    "explain": Command("why this plan, why not another, what would change it", "explain"),
+    "explain": Command(
+        "why this plan, why not another; where a measured step loses time", "explain"
+    ),
     "compare": Command("what others would do: the best plan of each recipe", "compare"),
     "check": Command("is a strategy legal, and what is the nearest legal one", "check"),
     "simulate": Command("when a plan computes and sends; or flows that share links", "simulate"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.cli.measuring import add_measured_file, factors_of
 from meshwright.cli.progress import Reporter
 from meshwright.cli.question import add_fixed, add_question, question_of
 from meshwright.cli.reading import Reading
@@ -13,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question, what is fixed for all, and what to compare with."""
     add_question(parser)
     add_fixed(parser, several=True)
+    add_measured_file(parser)
     parser.add_argument(
         "--against", metavar="NAME,NAME", help="recipes such as megatron-3,fsdp (all of them)"
     )
@@ -31,7 +33,8 @@ def run(args: argparse.Namespace) -> int:
     reading.done()
     found = planner.compare(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
-        calibration=args.calibration, progress=None if args.json else Reporter(),
+        calibration=args.calibration, factors=factors_of(args, asked.system.chip.family),
+        progress=None if args.json else Reporter(),
     )  # fmt: skip
     show(comparison_lines(found), comparison_data(found) if args.json else None, args.json)
     return 0 if found.ours.best is not None else 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from meshwright.cli.measuring import add_measured_file, factors_of
 from meshwright.cli.question import add_fixed, add_question, strategy_question
 from meshwright.cli.reading import output_file
 
@@ -13,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question and the strategy."""
     add_question(parser)
     add_fixed(parser, several=False)
+    add_measured_file(parser)
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
 
 
@@ -26,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
     asked, strategy, structure = strategy_question(args)
     plan = planner.estimate(
         asked.model, asked.system, asked.workload, strategy, structure,
-        calibration=args.calibration, command=" ".join(["meshwright", *sys.argv[1:]]),
+        calibration=args.calibration, factors=factors_of(args, asked.system.chip.family),
+        command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
     if path is not None:
         plans.save(plan, path)

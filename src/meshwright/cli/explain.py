@@ -1,22 +1,102 @@
-"""``meshwright explain PLAN.json``: why this plan, why not another, what would change it."""
+"""``meshwright explain``: why this plan, why not another; and where a measured step loses time."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
-from meshwright.cli.question import refuse_idle
-from meshwright.cli.reading import Reading, output_file
+from meshwright.cli.launched import add_script, with_script
+from meshwright.cli.measuring import measured_bytes, measured_step_s
+from meshwright.cli.question import (
+    ASKED,
+    FIXED,
+    add_fixed,
+    add_question,
+    refuse_idle,
+    strategy_question,
+)
+from meshwright.cli.reading import Reading, needed, output_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshwright.plans import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which plan."""
-    parser.add_argument("plan", metavar="PLAN.json", help="a plan written by plan --out")
+    """Declare which plan, and what was measured of it."""
+    add_question(
+        parser, is_needed=False,
+        model_help="a plan written by plan --out; with --on: the model of a strategy given here",
+    )  # fmt: skip
+    add_fixed(parser, several=False)
+    group = parser.add_argument_group("a job that ran")
+    add_script(group)
+    group.add_argument("--measured", metavar="TIME", help="of a step: 8.1s, or 412k tokens/s")
+    group.add_argument("--measured-memory", metavar="SIZE", help="of the fullest device: 61 GB")
     parser.add_argument("--picture", metavar="FILE.svg", help="draw the grid and its link heat")
     parser.add_argument("--colors", metavar="AXIS", help="with --picture: groups of this axis")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Explain a plan."""
+    """Explain a plan, or what was measured of it."""
+    reading = Reading()
+    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    _refuse_idle(reading, args)
+    plan = reading.value(_plan, args)
+    reading.done()
+    if args.measured is not None:
+        return _run_measured(args, plan)
+    return _run_plan(args, plan, path)
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    """Return the plan of a file, or the price of the strategy that the options state."""
+    from meshwright import planner
+
+    if args.on is None:
+        return needed("PLAN.json", args.model, planner.load_plan)
+    asked, strategy, structure = strategy_question(with_script(args))
+    return planner.estimate(
+        asked.model, asked.system, asked.workload, strategy, structure,
+        calibration=args.calibration,
+    )  # fmt: skip
+
+
+def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
+    """Keep a complaint for each option that would change nothing beside the others."""
+    if args.on is None:
+        names = (*ASKED, *FIXED, "script")
+        stated = [name for name in names if name not in ("model", "on")]
+        refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
+    if args.picture is None:
+        refuse_idle(reading, args, ("colors",), "is of use with --picture only")
+    if args.measured is None:
+        refuse_idle(reading, args, ("measured_memory",), "is of use with --measured only")
+    else:
+        refuse_idle(reading, args, ("picture",), "with --measured nothing is drawn")
+
+
+def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
+    """Say where a measured step loses time, and what would win it back."""
+    from meshwright import planner, plans
+    from meshwright.cli.output import show
+    from meshwright.report.measured.diagnosis import diagnosis_lines
+
+    reading = Reading()
+    step_s = reading.value(measured_step_s, args.measured, plan)
+    memory = args.measured_memory
+    size = None if memory is None else reading.value(measured_bytes, memory)
+    reading.done()
+    found = planner.diagnose(plan, step_s, measured_memory_bytes=size)
+    show(
+        diagnosis_lines(plan, found), plans.diagnosis_data(found) if args.json else None, args.json
+    )
+    return 0
+
+
+def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
+    """Say why a plan is what it is."""
     from dataclasses import asdict
     from itertools import chain
 
@@ -25,12 +105,6 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.report.explain import explain_lines
     from meshwright.report.wafer_map import wafer_svg, wafer_text
 
-    reading = Reading()
-    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
-    if args.picture is None:
-        refuse_idle(reading, args, ("colors",), "is of use with --picture only")
-    plan = reading.value(planner.load_plan, args.plan)
-    reading.done()
     picture = planner.draw(plan, args.colors) if plan.best.placement or path else None
     if path is not None and picture is not None:
         write_whole(path, wafer_svg(picture))

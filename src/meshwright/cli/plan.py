@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from meshwright.cli.graph_plan import GRAPH_ONLY, add_graph, run_graph
+from meshwright.cli.measuring import add_measured_file, factors_of
 from meshwright.cli.progress import Reporter
 from meshwright.cli.question import (
     ASKED,
@@ -23,12 +24,13 @@ from meshwright.cli.serving import SERVING_ONLY, add_serving, is_serving, run_se
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from meshwright.diagnosis.factors import Factors
     from meshwright.plans import Plan
 
 ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
 NOT_FOR_GRAPHS = (
     *(name for name in (*ASKED, *FIXED) if name not in ABOUT_GRAPHS), *SERVING_ONLY,
-    "decode", "prefill", "pareto", "per_operator", "out", "without",
+    "decode", "prefill", "pareto", "per_operator", "out", "without", "measured",
 )  # fmt: skip
 
 
@@ -38,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_fixed(parser, several=True)
     add_serving(parser)
     add_graph(parser)
+    add_measured_file(parser)
     parser.add_argument("--top", metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
@@ -61,15 +64,16 @@ def run(args: argparse.Namespace) -> int:
         return run_serving(reading, args, path, top)
     asked = reading.value(question_of, args)
     reading.done()
+    factors = factors_of(args, asked.system.chip.family)
     if args.pareto:
-        return _run_front(args, asked)
+        return _run_front(args, asked, factors)
     from meshwright import planner, plans
     from meshwright.cli.output import show
     from meshwright.report.plan import plan_lines
 
     plan = planner.plan(
         asked.model, asked.system, asked.workload,
-        allowed=asked.allowed, top=top, calibration=args.calibration,
+        allowed=asked.allowed, top=top, calibration=args.calibration, factors=factors,
         per_operator=args.per_operator,
         progress=_progress(args), command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
@@ -81,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _run_front(args: argparse.Namespace, asked: Question) -> int:
+def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | None) -> int:
     """Print the front of the whole space."""
     from meshwright import planner, plans
     from meshwright.cli.output import show
@@ -89,7 +93,8 @@ def _run_front(args: argparse.Namespace, asked: Question) -> int:
 
     found, unknown = planner.front(
         asked.model, asked.system, asked.workload,
-        allowed=asked.allowed, calibration=args.calibration, progress=_progress(args),
+        allowed=asked.allowed, calibration=args.calibration, factors=factors,
+        progress=_progress(args),
     )  # fmt: skip
     data = {"front": [plans.candidate_data(c) for c in found], "left_out": list(unknown)}
     show(front_lines(found, unknown), data, args.json)
@@ -140,13 +145,14 @@ def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
     if args.origin is not None:
         given = (
             *ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", "pareto", "per_operator",
-            "graph",
+            "graph", "measured",
         )  # fmt: skip
         refuse_idle(reading, args, given, "with --from, the earlier plan states this")
         return
     refuse_idle(reading, args, ("without",), "is of use with --from only")
     if is_serving(args):
-        names = ("seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout")
+        names = ("seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout",
+                 "measured")  # fmt: skip
         refuse_idle(reading, args, (*names, "pareto", "per_operator"), "is of use in training only")
     else:
         refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")

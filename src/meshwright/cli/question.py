@@ -45,13 +45,14 @@ _OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_paralle
               "overlap_data_parallel": "dp-overlap", "stream_form": "stream-form"}  # fmt: skip
 
 
-def add_question(parser: argparse.ArgumentParser, *, is_needed: bool = True) -> None:
+MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
+
+
+def add_question(
+    parser: argparse.ArgumentParser, *, is_needed: bool = True, model_help: str = MODEL_HELP
+) -> None:
     """Declare model, system and workload; ``is_needed`` is False where a file may hold them."""
-    parser.add_argument(
-        "model",
-        nargs=None if is_needed else "?",
-        help="catalog name, Hugging Face id, config.json or its folder",
-    )
+    parser.add_argument("model", nargs=None if is_needed else "?", help=model_help)
     parser.add_argument(
         "--on", required=is_needed, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file"
     )

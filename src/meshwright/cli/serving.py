@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from meshwright.spec.workload import Decode, Prefill
 
 
-SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights")
+SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights",
+                "server")  # fmt: skip
 """Options that say nothing about training."""
 _OTHER_KIND = {"context": "prefill", "prompt": "decode"}
 
@@ -45,6 +46,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--latency", action="store_true", help="least latency instead of throughput")
     group.add_argument("--kv-cache", metavar="TYPE", help="type of the KV cache")
+    group.add_argument("--server", metavar="NAME", help="vllm, tensorrt-llm, ... (generic)")
     group.add_argument("--weights", metavar="TYPE", help="type of the resident weights")
 
 
@@ -58,9 +60,9 @@ def run_serving(
 ) -> int:
     """Search, write, print."""
     from meshwright.cli.output import show
-    from meshwright.planner.serving import serve
+    from meshwright.planner.serving.serve import serve
+    from meshwright.plans.serving import save_serving, serving_to_data
     from meshwright.report.serving import serving_lines
-    from meshwright.serving_plans import save_serving, serving_to_data
 
     model, system = read_model_and_system(reading, args)
     workload = reading.value(serving_workload, args)
@@ -69,7 +71,7 @@ def run_serving(
     plan = serve(
         model, system, workload,
         objective="latency" if args.latency else "throughput", allowed=allowed,
-        top=top or 5, calibration=args.calibration,
+        server=args.server or "generic", top=top or 5, calibration=args.calibration,
         command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
     if path is not None:

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="constants of the cost model: a name or a YAML file (calibrated)",
     )
     parser.add_argument(
-        "--document", metavar="FILE.md", help="write tables there, and a picture beside it"
+        "--document", metavar="FILE.md", help="write tables there, and pictures beside it"
     )
 
 
@@ -36,30 +36,41 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.cli.output import show
+    from meshwright.validation.inference.predictions import predict_all
+    from meshwright.validation.inference.table import published_inference_rows
     from meshwright.validation.outcome import Validation, validation_data, validation_lines
-    from meshwright.validation.predictions import predict
     from meshwright.validation.rows import read_rows
     from meshwright.validation.table import published_rows
 
     path = args.measurements
-    rows = published_rows() if path is None else read_rows(Path(path))
+    published = (*published_rows(), *published_inference_rows())
+    rows = published if path is None else read_rows(Path(path))
     calibration = args.calibration
-    found = Validation(tuple(predict(rows, calibration)), calibration)
+    found = Validation(tuple(predict_all(rows, calibration)), calibration)
     if args.document is not None:
         _write(output_file("--document", args.document), found, rows)
     show(validation_lines(found), validation_data(found) if args.json else None, args.json)
-    return 0 if found.overall.rows_used else 3
+    return 0 if any(entry.refused is None for entry in found.predictions) else 3
 
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
-    """Write the document, and the picture of the same name."""
-    from meshwright.catalog.calibration import fit_record
+    """Write the document, its pictures, and what serving has beside them."""
+    from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.cli.output import write_whole
-    from meshwright.validation.document import document_text, picture_svg
+    from meshwright.validation.document import document
+    from meshwright.validation.inference.document import inference_document
+    from meshwright.validation.inference.predictions import predict_all
     from meshwright.validation.outcome import Validation
-    from meshwright.validation.predictions import predict
 
-    before = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
-    picture = path.with_suffix(".svg")
-    write_whole(path, document_text(found, before, fit_record(found.calibration), picture.name))
-    write_whole(picture, picture_svg(found.predictions))
+    before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
+    name = found.calibration
+    if found.trained:
+        trained = Validation(found.trained, name), Validation(before.trained, "uncalibrated")
+        written = document(*trained, fit_record(name), path.stem)
+        write_whole(path, written.text)
+        for picture, drawn in written.pictures.items():
+            write_whole(path.with_name(picture), drawn)
+    if found.served:
+        beside = path.with_name(f"{path.stem}_inference{path.suffix}")
+        record = serving_record(name)
+        write_whole(beside, inference_document(found.served, before.served, record))

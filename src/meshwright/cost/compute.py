@@ -77,8 +77,12 @@ class Engine:
     """Share of their rate that products of many experts reach [1]."""
     expert_passes: Any = 1.0
     """How many times the least bytes routing moves [1]."""
+    expert_kernels: Any = 0.0
+    """Launches that show for each narrow product of one expert [1]."""
     adds_gradients_apart: bool = False
     """Gradients of a micro-batch are added in a pass of their own."""
+    freezes_weights: bool = False
+    """Nobody asks for gradients of weights."""
 
 
 def matmul_compute_s(

@@ -61,6 +61,19 @@ def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
     return calibration.matmul_sustained_efficiency
 
 
+def _linear_rate(chip: ChipSpec, precision: Precision, calibration: CalibrationOf[Any]) -> Any:
+    """Return the rate of large products of the linear layers [FLOP/s].
+
+    Scales of rows are applied to sums outside of the matrix units, which then reach the rate of
+    the activation type.
+    """
+    if precision.row_scales:
+        return reached_rate(chip, precision.activation, calibration)
+    rate = reached_rate(chip, precision.matmul, calibration)
+    is_narrow = BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]
+    return rate * calibration.narrow_matmul_efficiency if is_narrow else rate
+
+
 def core_array_of(chip: ChipSpec) -> CoreArray | None:
     """Return the cores of a chip that states the network on it, None for other chips."""
     if chip.noc_bytes_per_s is None:
@@ -82,6 +95,7 @@ def make_engine(
     calibration: CalibrationOf[Any],
     *,
     speed_factor: float = 1.0,
+    freezes_weights: bool = False,
 ) -> Engine:
     """Return the engine of one device; ``speed_factor`` is the share of its cores that work.
 
@@ -99,7 +113,7 @@ def make_engine(
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
     return Engine(
-        matmul_flops_per_s=reached_rate(chip, precision.matmul, calibration) * sustained,
+        matmul_flops_per_s=_linear_rate(chip, precision, calibration) * sustained,
         edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),
@@ -118,5 +132,7 @@ def make_engine(
         vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,
-        adds_gradients_apart=not software.fused_gradient_accumulation,
+        expert_kernels=calibration.expert_kernels,
+        adds_gradients_apart=not software.fused_gradient_accumulation and not freezes_weights,
+        freezes_weights=freezes_weights,
     )

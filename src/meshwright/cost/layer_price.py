@@ -20,6 +20,7 @@ from meshwright.cost.streamed.rounds import LayerStreams
 from meshwright.cost.streamed.travels import AXIS
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.workload import SelectiveRecompute
 from meshwright.strategy.calls import CollectiveCall, call_elements
 from meshwright.strategy.derivation import SavedTensor
 from meshwright.strategy.layout import weight_home
@@ -65,24 +66,26 @@ def _scaled(cost: OpCost, share: float) -> OpCost:
 
 def op_sums(
     layer: LayerGraph, local: LocalLayer, engine: Engine, streams: LayerStreams | None, *,
-    causal: bool, keeps_half_of_products: bool = False,
+    causal: bool, selective: SelectiveRecompute = "attention",
 ) -> OpSums:  # fmt: skip
     """Return the prices of all operators of a layer, or of a block of one, added up.
 
     Parameters
     ----------
-    keeps_half_of_products
-        Selective recomputation keeps the attention core and every second product, and repeats
-        the rest; otherwise it repeats the core alone.
+    selective
+        What selective recomputation repeats: the attention core; every second product and all
+        elementwise operators; or all but the products.
     """
     costs = [(op, op_cost(op, local, engine, streams, causal=causal)) for op in layer.ops]
     matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
     core = [cost for op, cost in costs if op.is_recomputed_selectively]
-    selected = core
-    if keeps_half_of_products:
-        apart = (OpKind.MATMUL, OpKind.ATTENTION)
-        others = [cost for op, cost in costs if op.kind not in apart]
-        selected = [*others, *(_scaled(cost, 0.5) for cost in matmuls)]
+    apart = (OpKind.MATMUL, OpKind.ATTENTION)
+    others = [cost for op, cost in costs if op.kind not in apart]
+    selected = {
+        "attention": core,
+        "half_of_products": [*others, *(_scaled(cost, 0.5) for cost in matmuls)],
+        "all_but_products": [*others, *core],
+    }[selective]
     return OpSums(
         everything=sum_of([cost for _, cost in costs], OpCost),
         attention=sum_of(core, OpCost),
@@ -213,7 +216,8 @@ def kept_bytes(
     total: Any = 0.0
     for entry in saved:
         word = word_bytes if entry.word_bytes is None else entry.word_bytes
-        total = total + word * local_elements(entry.tensor, entry.split, sizes, strategy)
+        elements = local_elements(entry.tensor, entry.split, sizes, strategy)
+        total = total + entry.share * word * elements
     return total
 
 
@@ -235,13 +239,21 @@ def parameters_on_device(
 
 
 def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Any:
-    """Return the bytes of the outputs of an operator and their gradients, which live together."""
+    """Return the bytes of the outputs of an operator and their gradients, which live together.
 
-    def size(tensor: Tensor) -> Any:
+    With sequence parallelism also what is gathered of the input of a product, and its gradient.
+    """
+
+    def size(tensor: Tensor, rows: Any) -> Any:
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
-        return word * local.rows_of(op) * local.width(tensor)
+        return word * rows * local.width(tensor)
 
-    return 2.0 * sum(size(tensor) for tensor in op.outputs)
+    rows = local.rows_of(op)
+    outputs = sum(size(tensor, rows) for tensor in op.outputs)
+    if op.kind is not OpKind.MATMUL or "hidden" not in op.contracted:
+        return 2.0 * outputs
+    gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
+    return 2.0 * (outputs + gathered)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from meshwright.cost.compute import (
     matmul_traffic_bytes,
     traffic_s,
 )
-from meshwright.cost.local import LocalLayer
+from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.graph.op import Op
+from meshwright.strategy.axis import INNER_DIMS
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
@@ -71,6 +72,9 @@ class Product:
         return larger(self.compute_s, self.memory_s)
 
 
+NO_PRODUCT = Product(0.0, 0.0, 0.0)
+
+
 class Products(NamedTuple):
     """The products of a linear layer."""
 
@@ -98,9 +102,26 @@ def matmul_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     """Return a linear layer with all of its operands at hand."""
     shape, word = matmul_shape(op, layer), word_of(op, engine)
     made = products(op, shape, whole_traffic_bytes(shape, word, engine), engine)
-    casts = cast_s(shape, word, engine)
+    inputs, outputs = shares_at_rest(op, layer)
+    casts = cast_s(shape, word, engine, input_times=inputs, output_times=outputs)
     cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
+    if engine.freezes_weights:
+        return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
     return _adding_apart(cost, params_of(shape), engine) if engine.adds_gradients_apart else cost
+
+
+def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
+    """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
+
+    With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
+    the gradients of its outputs: both are cast first and gathered in the narrow type.
+    Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
+    """
+    if not splits_width(op):
+        return 1.0, 1.0
+    share = layer.token_shard / layer.tokens
+    is_row_split = any(dim in INNER_DIMS for dim in op.contracted)
+    return (1.0, share) if is_row_split else (share, 1.0)
 
 
 def _adding_apart(cost: OpCost, params: Any, engine: Engine) -> OpCost:
@@ -125,23 +146,29 @@ def params_of(shape: MatmulShape) -> Any:
 
 
 def products(op: Op, shape: MatmulShape, moved: Sequence[Any], engine: Engine) -> Products:
-    """Return the three products of one shape, given the main-memory bytes of each."""
+    """Return the three products of one shape, given the main-memory bytes of each.
+
+    Each expert is a product of its own. In a narrow type its casts and scales are launched one by
+    one, after the host has learned how many rows it gets, so that these launches show.
+    """
     is_logits = "vocab" in op.output.dims
     rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    launches_s: Any = 0.0
     if "experts" in op.weights[0].dims:
         rate = rate * engine.grouped_efficiency
+        is_narrow = word_of(op, engine) < engine.activation_bytes
+        launches_s = shape.count * engine.expert_kernels * engine.launch_s * is_narrow
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
-    return Products(
-        *(
-            Product(
-                matmul_compute_s(count, *size, rate, engine),
-                traffic / engine.memory_bytes_per_s,
-                traffic,
-            )
-            for size, traffic in zip(sizes, moved, strict=True)
+    forward, to_input, to_weight = (
+        Product(
+            matmul_compute_s(count, *size, rate, engine) + launches_s,
+            traffic / engine.memory_bytes_per_s,
+            traffic,
         )
+        for size, traffic in zip(sizes, moved, strict=True)
     )
+    return Products(forward, to_input, NO_PRODUCT if engine.freezes_weights else to_weight)
 
 
 def whole_traffic_bytes(shape: MatmulShape, word: float, engine: Engine) -> tuple[Any, Any, Any]:
@@ -197,7 +224,7 @@ def cast_s(
     def seconds(num_elements: Any) -> Any:
         if word >= engine.activation_bytes:
             return 0.0 * num_elements
-        return traffic_s(num_elements * (engine.activation_bytes + word), engine)
+        return traffic_s(num_elements * (engine.activation_bytes + 2.0 * word), engine)
 
     rows = shape.count * shape.rows
     return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)

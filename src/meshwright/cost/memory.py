@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any
 
-from meshwright.base.arrays import larger, where
+from meshwright.base.arrays import larger, smaller, where
 from meshwright.spec.workload import OptimizerPreset
 from meshwright.strategy.strategy import Offload, Structure
 
@@ -28,10 +28,17 @@ class MemoryUse:
     """Kept for the backward pass by all micro-batches in flight."""
     working_bytes: Any
     """Largest transient: recomputed layer, logits, stream buffers."""
+    fragmentation_bytes: Any
+    """What the allocator holds beyond the tensors: rests of blocks that nothing fits into."""
     buffers_bytes: Any
     """Runtime and communication library."""
     margin_bytes: Any
-    """Left free for fragmentation."""
+    """Left free, as a guard against what the model does not know."""
+
+    @property
+    def allocator_bytes(self) -> Any:
+        """What the allocator of the framework holds: neither runtime nor margin [bytes]."""
+        return self.total_bytes - self.buffers_bytes - self.margin_bytes
 
     @property
     def total_bytes(self) -> Any:
@@ -57,6 +64,15 @@ class StageState:
     """Micro-batches whose activations are alive, in units of all layers of the stage [1]."""
     working_bytes: Any
     num_layers: Any
+    sums_apart: Any = 0.0
+    """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
+    num_communicators: Any = 1.0
+    """Axes of more than one device."""
+
+    @property
+    def all_params(self) -> Any:
+        """Parameters, those of routed experts among them [1]."""
+        return self.dense_params + self.expert_params
 
 
 @dataclass(frozen=True)
@@ -86,42 +102,64 @@ def memory_use(
     capacity_bytes: float,
     margin_fraction: Any,
     buffer_bytes: Any,
+    communicator_bytes: Any = 0.0,
+    allocator_factor: Any = 1.0,
 ) -> MemoryUse:
     """Return the memory of one device of a stage in training.
 
-    ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
-    section 5). What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. ZeRO-3 that
-    keeps gathered weights until the backward pass holds the whole stage.
+    What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. ZeRO-3 that keeps
+    gathered weights until the backward pass holds the whole stage. The allocator holds
+    ``allocator_factor`` times the tensors; each axis of several devices has communicators.
     """
-    stage = structure.zero_stage
-    weights = resident_bytes(state, optimizer.weight_bytes_per_param, shards, is_sharded=stage >= 3)
-    gradients = resident_bytes(
-        state, optimizer.gradient_bytes_per_param, shards, is_sharded=stage >= 2
-    )
-    states = resident_bytes(state, optimizer.state_bytes_per_param, shards, is_sharded=stage >= 1)
+    weights, gradients, states = _state_bytes(state, shards, structure, optimizer)
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
-    all_params = state.dense_params + state.expert_params
-    whole_stage = all_params * optimizer.gathered_weight_bytes_per_param
+    whole_stage = state.all_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = whole_stage * part_at_work
     brought_in = whole_layers if structure.reshard_after_forward else whole_stage
     activations = state.kept_bytes * state.in_flight
-    gathered = brought_in if stage >= 3 else weights * 0.0
+    gathered = brought_in if structure.zero_stage >= 3 else weights * 0.0
     if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
         states = states * 0.0
     if structure.offload in (Offload.WEIGHTS, Offload.ALL):
         weights, gathered = weights * 0.0, whole_layers
     if structure.offload in (Offload.ACTIVATIONS, Offload.ALL):
         activations = state.kept_bytes * part_at_work
+    in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
+    zero = weights * 0.0
     return MemoryUse(
         weights_bytes=weights,
         gradients_bytes=gradients,
         optimizer_bytes=states,
         gathered_weights_bytes=gathered,
         activations_bytes=activations,
-        working_bytes=state.working_bytes + weights * 0.0,
-        buffers_bytes=buffer_bytes + weights * 0.0,
-        margin_bytes=margin_fraction * capacity_bytes + weights * 0.0,
+        working_bytes=state.working_bytes + zero,
+        fragmentation_bytes=(allocator_factor - 1.0) * in_tensors,
+        buffers_bytes=buffer_bytes + communicator_bytes * state.num_communicators + zero,
+        margin_bytes=margin_fraction * capacity_bytes + zero,
     )
+
+
+def _state_bytes(
+    state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset
+) -> tuple[Any, Any, Any]:
+    """Return the bytes of weights, gradients and optimizer state on one device [bytes].
+
+    ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
+    section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
+    last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``). Gradients that travel side by
+    side in one message stand there twice.
+    """
+    stage = structure.zero_stage
+    per_param = optimizer.state_bytes_per_param + optimizer.update_bytes_per_param
+    weights = resident_bytes(state, optimizer.weight_bytes_per_param, shards, is_sharded=stage >= 3)
+    gradients = resident_bytes(
+        state, optimizer.gradient_bytes_per_param, shards, is_sharded=stage >= 2
+    )
+    states = resident_bytes(state, per_param, shards, is_sharded=stage >= 1)
+    again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
+    if stage >= 3 and not structure.reshard_after_forward:
+        again = again + state.all_params * state.sums_apart
+    return weights, gradients + again * optimizer.reduced_gradient_bytes_per_param, states
 
 
 def host_bytes(

@@ -112,7 +112,7 @@ SyncedKinds = Sequence[tuple[Any, DataParallelLinks]]
 
 def gradient_sync(
     kinds: SyncedKinds, pipeline: PipelineCost, structure: Structure,
-    optimizer: OptimizerPreset,
+    optimizer: OptimizerPreset, *, sums_whole: bool = False,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
 
@@ -122,6 +122,11 @@ def gradient_sync(
     Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
     The sum of one number for the gradient norm comes after them and hides under nothing.
     Transfers of several kinds of parameters add: they share the window and the links.
+
+    Parameters
+    ----------
+    sums_whole
+        Gradients are summed on every rank, although ZeRO 1 needs only a shard of them there.
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 7.
     """
@@ -133,6 +138,8 @@ def gradient_sync(
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
         return Exposure(exposure.exposed_s + norm_s, exposure.hidden_s)
     reduce_s, gather_s, replicas_s = _shard_s(kinds, buckets, optimizer)
+    if sums_whole and structure.zero_stage == 1:
+        reduce_s, replicas_s = _all_reduce_s(kinds, buckets, optimizer), 0.0 * replicas_s
     norm_s = sum(_norm_s(links) for _, links in kinds)
     repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:

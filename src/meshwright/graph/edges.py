@@ -45,7 +45,7 @@ def embedding_graph(model: ModelSpec, *, dropout: bool) -> LayerGraph:
     return LayerGraph(tuple(ops), 1, edge_sizes(model))
 
 
-def head_graph(model: ModelSpec) -> LayerGraph:
+def head_graph(model: ModelSpec, *, fp32_logit_copies: float = 1.0) -> LayerGraph:
     """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
     stream = hidden_activation("head.input")
     ops: list[Op] = []
@@ -64,7 +64,8 @@ def head_graph(model: ModelSpec) -> LayerGraph:
         saved=(stream,),
         region=REGION,
     )
-    return LayerGraph((*ops, logits, _loss(logits.output)), 1, edge_sizes(model))
+    loss = _loss(logits.output, fp32_logit_copies)
+    return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
 
 
 def _added_positions(source: Tensor) -> Op:
@@ -93,11 +94,11 @@ def _dropout(source: Tensor) -> Op:
     )
 
 
-def _loss(logits: Tensor) -> Op:
-    """Return the cross-entropy: it keeps FP32 probabilities, 4 bytes for each token and word.
+def _loss(logits: Tensor, fp32_copies: float) -> Op:
+    """Return the cross-entropy: it keeps FP32 copies, each 4 bytes for each token and word.
 
-    Traffic is 10 bytes for each logit: forward reads 2 and writes 4, backward reads 4 and turns
-    them into the gradient in place.
+    One copy is that of the probabilities. Traffic is 10 bytes for each logit: forward reads 2 and
+    writes 4, backward reads 4 and turns them into the gradient in place.
     """
     probabilities = Tensor("head.probabilities", logits.dims, 4.0)
     return Op(
@@ -106,7 +107,7 @@ def _loss(logits: Tensor) -> Op:
         inputs=(logits,),
         output=Tensor("head.loss", ("tokens",), 4.0),
         contracted=("vocab",),
-        saved=(probabilities,),
+        saved=(Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies),),
         words_per_element=(1.5, 1.0),
         moved=probabilities,
         region=REGION,

@@ -13,8 +13,9 @@ from meshwright.spec.model import LayerSpec, ModelSpec
 
 
 def build_graph(
-    model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True
-) -> OpGraph:
+    model: ModelSpec, *, dropout: bool = False, flash_attention: bool = True,
+    fp32_logit_copies: float = 1.0,
+) -> OpGraph:  # fmt: skip
     """Return the operators of one step: each kind of layer once, and both ends.
 
     Parameters
@@ -23,6 +24,8 @@ def build_graph(
         Dropout on the branches of each layer, on attention probabilities and on the embedding.
     flash_attention
         The score matrix never reaches memory; otherwise it is materialised and kept.
+    fp32_logit_copies
+        FP32 copies of the logits that the loss holds at its worst moment.
     """
     layers = tuple(
         LayerGraph(
@@ -36,7 +39,7 @@ def build_graph(
     return OpGraph(
         layers=layers,
         embedding=embedding_graph(model, dropout=dropout),
-        head=head_graph(model),
+        head=head_graph(model, fp32_logit_copies=fp32_logit_copies),
         tied=model.tied_embeddings,
     )
 

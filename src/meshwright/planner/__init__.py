@@ -19,22 +19,25 @@ if TYPE_CHECKING:
     from meshwright.planner.grids.drawing import draw as draw
     from meshwright.planner.grids.simulating import simulate as simulate
     from meshwright.planner.legality import check as check
+    from meshwright.planner.measured.diagnosing import diagnose as diagnose
+    from meshwright.planner.measured.learning import learn as learn
     from meshwright.planner.partitioning.partition import partition as partition
     from meshwright.planner.partitioning.partition import partition_measured as partition_measured
     from meshwright.planner.planning import front as front
     from meshwright.planner.planning import plan as plan
     from meshwright.planner.question import training as training
     from meshwright.planner.replanning import replan as replan
-    from meshwright.planner.serving import serve as serve
+    from meshwright.planner.serving.serve import serve as serve
     from meshwright.planner.simulating import load_flows as load_flows
     from meshwright.planner.simulating import simulate_flows as simulate_flows
 
 _HOME = {
-    "compare": "comparing",
+    "compare": "comparing", "diagnose": "measured.diagnosing",
+    "learn": "measured.learning",
     "estimate": "estimating", "explain": "explaining", "what_would_change": "explaining",
     "what_would_fit": "explaining", "export": "files", "load_plan": "files", "check": "legality",
     "front": "planning", "plan": "planning", "training": "question", "replan": "replanning",
-    "serve": "serving", "load_flows": "simulating", "simulate_flows": "simulating",
+    "serve": "serving.serve", "load_flows": "simulating", "simulate_flows": "simulating",
     "partition": "partitioning.partition", "partition_measured": "partitioning.partition",
     "draw": "grids.drawing", "simulate": "grids.simulating",
 }  # fmt: skip

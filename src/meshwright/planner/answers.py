@@ -12,6 +12,7 @@ from meshwright.cost.energy import goodput_fraction, idle_power_w
 from meshwright.plans import Candidate, Coverage, Estimate, Segment, WhyNot
 from meshwright.plans.plan import UNCALIBRATED_NOTE
 from meshwright.pricing.estimates import Figures, figures
+from meshwright.pricing.intervals import UNSEEN, interval
 from meshwright.pricing.power import IDLE_ABOVE_CAP
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
@@ -73,6 +74,7 @@ def entry_of(
             constants.checkpoint_s,
             constants.restart_s,
         ),
+        interval_s=interval(problem, known.step_time_s),
     )
     last = problem.model.num_layers - 1
     return Candidate((Segment(0, last, strategy, structure),), price)
@@ -129,7 +131,7 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
         )
     work, price = problem.workload, best.estimate
     if not price.is_calibrated:
-        notes.append(UNCALIBRATED_NOTE)
+        notes.append(UNCALIBRATED_NOTE + _wider(problem))
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(
@@ -150,6 +152,16 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             "than the mean"
         )
     return notes
+
+
+def _wider(problem: Problem) -> str:
+    """Return how much wider an interval is because no measured row is of the chip's family."""
+    constants = problem.calibration
+    if constants.spread is None:
+        return ""
+    times = constants.spread.factors.get(UNSEEN, 1.0)
+    family = problem.system.chip.family
+    return f"; no measurement is of family {family!r}, its interval is {times:.1f} times as wide"
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from meshwright.base.errors import InfeasibleError
 from meshwright.baselines.recipes import Recipe, recipes
 from meshwright.catalog.calibration import DEFAULT
+from meshwright.diagnosis.factors import Factors
 from meshwright.planner.answers import candidate, distinct, nothing_fits
 from meshwright.planner.fixed import check_fixed
 from meshwright.planner.grids.placing import fastest_placed, has_placement
@@ -36,6 +37,7 @@ def compare(
     ours: str = "meshwright",
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = DEFAULT,
+    factors: Factors | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
@@ -50,13 +52,15 @@ def compare(
         The recipe that comes first, and with which the others are compared.
     allowed
         What is fixed for all of them, as in :func:`plan`.
+    factors
+        As in :func:`plan`.
 
     Raises
     ------
     SpecError, UnknownNameError
         Bad input.
     """
-    problem = make_problem(model, system, workload, calibration)
+    problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     names = (ours, *(_applicable(problem) if against is None else against))
     asked = [

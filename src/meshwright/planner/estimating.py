@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
+from meshwright.diagnosis.factors import Factors
 from meshwright.planner.answers import above_caps, candidate, version, warnings
 from meshwright.planner.grids.placing import best_placed
 from meshwright.planner.legality import check_problem
+from meshwright.planner.measured.learning import with_measured_interval
 from meshwright.planner.question import make_problem
 from meshwright.plans import Plan
 from meshwright.pricing.power import idles_above_cap
@@ -24,6 +26,7 @@ def estimate(
     structure: Structure,
     *,
     calibration: str = DEFAULT,
+    factors: Factors | None = None,
     command: str = "",
     is_placed: bool = True,
 ) -> Plan:
@@ -31,6 +34,8 @@ def estimate(
 
     Parameters
     ----------
+    factors
+        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     is_placed
         Whether a strategy on a grid is placed and priced with contention; its memory is the same.
 
@@ -41,7 +46,7 @@ def estimate(
     InfeasibleError
         Its devices draw more than a power cap before they do anything.
     """
-    problem = make_problem(model, system, workload, calibration)
+    problem = make_problem(model, system, workload, calibration, factors)
     faults = check_problem(problem, strategy, structure)
     if faults:
         raise SpecError(faults, origin=plan_string(strategy, structure))
@@ -49,6 +54,8 @@ def estimate(
         raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
     price = best_placed if is_placed else candidate
     only = price(problem, strategy, structure)
+    if factors is not None:
+        only = with_measured_interval(problem, only, factors)
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -56,6 +63,7 @@ def estimate(
         calibration=calibration,
         best=only,
         fastest_s=only.estimate.step_time_s,
+        factors=factors,
         warnings=tuple(warnings(problem, only)),
         version=version(),
         command=command,

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import DEFAULT
+from meshwright.diagnosis.factors import PLAN_ERROR, Factors
 from meshwright.planner.answers import (
     candidate,
     compared,
@@ -20,11 +23,13 @@ from meshwright.planner.answers import (
 from meshwright.planner.fixed import check_fixed
 from meshwright.planner.grids.operators import check_operators, operator_plan
 from meshwright.planner.grids.placing import best_placed, placed_candidates
+from meshwright.planner.measured.learning import trials_of, with_measured_interval
 from meshwright.planner.question import make_problem
 from meshwright.plans import Candidate, Plan, Robustness, WhyNot
 from meshwright.pricing.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.search.exhaustive import Progress, SearchResult, search
+from meshwright.search.improving.trials import with_plan_errors
 from meshwright.search.pareto import pareto_front
 from meshwright.search.robustness import NUM_DRAWS, Verdict, robustness
 from meshwright.search.space import SearchSpace
@@ -46,6 +51,7 @@ def plan(
     allowed: Mapping[str, Sequence[object]] | None = None,
     top: int = 5,
     calibration: str = DEFAULT,
+    factors: Factors | None = None,
     per_operator: bool = False,
     progress: Progress | None = None,
     command: str = "",
@@ -59,6 +65,8 @@ def plan(
         ``{"tp": [8], "recompute": ["full"]}``.
     top
         Candidates whose order is proven; they come back as the best and its runners-up.
+    factors
+        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     per_operator
         Whether to look for a strategy for each group of operators as well (grids only).
     progress
@@ -73,7 +81,7 @@ def plan(
     InfeasibleError
         Nothing fits; carries the counts and the least change that would.
     """
-    problem = make_problem(model, system, workload, calibration)
+    problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     if per_operator:
         check_operators(problem)
@@ -82,7 +90,8 @@ def plan(
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
-    found = _answer(problem, calibration, result, top, command)
+    found = _answer(problem, calibration, factors, result, top)
+    found = replace(found, command=command)
     return _with_operators(problem, found, allowed, progress) if per_operator else found
 
 
@@ -100,7 +109,7 @@ def _with_operators(
 
 
 def _answer(
-    problem: Problem, calibration: str, result: SearchResult, top: int, command: str
+    problem: Problem, calibration: str, factors: Factors | None, result: SearchResult, top: int
 ) -> Plan:
     """Return the plan that a search leads to."""
     found = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
@@ -108,12 +117,12 @@ def _answer(
     # Constants are perturbed under the closed form, which knows no placement.
     closed_form = {plan_string(f.strategy, f.structure): f for f in found}
     chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
-    verdict = robustness(problem, chosen[:SHAKEN])
+    verdict = robustness(problem, chosen[:SHAKEN], factors=factors)
     candidates = [entry.candidate for entry in placed]
+    if factors is not None:
+        candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
     slower = placed[0].found.time_s / chosen[0].time_s
-    low_s, high_s = verdict.interval_s(0)
-    priced = replace(candidates[0].estimate, interval_s=(low_s * slower, high_s * slower))
-    best = replace(candidates[0], estimate=priced)
+    best = candidates[0]
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -123,25 +132,37 @@ def _answer(
         fastest_s=min(entry.found.time_s for entry in placed),
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
-        robustness=_robustness(chosen, verdict),
+        robustness=_robustness(chosen, verdict, slower, len(candidates)),
         why_not=why_no_streams(problem, best, result),
+        factors=factors,
         warnings=tuple(warnings(problem, best)),
         version=version(),
-        command=command,
     )
 
 
-def _robustness(chosen: Sequence[Found], verdict: Verdict) -> Robustness:
-    """Return what perturbed constants say of the chosen candidates."""
+def _robustness(
+    chosen: Sequence[Found], verdict: Verdict, slower: float, num_shown: int
+) -> Robustness:
+    """Return what perturbed constants say of the chosen candidates, the shown ones first.
+
+    Parameters
+    ----------
+    slower
+        How many times as long the best one takes with contention.
+    """
+    low_s, high_s = verdict.interval_s(0)
     regret = verdict.largest_regret
     safest = int(regret.argmin())
     texts = [plan_string(f.strategy, f.structure) for f in chosen]
+    logs = np.log(verdict.times_s[:num_shown])
     return Robustness(
         num_draws=NUM_DRAWS,
         best_stays_first_fraction=verdict.stays_first(0),
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
         ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+        step_time_s=(low_s * slower, high_s * slower),
+        trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
     )
 
 
@@ -169,13 +190,14 @@ def front(
     *,
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = DEFAULT,
+    factors: Factors | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Candidate], tuple[str, ...]]:
     """Return the plans that no other one beats in time, memory, energy and money at once.
 
     Also returns the objectives that had to be left out, because a price or power is not known.
     """
-    problem = make_problem(model, system, workload, calibration)
+    problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     found = pareto_front(SearchSpace(problem, choices), progress=progress)

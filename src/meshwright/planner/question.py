@@ -10,6 +10,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
+from meshwright.diagnosis.factors import Factors
 from meshwright.plans import Plan
 from meshwright.pricing.problem import Problem
 from meshwright.spec.model import ModelSpec
@@ -35,9 +36,10 @@ def training(system: SystemSpec | str, **fields: Any) -> Training:
 
 
 def make_problem(
-    model: ModelSpec | str, system: SystemSpec | str, workload: Training, calibration: str
-) -> Problem:
-    """Return the question with its specifications loaded."""
+    model: ModelSpec | str, system: SystemSpec | str, workload: Training, calibration: str,
+    factors: Factors | None = None,
+) -> Problem:  # fmt: skip
+    """Return the question with its specifications loaded, its constants under measured factors."""
     model_spec = load_model(model) if isinstance(model, str) else model
     system_spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(system_spec)
@@ -52,6 +54,8 @@ def make_problem(
         )
         raise SpecError(fault)
     constants = load_calibration(system_spec.chip.family, calibration)
+    if factors is not None:
+        constants = factors.applied(constants)
     return Problem(model_spec, system_spec, workload, constants)
 
 
@@ -97,4 +101,4 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
 
 def problem_of(plan: Plan) -> Problem:
     """Return the question that a plan answers."""
-    return make_problem(plan.model, plan.system, plan.workload, plan.calibration)
+    return make_problem(plan.model, plan.system, plan.workload, plan.calibration, plan.factors)

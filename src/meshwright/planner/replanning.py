@@ -22,8 +22,9 @@ def replan(before: Plan, *, without: int, progress: Progress | None = None) -> R
     dead = tuple(sorted({*system.dead_devices, *alive[-without:]}))
     smaller = system.model_copy(update={"dead_devices": dead})
     after = plan(
-        before.model, smaller, before.workload, calibration=before.calibration, progress=progress
-    )
+        before.model, smaller, before.workload, calibration=before.calibration,
+        factors=before.factors, progress=progress,
+    )  # fmt: skip
     old, new = before.best, after.best
     held = held_bytes(new.estimate)
     stays = all(getattr(old.strategy, n) == getattr(new.strategy, n) for n in _PLACE)

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
+from meshwright.plans.measured import factor_faults
 from meshwright.plans.placements import placement_faults
 from meshwright.plans.plan import FORMAT, Candidate, Plan, Segment, WhyNot
 from meshwright.spec.model import ModelSpec
@@ -87,6 +88,7 @@ def from_json(text: str, origin: str = "plan") -> Plan:
     if not faults:
         for path, entry in listed:
             faults += placement_faults(f"{path}.placement", entry, plan.system)
+    faults += factor_faults(plan.factors)
     if faults:
         raise SpecError(faults, origin=origin)
     return plan

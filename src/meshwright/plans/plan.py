@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from meshwright.diagnosis.factors import Factors
 from meshwright.plans.operators import OperatorPlan
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -55,7 +56,8 @@ class Estimate:
     tokens_per_j: float | None = None
     """Throughput for each watt."""
     interval_s: tuple[float, float] | None = None
-    """Step time under the intervals of the calibrated constants, 5th to 95th percentile."""
+    """Where four of five measurements of such a step lie, by measured rows alike whose source no
+    fit had seen; None: the constants were not fitted."""
 
     @property
     def fits(self) -> bool:
@@ -155,6 +157,18 @@ class Coverage:
 
 
 @dataclass(frozen=True)
+class Trials:
+    """Plans to run for a few steps each, because paper does not tell which one is the best."""
+
+    run: tuple[str, ...]
+    """Plan strings, the one that tells most first; empty: no trial is worth its steps."""
+    best_fraction: Mapping[str, float]
+    """By plan string: probability that it is the fastest of them, before any trial."""
+    regret_fractions: tuple[float, ...]
+    """Expected loss against the best of them: before any trial, and after each one more."""
+
+
+@dataclass(frozen=True)
 class Robustness:
     """How the choice stands up to the uncertainty of the calibrated constants."""
 
@@ -166,6 +180,10 @@ class Robustness:
     least_regret_fraction: float
     ties: tuple[str, ...] = ()
     """Plan strings that win in at least one draw in twenty."""
+    step_time_s: tuple[float, float] | None = None
+    """Of the best plan over the draws, 5th and 95th percentile."""
+    trials: Trials | None = None
+    """Which of the leading candidates to run for a few steps."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +214,8 @@ class Plan:
     why_not: tuple[WhyNot, ...] = ()
     operators: OperatorPlan | None = None
     """The same with a strategy for each operator, where that was asked for."""
+    factors: Factors | None = None
+    """Of the resources, under which the constants stand, where jobs were measured."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT

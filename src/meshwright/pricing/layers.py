@@ -130,11 +130,10 @@ class PricedWay:
         """The operators of each block, added up."""
         way, problem = self.way, self.way.problem
         work = problem.workload
-        keeps_half = work.software.selective_recompute == "half_of_products"
         return [
             op_sums(
                 block, way.local, problem.engine, way.streams,
-                causal=work.causal, keeps_half_of_products=keeps_half,
+                causal=work.causal, selective=work.software.selective_recompute,
             )
             for block in way.blocks
         ]  # fmt: skip
@@ -175,8 +174,11 @@ class PricedWay:
             return kept_bytes(saved, way.sizes, strategy, word)
 
         kept = way.saved_of_blocks(recompute)
-        is_full = recompute is Recompute.FULL
-        back = way.saved_of_blocks(Recompute.NONE) if is_full else [[] for _ in kept]
+        core_alone = way.problem.keeping.selective == "attention"
+        replays = recompute is Recompute.FULL or (
+            recompute is Recompute.SELECTIVE and not core_alone
+        )
+        back = way.saved_of_blocks(Recompute.NONE) if replays else [[] for _ in kept]
         return [
             BlockCost(
                 everything=sums.everything,

@@ -19,10 +19,10 @@ from meshwright.pricing.network import AxisNetwork, Layout, level_efficiencies, 
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Training, Workload
+from meshwright.spec.workload import BYTES_OF, Training, Workload
 from meshwright.strategy.axes.tatp import streams_inputs
 from meshwright.strategy.calls import CollectiveCall
-from meshwright.strategy.derivation import SavedTensor, derive_calls, saved_elements
+from meshwright.strategy.derivation import Keeping, SavedTensor, derive_calls, saved_elements
 from meshwright.strategy.space import device_counts
 from meshwright.strategy.strategy import (
     ContextKind,
@@ -55,11 +55,11 @@ Work = TypeVar("Work", bound=Workload)
 
 @lru_cache(maxsize=1024)
 def _derived(
-    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure
+    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure, keeping: Keeping
 ) -> DerivedLayout:
     """Return the collectives of a piece of a model and what it keeps; problems share them."""
     piece = LayerGraph(ops, 1, dict(sizes))
-    return derive_calls(piece, structure), saved_elements(piece, structure)
+    return derive_calls(piece, structure), saved_elements(piece, structure, keeping)
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,9 @@ class ProblemOf(ABC, Generic[Work]):
         """The operators of the model, under the software of the workload."""
         software = self.workload.software
         return build_graph(
-            self.model, dropout=software.dropout, flash_attention=software.flash_attention
-        )
+            self.model, dropout=software.dropout, flash_attention=software.flash_attention,
+            fp32_logit_copies=software.fp32_logit_copies,
+        )  # fmt: skip
 
     @cached_property
     def pieces(self) -> tuple[LayerGraph, ...]:
@@ -99,6 +100,7 @@ class ProblemOf(ABC, Generic[Work]):
             work.software,
             self.calibration,
             speed_factor=speed_factor,
+            freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
         )
 
     @cached_property
@@ -109,6 +111,14 @@ class ProblemOf(ABC, Generic[Work]):
     @cached_property
     def _layouts(self) -> dict[LayoutKey, tuple[DerivedLayout, ...]]:
         return {}
+
+    @cached_property
+    def keeping(self) -> Keeping:
+        """What the software of the workload keeps for the backward pass."""
+        work = self.workload
+        matmul, activation = BYTES_OF[work.precision.matmul], BYTES_OF[work.precision.activation]
+        is_cast = work.software.keeps_cast_inputs and matmul < activation
+        return Keeping(work.software.selective_recompute, matmul if is_cast else None)
 
     def layouts(self, structure: Structure) -> tuple[DerivedLayout, ...]:
         """Return, for each piece, its collectives and what it keeps, under a structure.
@@ -127,7 +137,8 @@ class ProblemOf(ABC, Generic[Work]):
                 zero_stage=0,
             )  # fmt: skip
             self._layouts[key] = tuple(
-                _derived(piece.ops, tuple(piece.sizes.items()), plain) for piece in self.pieces
+                _derived(piece.ops, tuple(piece.sizes.items()), plain, self.keeping)
+                for piece in self.pieces
             )
         return self._layouts[key]
 

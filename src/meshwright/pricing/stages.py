@@ -173,12 +173,23 @@ def _pipeline_cost(
 
 def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
-    call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
-    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    whole = problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    whole = resting_bytes(problem, structure, strategy)
     if problem.workload.software.scatters_sends and not structure.sequence_parallel:
         return whole / strategy.tp
     return whole
+
+
+def resting_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+    """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
+    call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
+    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
+    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+
+
+def num_communicators(strategy: StrategyOf[Any]) -> Any:
+    """Return the axes of more than one device [1]."""
+    degrees = (strategy.dp, strategy.tp, strategy.cp, strategy.ep, strategy.pp, strategy.tatp)
+    return sum((degree > 1) * 1.0 for degree in degrees)
 
 
 def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
@@ -218,6 +229,10 @@ def _stage_state(
     )
     counts = layout.layers_of(position)
     has_head = layout.edges_of(position)[1]
+    kept = weighted_part(costs, weights, "kept_bytes")
+    if problem.workload.software.keeps_stage_outputs:
+        sent = strategy.num_virtual_stages * resting_bytes(problem, structure, strategy)
+        kept = kept + sent * (1.0 - has_head)
     params = weighted_part(costs, weights, "dense_params")
     if problem.graph.tied and position == "first":
         params = params - table_params(problem, strategy) * (strategy.pp == 1)
@@ -227,8 +242,10 @@ def _stage_state(
     return StageState(
         dense_params=params,
         expert_params=weighted_part(costs, weights, "expert_params"),
-        kept_bytes=weighted_part(costs, weights, "kept_bytes"),
+        kept_bytes=kept,
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=weighted_part(costs, weights, "working_bytes") + waiting,
         num_layers=sum(counts[1:], counts[0]),
+        sums_apart=(strategy.pp > 1) * 1.0,
+        num_communicators=num_communicators(strategy),
     )

@@ -166,8 +166,11 @@ def step_times(
     kinds = [(heaviest.dense_params, links.dense)]
     if links.expert is not None:
         kinds.append((heaviest.expert_params, links.expert))
-    synced = gradient_sync(kinds, price.pipeline, structure, optimizer)
-    if structure.zero_stage == 3 and problem.workload.software.copies_shards:
+    software = problem.workload.software
+    synced = gradient_sync(
+        kinds, price.pipeline, structure, optimizer, sums_whole=software.sums_whole_gradients
+    )
+    if structure.zero_stage == 3 and software.copies_shards:
         copied = sharding_copies_s(
             heaviest, price.pipeline, structure, problem.engine.elementwise_bytes_per_s
         )
@@ -212,6 +215,8 @@ def step_memory(
             capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
             margin_fraction=problem.calibration.memory_margin_fraction,
             buffer_bytes=problem.calibration.communication_buffer_bytes,
+            communicator_bytes=problem.calibration.communicator_bytes,
+            allocator_factor=problem.calibration.allocator_factor,
         )
         for state in states
     )  # fmt: skip

@@ -24,7 +24,7 @@ from meshwright.pricing.network import AxisNetwork
 from meshwright.pricing.problem import Problem
 from meshwright.strategy.axes.tatp import may_stream_inputs, streams_inputs
 from meshwright.strategy.calls import CollectiveCall
-from meshwright.strategy.derivation import SavedTensor
+from meshwright.strategy.derivation import CAST, SavedTensor
 from meshwright.strategy.local_sizes import degree_of
 from meshwright.strategy.strategy import Recompute, Streamed, StreamForm, Structure
 from meshwright.streams import streams
@@ -216,12 +216,14 @@ class Way:
         """Return what each block keeps; what several keep belongs to the first of them."""
         found: list[list[SavedTensor]] = [[] for _ in self.blocks]
         block_of: dict[str, int] = {}
-        for number, block in enumerate(self.blocks):
-            for op in block.ops:
-                for tensor in op.saved:
-                    block_of.setdefault(tensor.name, number)
+        ops = [(number, op) for number, block in enumerate(self.blocks) for op in block.ops]
+        for number, tensor in (
+            *((number, tensor) for number, op in ops for tensor in op.saved),
+            *((number, tensor) for number, op in ops for tensor in op.outputs),
+        ):
+            block_of.setdefault(tensor.name, number)
         for entry in self.layout(recompute)[1]:
-            found[block_of.get(entry.tensor.name, 0)].append(entry)
+            found[block_of.get(entry.tensor.name.removesuffix(CAST), 0)].append(entry)
         return found
 
     @cached_property

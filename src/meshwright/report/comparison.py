@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.plans import Estimate
 from meshwright.plans.comparison import Comparison, Entry
 from meshwright.report.lines import wrapped
 
@@ -21,12 +22,14 @@ def comparison_lines(found: Comparison) -> Iterator[str]:
     ours = found.entries[0]
     yield ""
     yield (
-        f"{'recipe':<14} {'placed by':<9} {'step':>9} {'ours is':>12} {'memory':>10} {'MFU':>6} "
-        f"{'tokens/J':>9} {'search':>8}"
+        f"{'recipe':<14} {'placed by':<9} {'step':>9} {'within':>7} {'ours is':>12} "
+        f"{'memory':>10} {'MFU':>6} {'tokens/J':>9} {'search':>8}"
     )
     for entry in found.entries:
         yield from _entry_lines(entry, ours)
     yield ""
+    if any(entry.best is not None and entry.best.estimate.interval_s for entry in found.entries):
+        yield "within: four of five measurements lie within this factor of the step, either way"
     for name, title in {entry.recipe: entry.title for entry in found.entries}.items():
         yield from wrapped(f"{name:<14} ", title)
 
@@ -42,8 +45,13 @@ def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
     saved = price.tokens_per_j
     times = "" if speedup is None or entry is ours else f"{speedup:.2f}x faster"
     yield (
-        f"{head}{format_seconds(price.step_time_s):>9} {times:>12} "
+        f"{head}{format_seconds(price.step_time_s):>9} {_factor(price):>7} {times:>12} "
         f"{format_bytes(price.memory_bytes):>10} {price.mfu_causal:>6.1%} "
         f"{'unknown' if saved is None else f'{saved:.1f}':>9} {entry.search_s:>6.1f} s"
     )
     yield from wrapped(INDENT, entry.best.text)
+
+
+def _factor(price: Estimate) -> str:
+    """Return by which factor measurements may differ from a step time; nothing: not known."""
+    return f"{price.interval_s[1] / price.step_time_s:.2f}x" if price.interval_s else ""

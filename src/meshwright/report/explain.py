@@ -10,7 +10,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.plans import Plan, WhyNot
 from meshwright.report.grids.placement import hottest_lines, placement_lines
 from meshwright.report.lines import words, wrapped
-from meshwright.report.plan import question_line, why_not_lines
+from meshwright.report.plan import between, question_line, why_not_lines
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -34,7 +34,7 @@ def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
     price = plan.best.estimate
     yield question_line(plan)
     yield from wrapped("plan  ", plan.best.text)
-    yield f"step  {format_seconds(price.step_time_s)}"
+    yield f"step  {format_seconds(price.step_time_s)}{between(price.interval_s)}"
     yield ""
     yield "where the time goes"
     for name, share in sorted(explanation.shares.items(), key=lambda item: -item[1]):

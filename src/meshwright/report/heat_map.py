@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import log
 from xml.sax.saxutils import escape
 
 from meshwright.base.units import format_si
@@ -12,6 +13,8 @@ from meshwright.report.wafer_map.style import HEAT_STEPS, style_sheet
 
 CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
 TOP = 62
+WIDE = 10.0
+"""Largest over least value, from which colours stand for ratios."""
 NOTHING = "-"
 MUCH = 6
 """Step from which a cell is dark on white paper, and pale on black."""
@@ -40,11 +43,17 @@ class HeatCells:
         return NOTHING if value is None else format_si(value, "").strip()
 
     def step(self, row: str, column: str) -> int:
-        """Return the step of the colour of a cell: 1 for the least value, 0 for none."""
+        """Return the step of the colour of a cell: 1 for the least value, 0 for none.
+
+        Steps are equal ratios where the values span more than ``WIDE``, else equal differences.
+        """
         if (row, column) not in self.values:
             return 0
         low, high = min(self.values.values()), max(self.values.values())
-        share = (self.values[row, column] - low) / (high - low) if high > low else 1.0
+        value = self.values[row, column]
+        if low > 0.0 and high > WIDE * low:
+            low, high, value = log(low), log(high), log(value)
+        share = (value - low) / (high - low) if high > low else 1.0
         return 1 + round(share * (HEAT_STEPS - 1))
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, WhyNot
+from meshwright.plans import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
 from meshwright.report.grids.operators import operator_lines
 from meshwright.report.grids.placement import placement_lines
 from meshwright.report.lines import memory_lines, time_lines, words, wrapped
+from meshwright.report.measured.factors import factor_lines, trial_lines
 
 if TYPE_CHECKING:
     from meshwright.search.sensitivity import Change
@@ -42,6 +43,8 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
     for why in plan.why_not:
         yield from why_not_lines(why)
     yield from proof_lines(plan)
+    if plan.factors is not None:
+        yield from factor_lines(plan.factors)
     for warning in plan.warnings:
         yield from wrapped("note: ", warning)
 
@@ -61,7 +64,7 @@ def verdict_lines(plan: Plan) -> Iterator[str]:
     fits = "FITS" if price.fits else "DOES NOT FIT"
     yield (
         f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
-        f"({price.tokens_per_s_per_device:,.0f} a device)" + _between(price.interval_s)
+        f"({price.tokens_per_s_per_device:,.0f} a device)" + between(price.interval_s)
     )
     yield (
         f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
@@ -84,10 +87,11 @@ def _axes(candidate: Candidate) -> tuple[str, ...]:
     return tuple(name for name in order if _degree(candidate, name) > 1)
 
 
-def _between(interval_s: tuple[float, float] | None) -> str:
+def between(interval_s: tuple[float, float] | None) -> str:
+    """Return where four of five measurements of such a step lie; nothing where it is not known."""
     if interval_s is None:
         return ""
-    return f", 90 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
+    return f", 80 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
 
 
 def _degree(candidate: Candidate, axis: str) -> float:
@@ -241,10 +245,26 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     if robust is not None:
         text = (
             f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
-            f"{robust.best_stays_first_fraction:.0%}; least regret "
+            f"{robust.best_stays_first_fraction:.0%}{_drawn(robust)}; least regret "
             f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
         )
         yield from wrapped("robust: ", text)
+        others = [text for text in robust.ties if text != plan.best.text]
+        if others:
+            text = "under some of these constants wins " + "; or ".join(others)
+            yield from wrapped("ties: ", text)
+        if robust.trials is not None:
+            ranked = enumerate([plan.best, *plan.runners_up], 1)
+            names = {entry.text: f"plan {rank}" for rank, entry in ranked}
+            yield from trial_lines(robust.trials, names)
+
+
+def _drawn(robust: Robustness) -> str:
+    """Return how long the step takes under the draws; nothing in older plans."""
+    if robust.step_time_s is None:
+        return ""
+    low_s, high_s = robust.step_time_s
+    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
 
 
 def _nothing(plan: Plan) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.plans.serving import ServingCandidate, ServingFront, ServingPlan
 from meshwright.report.lines import memory_lines, time_lines, wrapped
-from meshwright.serving_plans import ServingCandidate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
 JOULES_PER_KWH = 3.6e6
@@ -23,6 +23,7 @@ _REMEDIES = {
     "cp_comm_s": "the ring of keys and values: less cp",
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
     "pp_comm_s": "sends between stages: less pp",
+    "host_s": "the server beside its kernels: larger batches, another server",
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }

@@ -248,8 +248,9 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
     leanest = Structure(zero_stage=stage, offload=offload)
     uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
+    factor = problem.calibration.allocator_factor
     needed: FloatArray = reduce(
-        larger, [use.total_bytes - use.gathered_weights_bytes for use in uses]
+        larger, [use.total_bytes - factor * use.gathered_weights_bytes for use in uses]
     )
     return needed
 

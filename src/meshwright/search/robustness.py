@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.diagnosis.factors import Factors
+from meshwright.diagnosis.resources import SCALED, scaled
 from meshwright.pricing.price import price_columns
 from meshwright.pricing.problem import Problem
 from meshwright.search.best import TIE, Found
@@ -50,27 +52,50 @@ class Verdict:
         return float(low), float(high)
 
 
-def perturbed(problem: Problem, num_draws: int = NUM_DRAWS, seed: int = SEED) -> Problem:
+def perturbed(
+    problem: Problem, num_draws: int = NUM_DRAWS, seed: int = SEED, factors: Factors | None = None
+) -> Problem:
     """Return the problem with a column of draws in place of each constant that has an interval.
 
-    Draws are uniform and independent, the same ones for every candidate.
+    Draws are independent, the same ones for every candidate. Where factors of the resources were
+    measured, constants of a resource move together, as their errors do.
+
+    Parameters
+    ----------
+    factors
+        Those under which the constants of the problem stand; None: nothing was measured.
     """
     generator = np.random.default_rng(seed)
-    intervals = problem.calibration.intervals
+    constants = problem.calibration
     draws = {
-        name: generator.uniform(low, high, num_draws)
-        for name, (low, high) in sorted(intervals.items())
-        if high > low
+        name: _drawn(getattr(constants, name), low, high, generator.uniform(-1.0, 1.0, num_draws))
+        for name, (low, high) in sorted(constants.intervals.items())
+        if high > low and (factors is None or name not in SCALED)
     }
-    calibration = calibration_columns(problem.calibration, draws)
-    return replace(problem, calibration=calibration)
+    if factors is not None:
+        constants = scaled(constants, factors.draws(num_draws, generator))
+    return replace(problem, calibration=calibration_columns(constants, draws))
+
+
+def _drawn(value: float, low: float, high: float, at: FloatArray) -> FloatArray:
+    """Return draws of a constant: evenly below its value and above it, as often either way.
+
+    An interval that lies unevenly about its value thus shifts no median.
+
+    Parameters
+    ----------
+    at
+        From -1, the lowest value, to 1, the highest.
+    """
+    return np.where(at < 0.0, value + at * (value - low), value + at * (high - value))
 
 
 def robustness(
-    problem: Problem, found: Sequence[Found], num_draws: int = NUM_DRAWS, seed: int = SEED
-) -> Verdict:
+    problem: Problem, found: Sequence[Found], num_draws: int = NUM_DRAWS, seed: int = SEED,
+    factors: Factors | None = None,
+) -> Verdict:  # fmt: skip
     """Return the times of candidates under perturbed constants."""
-    shaken = perturbed(problem, num_draws, seed)
+    shaken = perturbed(problem, num_draws, seed, factors)
     times = []
     for candidate in found:
         strategies = stack([candidate.strategy] * num_draws)

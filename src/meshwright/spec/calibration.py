@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from math import prod
 from types import MappingProxyType
 from typing import Generic
 
 from meshwright.base.arrays import FloatArray, Num
 
 NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far measurements lie from predictions: the 80 % interval of ln(measured / predicted).
+
+    The interval lies evenly about the prediction and is wider by a factor for each trait of a
+    question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.
+    """
+
+    half_width: float
+    """Of questions without any trait."""
+    factors: Mapping[str, float]
+    """By trait, for each degree of it."""
+
+    def of(self, degrees: Mapping[str, float]) -> float:
+        """Return the half-width for a question, from the degrees of its traits."""
+        wider = (factor ** degrees.get(trait, 0.0) for trait, factor in self.factors.items())
+        return float(self.half_width * prod(wider))
 
 
 @dataclass(frozen=True)
@@ -22,6 +43,8 @@ class CalibrationOf(Generic[Num]):
     matmul_sustained_efficiency: Num
     """Share of that rate, or of the measured one, which products keep in whole training steps: the
     chip is warm, operands are real numbers and come from memory."""
+    narrow_matmul_efficiency: Num
+    """Share of the sustained rate that products of 8 and of 4 bits keep."""
     attention_forward_efficiency: Num
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
     attention_backward_efficiency: Num
@@ -32,6 +55,9 @@ class CalibrationOf(Generic[Num]):
     """Share of the sustained rate that the products of many small experts reach."""
     expert_traffic_factor: Num
     """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
+    expert_kernels: Num
+    """Launches that show for each narrow product of one expert: casts and scales, behind counts
+    that the host waits for."""
     memory_efficiency: Num
     """Share of the main memory bandwidth that streaming kernels reach."""
     elementwise_efficiency: Num
@@ -51,9 +77,13 @@ class CalibrationOf(Generic[Num]):
     jitter: Num
     """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
     memory_margin_fraction: Num
-    """Share of the memory left free for fragmentation."""
+    """Share of the memory left free, as a guard of the search."""
+    allocator_factor: Num
+    """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
     communication_buffer_bytes: Num
     """Memory of the runtime and of the communication library on each device."""
+    communicator_bytes: Num
+    """What each axis of more than one device adds to that: buffers of its communicators."""
     checkpoint_s: Num
     """Pause of one checkpoint."""
     restart_s: Num
@@ -66,6 +96,8 @@ class CalibrationOf(Generic[Num]):
     is_calibrated: bool = False
     """Fitted to measurements of this family; otherwise results say so."""
     source: str = ""
+    spread: Spread | None = None
+    """None: not known, because no measurement was left out of a fit."""
 
 
 Calibration = CalibrationOf[float]
@@ -74,7 +106,7 @@ CalibrationColumns = CalibrationOf[FloatArray]
 CONSTANTS = tuple(
     entry.name
     for entry in fields(CalibrationOf)
-    if entry.name not in ("family", "intervals", "is_calibrated", "source")
+    if entry.name not in ("family", "intervals", "is_calibrated", "source", "spread")
 )
 """Names of the constants, in order."""
 
@@ -93,3 +125,41 @@ def calibration_columns(
     if wrong:
         raise ValueError(f"{wrong[0]!r} is no constant of a calibration")
     return replace(calibration, **draws)  # type: ignore[arg-type,return-value]
+
+
+@dataclass(frozen=True)
+class ServingConstantsOf(Generic[Num]):
+    """What serving adds to the constants of a chip.
+
+    How products of few rows and attention over a cache read, and what a server costs beside its
+    kernels.
+    """
+
+    prompt_rate_share: Num
+    """Share of the sustained matrix rate that products of a forward pass reach."""
+    weight_read_share: Num
+    """Share of ``memory_efficiency`` that products reach which reading weights limits."""
+    cache_read_share: Num
+    """The same of attention that reads the key-value cache."""
+    shared_cache_extra: Num
+    """A key head that g query heads share is read 1 + this x (1 - 1/g) times."""
+    core_pull: Num
+    """Times its share of the bandwidth that one core draws, where one core reads a head of a
+    sequence."""
+    collective_start_share: Num
+    """Start of a collective inside a pass over ``collective_launch_s``."""
+    host_step_s: Num
+    """Of the server in each pass: scheduling, sampling, answers."""
+    host_sequence_s: Num
+    """The same for each sequence of the pass."""
+
+
+ServingConstants = ServingConstantsOf[float]
+
+SERVING_CONSTANTS = tuple(entry.name for entry in fields(ServingConstantsOf))
+
+NEUTRAL = ServingConstants(
+    prompt_rate_share=1.0, weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
+    core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
+)  # fmt: skip
+"""Passes as the constants of the chip make them, and a server that takes no time."""

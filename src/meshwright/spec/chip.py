@@ -23,7 +23,7 @@ from meshwright.spec.declaration import (
 )
 from meshwright.spec.provenance import Provenance, Source
 
-DType = Literal["fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
+DType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 
 
 class MemoryLevel(Declaration):

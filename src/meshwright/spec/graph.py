@@ -100,6 +100,8 @@ class GraphSpec(Declaration):
     tiled: str
     """The dim that passes through a chip in tiles."""
     word_bytes: Bytes = 2.0
+    numbers_per_word: Count = 1
+    """2 where words are complex numbers: the width of a number decides the rate of arithmetic."""
     repeats: Count = 1
     dims: Mapping[str, Count]
     inputs: Mapping[str, Dims] = Field(default_factory=dict)

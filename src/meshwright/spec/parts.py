@@ -13,6 +13,7 @@ from meshwright.spec.declaration import (
     JoulesPerByte,
     MessageBytes,
     Seconds,
+    SquareMillimetres,
 )
 from meshwright.spec.provenance import Provenance, Source
 
@@ -24,6 +25,8 @@ class MemoryPart(Declaration):
     capacity_bytes: Bytes
     bandwidth_bytes_per_s: BytesPerSecond
     energy_j_per_byte: JoulesPerByte | None = None
+    area_mm2: SquareMillimetres | None = None
+    """Of the package, where it shares that of the chip."""
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 

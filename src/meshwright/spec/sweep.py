@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -30,30 +30,104 @@ class HeatMap(Declaration):
     """Name of a result."""
     better: Better = "highest"
     """Which value stands in a cell where further fields vary."""
+    is_relative: bool = Field(default=False, alias="relative")
+    """Whether cells show their share of the best value of their column."""
+
+    @property
+    def both(self) -> tuple[str, str]:
+        """The fields of the rows and of the columns."""
+        return self.rows, self.columns
+
+
+class Compared(Declaration):
+    """Two groups of the values of a field, such as dataflow chips and others."""
+
+    field: str
+    groups: Mapping[str, tuple[Value, ...]]
+    """The first is set over the second."""
+
+    @model_validator(mode="after")
+    def _has_two_groups(self) -> Self:
+        if len(self.groups) != 2:
+            raise ValueError(f"groups: {len(self.groups)} of them where two are compared")
+        return self
+
+
+class SweepReport(Declaration):
+    """What a document tells of a sweep."""
+
+    each: str
+    """A field: one section for each of its values."""
+    shows: tuple[str, ...]
+    """Results whose best points are told; more is better."""
+    heat_maps: tuple[HeatMap, ...] = ()
+    """Drawn for each section, or once where the field of the sections is a side of the picture."""
+    compare: Compared | None = None
+    beside: tuple[str, str] | None = None
+    """A result of ours, and the same by other rules."""
+    remarks: tuple[str, ...] = ()
+    """Paragraphs at the end."""
 
 
 class SweepSpec(Declaration):
     """All combinations of the values that vary, beside what is fixed."""
 
     name: str
+    about: str = ""
     ask: Literal["plan", "graph"]
     fixed: Mapping[str, Value] = Field(default_factory=dict)
+    cases: Mapping[str, Mapping[str, Mapping[str, Value]]] = Field(default_factory=dict)
+    """Names, each for several fields at once: a workload for a graph and its passes."""
     vary: Mapping[str, tuple[Value, ...]]
     heat_map: HeatMap | None = None
+    report: SweepReport | None = None
+
+    @property
+    def sides(self) -> Mapping[str, tuple[Value, ...]]:
+        """What varies with its values, cases by their names; the last changes fastest."""
+        return {**{name: tuple(cases) for name, cases in self.cases.items()}, **self.vary}
+
+    @property
+    def fields_of_cases(self) -> frozenset[str]:
+        """Fields that cases set."""
+        every = (case for cases in self.cases.values() for case in cases.values())
+        return frozenset(field for case in every for field in case)
 
     @model_validator(mode="after")
     def _fields_vary_or_not(self) -> Self:
         both = sorted(set(self.fixed) & set(self.vary))
         if both:
             raise ValueError(f"vary: {both[0]} is fixed as well")
+        stated = {*self.fixed, *self.vary}
+        both = sorted((set(self.cases) | self.fields_of_cases) & stated)
+        if both:
+            raise ValueError(f"cases: {both[0]} is fixed or varies as well")
         empty = [name for name, values in self.vary.items() if not values]
         if empty or not self.vary:
             raise ValueError(f"vary: {empty[0] if empty else 'nothing'} has no values")
         twice = [name for name, values in self.vary.items() if len(set(values)) < len(values)]
         if twice:
             raise ValueError(f"vary: a value of {twice[0]} stands there twice")
-        if self.heat_map is not None:
-            for side in (self.heat_map.rows, self.heat_map.columns):
-                if side not in self.vary:
-                    raise ValueError(f"heat_map: {side!r} does not vary")
         return self
+
+    @model_validator(mode="after")
+    def _what_is_shown_varies(self) -> Self:
+        still = [
+            f"{place}: {name!r} does not vary"
+            for place, name in self._shown()
+            if name not in self.sides
+        ]
+        if still:
+            raise ValueError("; ".join(still))
+        return self
+
+    def _shown(self) -> Iterator[tuple[str, str]]:
+        """Yield the fields that pictures and tables stand for, each with its place."""
+        if self.heat_map is not None:
+            yield from (("heat_map", side) for side in self.heat_map.both)
+        if self.report is not None:
+            yield "report.each", self.report.each
+            for shown in self.report.heat_maps:
+                yield from (("report.heat_maps", side) for side in shown.both)
+            if self.report.compare is not None:
+                yield "report.compare", self.report.compare.field

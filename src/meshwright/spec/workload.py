@@ -15,6 +15,8 @@ class Precision(Declaration):
 
     matmul: DType = "bf16"
     """Type of the linear layers; attention, logits and norms stay in ``activation``."""
+    row_scales: bool = False
+    """Operands of the linear layers have one scale for each row; otherwise one, or blocks."""
     activation: DType = "bf16"
     kv_cache: DType = "bf16"
     weight: DType = "bf16"
@@ -33,10 +35,22 @@ class OptimizerPreset(Declaration):
     gradient_bytes_per_param: float = Field(ge=0)
     state_bytes_per_param: float = Field(ge=0)
     gathered_weight_bytes_per_param: float = Field(default=2.0, gt=0)
-    reduced_gradient_bytes_per_param: float = Field(default=4.0, gt=0)
-    step_traffic_bytes_per_param: float = Field(default=28.0, gt=0)
+    reduced_gradient_bytes_per_param: float = Field(default=4.0, ge=0)
+    update_bytes_per_param: float = Field(default=0.0, ge=0)
+    """Held beside the state while the update runs, and kept by the allocator after it."""
+    bucket_params: float = Field(default=0.0, ge=0)
+    """Gradients that are copied side by side into one message, beside those that are kept."""
+    step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     source: str = ""
+
+    @property
+    def freezes_weights(self) -> bool:
+        """Whether weights rest as they are: there are no gradients of them."""
+        return self.gradient_bytes_per_param == 0.0
+
+
+SelectiveRecompute = Literal["attention", "half_of_products", "all_but_products"]
 
 
 class SoftwareStack(Declaration):
@@ -49,9 +63,9 @@ class SoftwareStack(Declaration):
     FlashAttention-1, Triton)."""
     eager: bool = False
     """Each elementwise operator is a kernel of its own; otherwise a library or a compiler fuses."""
-    selective_recompute: Literal["attention", "half_of_products"] = "attention"
-    """What selective recomputation repeats: the attention core, or every second product and all
-    elementwise operators, but not the core."""
+    selective_recompute: SelectiveRecompute = "attention"
+    """What selective recomputation repeats: the attention core; every second product and all
+    elementwise operators, but not the core; or all but the products."""
     fused_gradient_accumulation: bool = True
     """Products of weight gradients add to what is there; otherwise a pass of its own does."""
     overlaps_sends: bool = True
@@ -60,6 +74,11 @@ class SoftwareStack(Declaration):
     """Each rank of tp sends its part of what passes between stages; the receivers gather it.
 
     Source: Narayanan et al. 2021, section 4.1.
+    """
+    sums_whole_gradients: bool = False
+    """ZeRO 1 sums all gradients on every rank, and each uses its shard.
+
+    Source: BF16_Optimizer under pipelines, microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py.
     """
     dropout: bool = False
     compiled: bool = False
@@ -72,6 +91,18 @@ class SoftwareStack(Declaration):
     """A token goes to a host once, however many of its experts are there; inside, to each."""
     fused_loss: bool = False
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
+    fp32_logit_copies: float = Field(default=1.0, ge=0)
+    """FP32 copies of the logits that the loss holds at its worst moment, beside the logits and
+    their gradient in the activation type: 1 of Megatron's probabilities, 0 of a fused kernel, 2.5
+    of PyTorch (log-probabilities, their gradient, that of the logits; the narrow gradient comes
+    after them), 3.5 where tp splits them there.
+    """
+    keeps_cast_inputs: bool = False
+    """Products of cast operands keep the cast input for the backward pass, not the wider one, as
+    Transformer Engine does."""
+    keeps_stage_outputs: bool = False
+    """A stage keeps what it has sent until its backward pass, as DeepSpeed and
+    PyTorch do."""
 
     @property
     def copies_shards(self) -> bool:
@@ -127,9 +158,33 @@ class Decode(Declaration):
     max_time_per_output_token_s: Seconds | None = None
 
 
+class Server(Declaration):
+    """A server of requests, as it runs where its users do not say otherwise."""
+
+    name: str
+    memory_fraction: float = Field(gt=0, le=1)
+    """Share of the memory that it fills."""
+    of_free_memory: bool = False
+    """The share is of what weights, buffers and the largest pass leave, for the cache alone;
+    otherwise of the device, for all of them."""
+    most_sequences: Count
+    """Sequences that pass together."""
+    most_pass_tokens: Count | None = None
+    """Tokens that pass together; none: the prompts of a whole batch do, and have their room."""
+    evicts: bool
+    """Sequences start before their full length has room, and some start again; otherwise those
+    whose full length has room start, and the others wait."""
+    splits_cache: bool
+    """Several cores share the cache of one head of a sequence."""
+    narrow_cache: bool = False
+    """Narrow weights go with a cache of 8 bits."""
+    why: str = ""
+
+
 Workload = Training | Prefill | Decode
 
 BYTES_OF: dict[str, float] = {
-    "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "fp4": 0.5,
+    "fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0,
+    "fp4": 0.5,
 }  # fmt: skip
 """Bytes of one number of each type."""

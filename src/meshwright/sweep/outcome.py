@@ -49,7 +49,7 @@ def sweep_csv(swept: Swept) -> str:
 
 def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     """Return the best value of each cell, and which further fields gave it."""
-    others = [name for name in sweep.vary if name not in (shown.rows, shown.columns)]
+    others = [name for name in sweep.sides if name not in (shown.rows, shown.columns)]
     best: dict[tuple[str, str], tuple[float, str]] = {}
     for cell, value, note in _values(shown, swept, others):
         is_better = cell not in best or (
@@ -57,15 +57,31 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
         )
         if is_better:
             best[cell] = value, note
+    values = {cell: value for cell, (value, _) in best.items()}
+    told = f"{shown.better} of each cell"
+    if shown.is_relative:
+        values, told = _shares(values, shown), f"{told}, as a share of the best of its column"
     return HeatCells(
-        title=f"{sweep.name}: {shown.shows} ({shown.better} of each cell)",
+        title=f"{sweep.name}: {shown.shows} ({told})",
         row_field=shown.rows,
         column_field=shown.columns,
-        rows=tuple(map(str, sweep.vary[shown.rows])),
-        columns=tuple(map(str, sweep.vary[shown.columns])),
-        values={cell: value for cell, (value, _) in best.items()},
+        rows=tuple(map(str, sweep.sides[shown.rows])),
+        columns=tuple(map(str, sweep.sides[shown.columns])),
+        values=values,
         notes={cell: note for cell, (_, note) in best.items()},
     )
+
+
+def _shares(
+    values: Mapping[tuple[str, str], float], shown: HeatMap
+) -> dict[tuple[str, str], float]:
+    """Return values over the best of their column; below 1 for all others."""
+    columns: dict[str, list[float]] = {}
+    for (_, column), value in values.items():
+        columns.setdefault(column, []).append(value)
+    if shown.better == "highest":
+        return {cell: value / max(columns[cell[1]]) for cell, value in values.items()}
+    return {cell: min(columns[cell[1]]) / value for cell, value in values.items()}
 
 
 def _values(
@@ -96,7 +112,7 @@ def sweep_lines(sweep: SweepSpec, swept: Swept) -> Iterator[str]:
         yield from heat_lines(cells_of(sweep, sweep.heat_map, swept))
         return
     for row in records(swept):
-        head = " ".join(str(row[name]) for name in sweep.vary)
+        head = " ".join(str(row[name]) for name in sweep.sides)
         told = row.get("plan", row.get("reason", row["status"]))
         time_s = f"{format_seconds(row['step_time_s'])}  " if "step_time_s" in row else ""
         yield from wrapped(f"{head}  ", f"{time_s}{told}")

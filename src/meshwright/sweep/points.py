@@ -21,11 +21,14 @@ def load_sweep(path: Path) -> SweepSpec:
 
 def points_of(sweep: SweepSpec) -> list[Point]:
     """Return all combinations; the last field of the file changes fastest."""
-    names = list(sweep.vary)
-    return [
-        {**sweep.fixed, **dict(zip(names, values, strict=True))}
-        for values in product(*sweep.vary.values())
-    ]
+    names = list(sweep.sides)
+    found: list[Point] = []
+    for values in product(*sweep.sides.values()):
+        point = {**sweep.fixed, **dict(zip(names, values, strict=True))}
+        for name, cases in sweep.cases.items():
+            point = {**point, **cases[str(point[name])]}
+        found.append(point)
+    return found
 
 
 def key_of(ask: str, point: Point, version: str) -> str:

@@ -13,9 +13,10 @@ from meshwright.planner.dataflow.graphs import load_graph
 from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
+from meshwright.sweep.peer import peer_passes_per_s
 from meshwright.sweep.points import Point, points_of
 from meshwright.sweep.store import Result
-from meshwright.sweep.systems import DESIGN, NEEDED, is_design, price_units, system_of
+from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 
@@ -61,9 +62,9 @@ def answer_plan(point: Point) -> Result:
 def answer_graph(point: Point) -> Result:
     """Return the best plan of a graph at a point, or why there is none."""
     system, graph = system_of(point), _load_graph(point)
-    machine = machine_named(system)
+    machine, passes = machine_named(system), int(point.get("passes", 1))
     try:
-        found = plan_dataflow(graph, machine, num_passes=int(point.get("passes", 1)))
+        found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)
     except InfeasibleError as error:
         return {"status": "nothing fits", "reason": str(error).splitlines()[0]}
     except SpecError as error:
@@ -84,6 +85,7 @@ def answer_graph(point: Point) -> Result:
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
+        "peer_passes_per_s": peer_passes_per_s(graph, system, passes),
     }
 
 
@@ -105,7 +107,7 @@ QUESTIONS: Mapping[str, Question] = {
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "passes_per_j",
-         "price_units", "passes_per_s_per_price", "lower_bound_s"),
+         "price_units", "passes_per_s_per_price", "lower_bound_s", "peer_passes_per_s"),
     ),
 }  # fmt: skip
 
@@ -128,8 +130,9 @@ def checked(sweep: SweepSpec) -> list[Point]:
 
 def _field_faults(sweep: SweepSpec) -> list[Fault]:
     """Return what is missing, and what no question takes."""
-    question, given = QUESTIONS[sweep.ask], {**sweep.fixed, **sweep.vary}
-    system = DESIGN if is_design({**sweep.fixed, **dict.fromkeys(sweep.vary, "")}) else ("on",)
+    question = QUESTIONS[sweep.ask]
+    given = {*sweep.fixed, *sweep.vary, *sweep.fields_of_cases}
+    system = DESIGN if is_design(dict.fromkeys(given, "")) else ("on",)
     needed = (*question.needed, *(NEEDED if system is DESIGN else system))
     allowed = (*question.needed, *question.optional, *system)
     faults = [
@@ -137,25 +140,57 @@ def _field_faults(sweep: SweepSpec) -> list[Fault]:
         for name in needed
         if name not in given
     ]
+    faults += _faults_of_cases(sweep, needed)
     faults += [
         Fault(name, f"is no field of a sweep that asks {sweep.ask!r}", nearest(name, allowed))
         for name in given
         if name not in allowed
     ]
-    shown = sweep.heat_map
-    if shown is not None and shown.shows not in question.values:
-        names = ", ".join(question.values)
-        faults.append(Fault("heat_map.shows", f"{shown.shows!r} is no result", f"one of: {names}"))
-    return faults
+    asked = [("heat_map.shows", sweep.heat_map.shows)] if sweep.heat_map else []
+    if sweep.report is not None:
+        asked += [("report.heat_maps.shows", shown.shows) for shown in sweep.report.heat_maps]
+        asked += [("report.shows", name) for name in sweep.report.shows]
+        asked += [("report.beside", name) for name in sweep.report.beside or ()]
+    names = ", ".join(question.values)
+    return faults + [
+        Fault(place, f"{name!r} is no result", f"one of: {names}")
+        for place, name in dict.fromkeys(asked)
+        if name not in question.values
+    ]
+
+
+def _faults_of_cases(sweep: SweepSpec, needed: tuple[str, ...]) -> list[Fault]:
+    """Return what some cases state and others lack, although it is needed."""
+    return [
+        Fault(f"cases.{name}.{case}", f"lacks {field}", "other cases state it")
+        for name, cases in sweep.cases.items()
+        for field in needed
+        if any(field in fields for fields in cases.values())
+        for case, fields in cases.items()
+        if field not in fields
+    ]
+
+
+READ_BY: Mapping[str, tuple[str, ...]] = {
+    "model": ("model",), "graph": ("graph", "seq", "training"),
+    **{part: (part,) for part in PARTS}, "system": ("on", *DESIGN),
+}  # fmt: skip
+"""What is looked up, and the fields that it takes."""
 
 
 def _value_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return what the catalog lacks, each told once."""
+    """Return what the catalog lacks, each told once; a design is put together of known parts."""
+    loads = {"model": _load_model, "graph": _load_graph, **PARTS, "system": system_of}
     faults: dict[str, Fault] = {}
-    for point in points_of(sweep):
-        for field, load in (("model", _load_model), ("graph", _load_graph), ("system", system_of)):
-            if field in ("model", "graph") and field not in point:
+    seen: set[tuple[object, ...]] = set()
+    for field, load in loads.items():
+        if field == "system" and not PARTS.keys().isdisjoint(one.path for one in faults.values()):
+            continue
+        for point in points_of(sweep):
+            taken = (field, *(point.get(name) for name in READ_BY[field]))
+            if taken in seen or (field != "system" and field not in point):
                 continue
+            seen.add(taken)
             try:
                 load(point)
             except MeshwrightError as error:

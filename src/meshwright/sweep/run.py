@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def run(
 
     try:
         if num_workers > 1 and len(missing) > 1:
-            with ProcessPoolExecutor(num_workers) as pool:
+            with ProcessPoolExecutor(num_workers, initializer=_leave_interrupts) as pool:
                 _in_processes(pool, evaluate, points, missing, keep)
         else:
             for index in missing:
@@ -64,6 +65,11 @@ def run(
     except KeyboardInterrupt:
         pass
     return Swept(tuple(points), tuple(known.get(key) for key in keys), num_new)
+
+
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C to the process that asks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _in_processes(

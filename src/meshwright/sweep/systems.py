@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+
 from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim, network_price
-from meshwright.catalog.designs.design import Design, build
+from meshwright.catalog.chips import load_chip
+from meshwright.catalog.designs.design import Design, build, kinds_of
+from meshwright.catalog.designs.parts import load_link, load_memory
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import LevelKind, SystemSpec
 from meshwright.sweep.points import Point
 
-DESIGN = ("chip", "memory", "network", "links", "devices", "shape")
+DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")
 
 
@@ -29,8 +35,22 @@ def system_of(point: Point) -> SystemSpec:
             num_devices=int(point["devices"]),
             memory=str(point["memory"]) if "memory" in point else None,
             shape=str(point["shape"]) if "shape" in point else None,
+            logic_area_mm2=float(point["logic_area"]) if "logic_area" in point else None,
         )
     )
+
+
+def _links(point: Point) -> object:
+    return [load_link(name) for name in str(point["links"]).split("+")]
+
+
+PARTS: Mapping[str, Callable[[Point], object]] = {
+    "chip": lambda point: load_chip(str(point["chip"])),
+    "memory": lambda point: load_memory(str(point["memory"])),
+    "links": _links,
+    "network": lambda point: kinds_of(str(point["network"])),
+}
+"""Parts of a design that are looked up on their own."""
 
 
 KINDS: dict[LevelKind, DimKind] = {
@@ -43,12 +63,29 @@ def price_units(system: SystemSpec) -> float:
     """Return the price of memories, links and switches in units of DFModel: chips have none there.
 
     2 for each GB/s of a link, 24 for that of a switch port, 1 for that of DRAM (Ko et al. 2024,
-    arXiv 2412.16432). A mesh pays what a torus pays.
+    arXiv 2412.16432). A mesh pays what a torus pays. Outer groups that are fully connected are
+    joined by one link there; it is as wide as the links of all pairs of devices.
     """
-    dims = [
-        NetworkDim(
-            KINDS[level.kind], level.size, level.bandwidth_bytes_per_s * level.links_per_device
-        )
-        for level in system.levels
+    dims = network_dims(system)
+    total = prod(dim.size for dim in dims)
+    joined = [
+        replace(dim, bandwidth_bytes_per_s=dim.bandwidth_bytes_per_s * total / dim.size)
+        if place and dim.kind is DimKind.FULL
+        else dim
+        for place, dim in enumerate(dims)
     ]
-    return network_price(dims, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
+    return network_price(joined, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
+
+
+def network_dims(system: SystemSpec) -> list[NetworkDim]:
+    """Return the network of a system as DFModel enters it, the innermost dimension first.
+
+    Where all are joined, a device spreads its rate over the links to all others.
+    """
+    found = []
+    for level in system.levels:
+        kind = KINDS[level.kind]
+        links = level.size - 1 if kind is DimKind.FULL else 1
+        rate = level.bandwidth_bytes_per_s * level.links_per_device / max(links, 1)
+        found.append(NetworkDim(kind, level.size, rate))
+    return found

@@ -16,6 +16,8 @@ from meshwright.validation.predictions import DID_NOT_FIT, Prediction
 TIE = 0.05
 """Measured plans that differ by less are equally good."""
 FEWEST_IN_SWEEP = 4
+SHARE = 0.8
+"""Of measurements that intervals are to hold."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Errors:
     bias_log: float | None
     """Median of ln(predicted / measured): above 0 is predicted too fast."""
     memory_median_abs_error: float | None
-    """Median of |predicted / measured - 1|."""
+    """Median of |ln(predicted / measured)| of the bytes."""
     false_fits: int
     """Rows that ran out of memory and are predicted to fit."""
     false_ooms: int
@@ -46,22 +48,68 @@ class Family:
     """Rows that differ only in the plan, and what choosing among them costs."""
 
     rows: tuple[Prediction, ...]
+    best: Prediction
+    """The fastest as measured."""
+    chosen: Prediction
+    """The fastest as predicted."""
+    by_rule: Prediction
+    """The one of least model parallelism."""
     regret: float
+    """How much slower the chosen one is than the best."""
     rule_of_thumb_regret: float
     ordered_pairs: int
     """Pairs whose measurements differ by more than a tie."""
     right_pairs: int
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """How 80 % intervals held some rows."""
+
+    rows: int
+    """Measured rows that have an interval."""
+    covered: float | None
+    """Share of them inside."""
+    score: float | None
+    """Mean of :func:`interval_score`."""
+
+
+def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
+    """Return how the intervals of some rows held what was measured."""
+    known = [e for e in predictions if e.interval is not None and e.log_error is not None]
+    errors = log_errors(known)
+    widths = [np.log(e.interval[1] / e.interval[0]) / 2.0 for e in known if e.interval is not None]
+    half_widths = np.array(widths, dtype=float)
+    return Intervals(
+        rows=len(known),
+        covered=_of(np.mean, np.abs(errors) <= half_widths),
+        score=_of(np.mean, interval_score(errors, half_widths)),
+    )
+
+
+def interval_score(errors: FloatArray, half_widths: FloatArray) -> FloatArray:
+    """Return the interval score of each logarithm: small is good.
+
+    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
+    Raftery 2007, Strictly proper scoring rules, section 6.2.
+
+    Parameters
+    ----------
+    errors
+        ln(predicted / measured), (rows,).
+    half_widths
+        Of intervals of ln(measured) that lie evenly about ln(predicted), (rows,).
+    """
+    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
+    return np.asarray(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside, dtype=float)
+
+
 def errors_of(predictions: Sequence[Prediction]) -> Errors:
     """Return the errors of some rows."""
     used = [entry for entry in predictions if entry.refused is None]
     logs = log_errors(used)
-    memory = [
-        entry.predicted_memory_bytes / entry.measured_memory_bytes - 1.0
-        for entry in used
-        if entry.predicted_memory_bytes and entry.measured_memory_bytes
-    ]
+    found = (entry.memory.log_error for entry in used if entry.memory)
+    memory = np.array([error for error in found if error is not None], dtype=float)
     regrets = [family.regret for family in families_of(used)]
     return Errors(
         rows=len(predictions),
@@ -127,7 +175,10 @@ def _question_key(entry: Prediction) -> Hashable:
     row = entry.row
     model = replace(row.model, name=None, params_b=None)
     batch = entry.question.problem.workload.global_batch_size if entry.question else None
-    return (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    server = row.framework if row.is_inference else None
+    requests = (server, row.batch, row.input_len, row.output_len)
+    plain = (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    return (*plain, *requests)
 
 
 def _plan_key(entry: Prediction) -> Hashable:
@@ -152,12 +203,16 @@ def _family(rows: Sequence[Prediction]) -> Family:
         for a, b in combinations(range(len(rows)), 2)
         if max(measured[a], measured[b]) > (1.0 + TIE) * min(measured[a], measured[b])
     ]
+    chosen = int(predicted.argmax())
     return Family(
-        tuple(rows),
-        _regret(measured, int(predicted.argmax())),
-        _regret(measured, thumb),
-        len(pairs),
-        sum(pairs),
+        rows=tuple(rows),
+        best=rows[int(measured.argmax())],
+        chosen=rows[chosen],
+        by_rule=rows[thumb],
+        regret=_regret(measured, chosen),
+        rule_of_thumb_regret=_regret(measured, thumb),
+        ordered_pairs=len(pairs),
+        right_pairs=sum(pairs),
     )
 
 

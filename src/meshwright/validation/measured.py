@@ -21,6 +21,7 @@ def has_measurement(row: Row) -> bool:
     figures = (
         found.iteration_time_s, found.tokens_per_s, found.tokens_per_s_per_chip,
         found.samples_per_s, found.tflops_per_chip, found.mfu, found.memory_bytes_per_chip,
+        found.param_opt_bytes and found.activation_bytes,
     )  # fmt: skip
     return row.task == "oom" or any(figure is not None for figure in figures)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Container
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from meshwright.catalog.models import load_model, model_names
+from meshwright.catalog.models import known_names, load_model
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -22,8 +23,10 @@ from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import ModelFields, Row
 
 _CONFIGURATIONS = Path(__file__).parent / "data" / "models.json"
-_SIZE_AT_END = re.compile(r"\d+b")
-_OTHER_NAMES = {"llama270b": "llama2-70b"}
+_SIZE_AT_END = re.compile(r"[ -]\d+b$", re.IGNORECASE)
+_VARIANT = re.compile(r"-?(instruct|chat|base|hf|it|pretrain(ing)?)$", re.IGNORECASE)
+_OTHER_NAMES = {f"llama{size}b": f"llama1-{size}b" for size in (7, 13, 33, 65)}
+"""The first models of the name were published without a number."""
 
 
 def model_of(row: Row, framework: Framework) -> ModelSpec:
@@ -45,8 +48,6 @@ def model_of(row: Row, framework: Framework) -> ModelSpec:
         if known.learned_positions and stated.seq:
             changes["learned_positions"] = max(known.learned_positions, stated.seq)
         return known.model_copy(update=changes)
-    if stated.layers is None:
-        stated = replace(stated, **public_dims(stated.name or ""))
     needed = {"layers": stated.layers, "hidden": stated.hidden, "heads": stated.heads}
     missing = [name for name, value in (needed | {"vocab": stated.vocab}).items() if not value]
     if missing:
@@ -54,12 +55,22 @@ def model_of(row: Row, framework: Framework) -> ModelSpec:
     return _built(stated, framework)
 
 
+def completed(stated: ModelFields) -> ModelFields:
+    """Return stated dims with those of the public configuration of that name, where they agree."""
+    known = public_dims(stated.name or "")
+    if any(getattr(stated, name) not in (None, value) for name, value in known.items()):
+        return stated
+    missing = {name: value for name, value in known.items() if getattr(stated, name) is None}
+    return replace(stated, **missing)
+
+
 def public_dims(name: str) -> dict[str, Any]:
     """Return the dims of a public training configuration by its name, with their source left out.
 
     They are no models of the catalog: nobody published weights of them.
     """
-    found = _configurations().get(_plain(name), {})
+    known = _configurations()
+    found = known.get(_known_as(name, known) or "", {})
     return {key: value for key, value in found.items() if key != "dims_source"}
 
 
@@ -71,7 +82,9 @@ def _configurations() -> dict[str, dict[str, Any]]:
 
 @cache
 def _catalog_names() -> dict[str, str]:
-    return {_plain(name): name for name in model_names()} | _OTHER_NAMES
+    """Return names and aliases without owner and variant, each with one that the catalog knows."""
+    known = {_plain(_VARIANT.sub("", name.rpartition("/")[2])): name for name in known_names()}
+    return _OTHER_NAMES | known
 
 
 def _plain(name: str) -> str:
@@ -80,15 +93,17 @@ def _plain(name: str) -> str:
 
 @cache
 def _catalog_model(name: str) -> ModelSpec | None:
-    """Return the public model of a name; the size may follow a name that has none."""
-    plain = _plain(name)
+    """Return the public model of a name, where no configuration of its own has that name."""
     names = _catalog_names()
-    if plain in names:
-        return load_model(names[plain])
-    for known, catalog_name in names.items():
-        if plain.startswith(known) and _SIZE_AT_END.fullmatch(plain[len(known) :]):
-            return load_model(catalog_name)
-    return None
+    known = None if _plain(name) in _configurations() else _known_as(name, names)
+    return load_model(names[known]) if known else None
+
+
+def _known_as(name: str, known: Container[str]) -> str | None:
+    """Return what a name is known as; its size may follow one that has none, its owner precede."""
+    bare = _VARIANT.sub("", name.rpartition("/")[2])
+    candidates = (_plain(bare), _plain(_SIZE_AT_END.sub("", bare)))
+    return next((candidate for candidate in candidates if candidate in known), None)
 
 
 def _agrees(model: ModelSpec, stated: ModelFields) -> bool:

@@ -11,12 +11,21 @@ from typing import Any
 from meshwright.validation.errors import (
     Errors,
     Family,
+    Intervals,
     by_group,
     errors_of,
     families_of,
+    intervals_of,
     median_of_medians,
     noise_of,
 )
+from meshwright.validation.inference.outcome import (
+    inference_data,
+    inference_lines,
+    percent,
+    requests_text,
+)
+from meshwright.validation.memory.errors import memory_data, memory_lines
 from meshwright.validation.predictions import Prediction
 from meshwright.validation.refusals import Reason
 
@@ -35,15 +44,31 @@ class Validation:
         """The errors of each source."""
         return {name: errors_of(rows) for name, rows in by_group(self.predictions).items()}
 
+    @property
+    def trained(self) -> tuple[Prediction, ...]:
+        """The rows of training."""
+        return tuple(entry for entry in self.predictions if not entry.row.is_inference)
+
+    @property
+    def served(self) -> tuple[Prediction, ...]:
+        """The rows of requests."""
+        return tuple(entry for entry in self.predictions if entry.row.is_inference)
+
     @cached_property
     def overall(self) -> Errors:
-        """The errors of all rows, pooled."""
-        return errors_of(self.predictions)
+        """The errors of all rows of training, pooled; where there are none, of all others."""
+        return errors_of(self.trained or self.served)
 
     @property
     def median_of_medians(self) -> float | None:
-        """The headline: median over sources of the median error of each."""
-        return median_of_medians(self.groups)
+        """The headline: median over sources of the median error of each, of training alone."""
+        rows = by_group(self.trained or self.served)
+        return median_of_medians({name: errors_of(found) for name, found in rows.items()})
+
+    @cached_property
+    def intervals(self) -> Intervals:
+        """How the intervals of all rows of training held what was measured, else of all others."""
+        return intervals_of(self.trained or self.served)
 
     @cached_property
     def families(self) -> list[Family]:
@@ -53,6 +78,7 @@ class Validation:
 
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
+    served = {"inference": inference_data(found.served)} if found.served else {}
     return {
         "groups": {name: asdict(errors) for name, errors in found.groups.items()},
         "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
@@ -66,7 +92,8 @@ def validation_data(found: Validation) -> dict[str, Any]:
             }
             for entry in found.predictions
         ],
-    }
+        "memory": memory_data(found.trained),
+    } | served
 
 
 def validation_lines(found: Validation) -> Iterator[str]:
@@ -76,7 +103,10 @@ def validation_lines(found: Validation) -> Iterator[str]:
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
     yield ""
     yield from table_lines(found)
+    yield from interval_lines(found)
     yield ""
+    yield from inference_lines(found.served)
+    yield from memory_lines(found.trained)
     yield from _family_lines(found.families)
     yield from _worst_lines(found.predictions)
     yield from _refusal_lines(found.predictions)
@@ -91,7 +121,15 @@ def table_lines(found: Validation) -> Iterator[str]:
     rows = by_group(found.predictions)
     for name, errors in found.groups.items():
         yield _error_line(name, errors, noise_of(rows[name]))
-    yield _error_line("all rows", found.overall, noise_of(found.predictions))
+    title = "all of training" if found.trained and found.served else "all rows"
+    yield _error_line(title, found.overall, noise_of(found.trained or found.served))
+
+
+def interval_lines(found: Validation) -> Iterator[str]:
+    """Yield how many rows lie in their intervals; nothing where there are none."""
+    held = found.intervals
+    if held.rows and held.covered is not None:
+        yield f"80 % intervals hold {held.covered:.1%} of {held.rows} rows, score {held.score:.3f}"
 
 
 def _error_line(name: str, errors: Errors, noise: float | None) -> str:
@@ -117,6 +155,14 @@ def _family_lines(families: Sequence[Family]) -> Iterator[str]:
     share = f"{right / pairs:.0%} of {pairs}" if pairs else "none"
     yield f"{len(families)} families of rows that differ only in the plan: regret {mean:.1%};"
     yield f"  of the least model parallelism {thumb:.1%}; pairs in the right order: {share}"
+    yield f"  {'source and model':<38}{'chips':>6}{'plans':>6}{'regret':>8}{'rule':>8}  chosen"
+    for family in sorted(families, key=lambda family: -family.regret):
+        row = family.best.row
+        yield (
+            f"  {f'{row.group} {row.model.name}'[:37]:<38}{row.hardware.chips or 0:>6}"
+            f"{len(family.rows):>6}{family.regret:>8.1%}{family.rule_of_thumb_regret:>8.1%}"
+            f"  {degrees_text(family.chosen)}"
+        )[:100]
     yield ""
 
 
@@ -129,7 +175,7 @@ def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for entry in found:
         yield (
             f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
-            f"{entry.row.model.name or '':<18} {_plan_text(entry)}"
+            f"{entry.row.model.name or '':<18} {_asked_text(entry)}"
         )[:100]
     yield ""
 
@@ -146,12 +192,27 @@ def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]
     return Counter(reason for reason in refused if reason is not None).most_common()
 
 
-def _plan_text(entry: Prediction) -> str:
-    """Return the plan of a row in few words, and the largest part of its time."""
+def chips_text(entry: Prediction) -> str:
+    """Return the chips of a row."""
     assert entry.question is not None
-    s, hardware = entry.question.strategy, entry.row.hardware
-    degrees = f"tp{s.tp:.0f} pp{s.pp:.0f} dp{s.dp:.0f} mbs{s.micro_batch_size:.0f}"
-    return f"{hardware.chips}x{entry.question.problem.system.chip.name} {degrees}"
+    return f"{entry.row.hardware.chips}x{entry.question.problem.system.chip.name}"
+
+
+def degrees_text(entry: Prediction) -> str:
+    """Return the plan of a row in few words: degrees that are not 1, and the micro-batch."""
+    assert entry.question is not None
+    s = entry.question.strategy
+    degrees = {"tp": s.tp, "pp": s.pp, "vpp": s.num_virtual_stages, "cp": s.cp, "ep": s.ep,
+               "dp": s.dp}  # fmt: skip
+    shown = [f"{name}{degree:.0f}" for name, degree in degrees.items() if degree > 1]
+    return " ".join([*shown, f"mbs{s.micro_batch_size:.0f}"])
+
+
+def _asked_text(entry: Prediction) -> str:
+    """Return what a row ran: chips and plan, or the requests that it served."""
+    if entry.question is None:
+        return requests_text(entry.row)
+    return f"{chips_text(entry)} {degrees_text(entry)}"
 
 
 def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
@@ -162,10 +223,3 @@ def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
     for reason, number in counts:
         first = next(entry for entry in predictions if entry.refused is reason)
         yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:100]
-
-
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """Return a share in per cent."""
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if sign else f"{value:.1%}"

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import reduce
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import larger
 from meshwright.base.errors import MeshwrightError
-from meshwright.catalog.calibration import fit_record
 from meshwright.cost.step import TIME_PARTS
-from meshwright.pricing.price import Priced, price_one
+from meshwright.pricing.intervals import interval
+from meshwright.pricing.price import price_one
 from meshwright.validation.measured import has_measurement, measured_tokens_per_s
+from meshwright.validation.memory.prediction import RowMemory, row_memory
 from meshwright.validation.questions import Question, question_of
 from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import Row
 
 DID_NOT_FIT = "oom"
-ANALYTIC = "memory"
 
 
 @dataclass(frozen=True)
@@ -31,15 +29,19 @@ class Prediction:
     question: Question | None = None
     predicted_tokens_per_s: float | None = None
     measured_tokens_per_s: float | None = None
-    predicted_memory_bytes: float | None = None
-    """Of the fullest device, without the margin that is left free [bytes]."""
-    measured_memory_bytes: float | None = None
-    fits: bool | None = None
+    memory: RowMemory | None = None
+    has_room: bool | None = None
+    """Of requests: whether the cache of one of full length has room beside the model."""
     parts_s: dict[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Between which throughputs four of five such rows lie [tokens/s]."""
     refused: Reason | None = None
     detail: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the row is predicted to fit; None: not asked."""
+        return self.memory.fits if self.memory else self.has_room
 
     @property
     def log_error(self) -> float | None:
@@ -52,21 +54,10 @@ class Prediction:
 def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row, or the reason for which there is none.
 
-    Where the calibration was fitted, each has the interval in which four of five rows lay whose
-    source was left out of the fit.
+    Where the calibration was fitted, each has the interval in which four of five rows alike lay
+    whose source was left out of the fit.
     """
-    record = fit_record(calibration)
-    tails = record.interval if record else None
-    return [_with_interval(_predicted(row, calibration), tails) for row in rows]
-
-
-def _with_interval(entry: Prediction, tails: tuple[float, float] | None) -> Prediction:
-    """Return a prediction with its interval; ``tails`` are of ln(predicted / measured)."""
-    middle = entry.predicted_tokens_per_s
-    if tails is None or middle is None:
-        return entry
-    low, high = (float(middle * np.exp(-tail)) for tail in reversed(tails))
-    return replace(entry, interval=(low, high))
+    return [_predicted(row, calibration) for row in rows]
 
 
 def _predicted(row: Row, calibration: str) -> Prediction:
@@ -85,26 +76,20 @@ def _predicted(row: Row, calibration: str) -> Prediction:
 def compared(question: Question) -> Prediction:
     """Return the prediction of a question beside its measurement."""
     priced = price_one(question.problem, question.structure, question.strategy)
-    row, work, chip = question.row, question.problem.workload, question.problem.system.chip
-    needed = _one(priced.step.memory_bytes)
-    measured = measured_tokens_per_s(question)
-    if measured is None and row.measured.memory_bytes_per_chip is None and row.task != DID_NOT_FIT:
+    row, work = question.row, question.problem.workload
+    memory, measured = row_memory(question, priced), measured_tokens_per_s(question)
+    if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
         raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
+    predicted = work.tokens_per_step / _one(priced.step.time.total_s)
     return Prediction(
         row,
         question,
-        predicted_tokens_per_s=work.tokens_per_step / _one(priced.step.time.total_s),
+        predicted_tokens_per_s=predicted,
         measured_tokens_per_s=measured,
-        predicted_memory_bytes=_used_bytes(priced),
-        measured_memory_bytes=row.measured.memory_bytes_per_chip,
-        fits=needed <= chip.main_memory.capacity_bytes,
+        memory=memory,
         parts_s={name: _one(getattr(priced.step.time, name)) for name in TIME_PARTS},
+        interval=interval(question.problem, predicted),
     )
-
-
-def _used_bytes(priced: Priced) -> float:
-    """Return the memory of the fullest device, without its margin [bytes]."""
-    return _one(reduce(larger, [use.total_bytes - use.margin_bytes for use in priced.step.memory]))
 
 
 def _one(column: Any) -> float:

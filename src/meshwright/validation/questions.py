@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
 from meshwright.base.errors import SpecError
@@ -22,14 +22,23 @@ from meshwright.strategy.strategy import (
     Structure,
     make_strategy,
 )
-from meshwright.validation.frameworks import LLM_FOUNDRY, MAXTEXT, Framework, framework_of
-from meshwright.validation.models import model_of
+from meshwright.validation.frameworks import (
+    DEEPSPEED,
+    LLM_FOUNDRY,
+    MAXTEXT,
+    TORCHTITAN,
+    Framework,
+    framework_of,
+)
+from meshwright.validation.models import completed, model_of
 from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import Row
 from meshwright.validation.systems import system_of
 
-TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", "memory", "oom")
-"""Tasks that are training steps of all weights."""
+ADAPTERS = "finetune-lora"
+"""The task that trains adapters beside frozen weights."""
+TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
+"""Tasks that are training steps."""
 _OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
 """Rules that spare the search plans nobody would run; what somebody ran is priced."""
 
@@ -70,6 +79,7 @@ def question_of(row: Row, calibration: str) -> Question:
     """
     if row.task not in TASKS:
         raise RefusedError(Reason.TASK, row.task)
+    row = replace(row, model=completed(row.model))
     framework = framework_of(row)
     system = system_of(row.hardware)
     model = model_of(row, framework)
@@ -99,17 +109,18 @@ def degrees_of(row: Row, framework: Framework, num_devices: int, model: ModelSpe
     chunks = plan.vpp or 1 if pp > 1 else 1
     if pp * chunks > model.num_layers:
         raise RefusedError(Reason.PLAN, f"{pp} x {chunks} chunks of {model.num_layers} layers")
-    micro, total = _batches(row, framework, dp, tp, pp)
+    micro, total = _batches(row, framework, dp, tp, pp * chunks)
     ep = (plan.ep or 1) if is_moe else 1
     etp = (plan.etp or 1) if is_moe else 1
     return Degrees(tp, pp, cp, dp, ep, etp, chunks, micro, total)
 
 
-def _batches(row: Row, framework: Framework, dp: int, tp: int, pp: int) -> tuple[int, int]:
+def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> tuple[int, int]:
     """Return sequences of a micro-batch, and of a step.
 
     MaxText states batches of a chip: a rank of dp has those of its tp group. A micro-batch that
-    is not stated is 1 in a pipeline, else all that a rank has in a step.
+    is not stated is 1 in a pipeline (in torchtitan such that there are as many as stages), else
+    all that a rank has in a step.
     """
     micro, total, times = row.micro_batch, row.global_batch, row.grad_accum
     if framework is MAXTEXT:
@@ -120,7 +131,9 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, pp: int) -> tuple
         total = micro * dp * (times or 1)
     of_rank = max(total // dp, 1)
     if micro is None:
-        micro = max(of_rank // times, 1) if times else 1 if pp > 1 else of_rank
+        micro = max(of_rank // times, 1) if times else 1 if stages > 1 else of_rank
+        if framework is TORCHTITAN:
+            micro = max(of_rank // stages, 1)
     return min(micro, of_rank), total
 
 
@@ -130,7 +143,8 @@ def structure_of(row: Row, framework: Framework, degrees: Degrees) -> Structure:
     stage = plan.zero_stage
     if stage is None:
         stage = 3 if plan.fsdp else min(framework.zero_stage, 3 if plan.fsdp is None else 1)
-    if degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1:
+    nothing_to_shard = degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1
+    if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
         stage = 0
     stated_sp = framework.sequence_parallel if plan.sp is None else plan.sp
     return Structure(
@@ -165,9 +179,6 @@ def recompute_of(text: str | None, framework: Framework) -> Recompute:
 def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     """Return the types of a row, from the words of its source.
 
-    Products with one scale for each row run on the slow accumulators of the first such kernels,
-    which reach the 16-bit rate.
-
     Raises
     ------
     RefusedError
@@ -181,9 +192,7 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
     elif re.fullmatch(r"(fp|tf|float)32", words.strip()):
         activation = "fp32"
     matmul: DType = activation
-    if "rowwise" in words:
-        matmul = activation
-    elif re.search(r"fp4|float4", words):
+    if re.search(r"fp4|float4", words):
         matmul = "fp4"
     elif re.search(r"fp8|float8", words):
         matmul = "fp8"
@@ -192,17 +201,21 @@ def precision_of(text: str | None, chip: ChipSpec) -> Precision:
         stated_rate(chip, activation)
     except SpecError as error:
         raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
-    return Precision(matmul=matmul, activation=activation)
+    return Precision(matmul=matmul, activation=activation, row_scales="rowwise" in words)
 
 
 def _optimizer(row: Row, framework: Framework) -> OptimizerPreset:
     """Return the bytes that a framework keeps; llm-foundry states its mode in a remark."""
+    if row.task == ADAPTERS:
+        return load_optimizer("adapters")
     words = (row.precision or "").lower()
     name = framework.bf16_optimizer if "bf16" in words else framework.optimizer
     if framework is LLM_FOUNDRY and re.search(r"mode pure", (row.notes or "").lower()):
         name = "fsdp-mixed-bf16-reduce"
     if row.parallelism.fsdp and framework.zero_stage < 3:
         name = "fsdp-mixed-bf16-reduce"
+    if framework is DEEPSPEED and re.search(r"fp32 grad", words):
+        name = "deepspeed-adam-fp32-gradients"
     preset = load_optimizer(name)
     if re.search(r"fp8 all-?gather", words):
         return preset.model_copy(update={"gathered_weight_bytes_per_param": 1.0})
@@ -229,15 +242,31 @@ def _workload(
                 "compiled": framework.compiled if compiled is None else compiled,
                 "cuda_graphs": framework.cuda_graphs,
                 "fused_gradient_accumulation": framework.fused_gradient_accumulation,
+                "sums_whole_gradients": framework.sums_whole_bf16_gradients
+                and "bf16" in (row.precision or "").lower(),
                 "overlaps_sends": framework.overlaps_sends,
                 "scatters_sends": framework.scatters_sends,
                 "eager": framework.eager and not compiled,
                 "attention_kernels": _attention_kernels(framework, chip),
                 "selective_recompute": framework.selective_recompute,
+                "fp32_logit_copies": _fp32_logit_copies(row, framework, degrees.tp),
+                "keeps_cast_inputs": framework.keeps_cast_inputs,
+                "keeps_stage_outputs": framework.keeps_stage_outputs,
                 "async_tensor_parallel": _async_tp(row, framework),
             }
         ),
     )
+
+
+def _fp32_logit_copies(row: Row, framework: Framework, tp: int) -> float:
+    """Return the FP32 copies of logits of a loss; torchtitan compiles it since April 2025.
+
+    Source: pytorch/torchtitan, pull request 1033.
+    """
+    is_old = "2024" in (row.source.title or "")
+    if framework is TORCHTITAN and row.software.compile and not is_old:
+        return 1.0
+    return framework.fp32_split_logit_copies if tp > 1 else framework.fp32_logit_copies
 
 
 def _attention_kernels(framework: Framework, chip: ChipSpec) -> str:

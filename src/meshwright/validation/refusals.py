@@ -9,11 +9,12 @@ class Reason(StrEnum):
     """Reasons for which a row is left out."""
 
     TASK = "task-not-priced"
-    """No training step of all weights: inference, adapters, single layers."""
+    """No training step: inference, single layers."""
     MEASURED = "nothing-to-compare"
     """Neither a time, a throughput, a memory nor a label that a prediction can be held against."""
     DIMS = "model-dims-not-stated"
     SEQUENCE = "sequence-length-not-stated"
+    LENGTHS = "input-or-output-length-not-stated"
     BATCH = "batch-not-stated"
     CHIP = "chip-unknown"
     COUNT = "chip-count-not-stated"

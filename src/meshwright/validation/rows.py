@@ -99,6 +99,16 @@ class MeasuredFields:
     tflops_per_chip: float | None = None
     mfu: float | None = None
     memory_bytes_per_chip: float | None = None
+    param_opt_bytes: float | None = None
+    """Parameters, gradients and optimizer state, of one chip."""
+    activation_bytes: float | None = None
+    latency_s: float | None = None
+    """Of a batch of requests, from the first token of the prompts to the last of the answers."""
+    total_tokens_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    output_tokens_per_s_per_chip: float | None = None
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,14 +132,28 @@ class Row:
     recompute: str | None = None
     flash_attention: bool | None = None
     flops_counting: str | None = None
+    batch: int | None = None
+    """Inference: requests that start together; not stated: a queue that keeps the server busy."""
+    input_len: int | None = None
+    output_len: int | None = None
+    definition: str | None = None
+    """Inference: what the throughput of the source counts."""
     notes: str | None = None
+
+    @property
+    def is_inference(self) -> bool:
+        """Whether requests were served; otherwise a model was trained."""
+        return self.input_len is not None or self.output_len is not None
 
 
 _PARTS = {
     "source": Source, "model": ModelFields, "hardware": HardwareFields,
     "parallelism": ParallelismFields, "software": SoftwareFields, "measured": MeasuredFields,
 }  # fmt: skip
-_MAY_BE_ZERO = ("n_experts", "shared_experts", "first_dense_layers", "zero_stage", "topk")
+_MAY_BE_ZERO = (
+    "n_experts", "shared_experts", "first_dense_layers", "zero_stage", "topk", "input_len",
+    "output_len",
+)  # fmt: skip
 _UNSTATED = ("", "null", "none stated", "unknown")
 
 

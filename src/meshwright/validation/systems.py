@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from math import prod
 
 from meshwright.base.errors import MeshwrightError
 from meshwright.catalog.chips import chip_names, load_chip
@@ -13,12 +14,14 @@ from meshwright.validation.refusals import Reason, RefusedError
 from meshwright.validation.rows import HardwareFields
 
 _PATTERNS = (
-    (r"a100.*40", "A100-40GB"), (r"a100", "A100"),
+    (r"a100.*40", "A100-40GB"), (r"a100.*pcie", "A100-PCIe"), (r"a100", "A100"),
+    (r"a800", "A800"), (r"a10g?\b", "A10G"), (r"l40s", "L40S"), (r"(rtx )?4090", "RTX-4090"),
     (r"h100.*(96|95|500 ?w)", "H100-96GB"), (r"h100.*pcie|h100 nvl", "H100-PCIe"),
-    (r"h100", "H100"), (r"h800", "H800"), (r"h200", "H200"), (r"gh200", "GH200"),
+    (r"h100", "H100"), (r"h800", "H800"), (r"h20\b", "H20"), (r"h200", "H200"), (r"gh200", "GH200"),
     (r"gb300", "GB300"), (r"gb200", "GB200"), (r"b300", "B300"), (r"b200", "B200"),
-    (r"v100", "V100"), (r"mi250", "MI250X"), (r"mi300x", "MI300X"), (r"mi325x", "MI325X"),
-    (r"mi355x", "MI355X"), (r"tpu ?-?v3", "TPU-v3"), (r"tpu ?-?v4", "TPU-v4"),
+    (r"v100", "V100"), (r"mi250x?.*(gcd|die)", "MI250X-GCD"), (r"mi250x", "MI250X"),
+    (r"mi250", "MI250"), (r"mi300x", "MI300X"), (r"mi325x", "MI325X"), (r"mi355x", "MI355X"),
+    (r"tpu ?-?v3", "TPU-v3"), (r"tpu ?-?v4", "TPU-v4"),
     (r"tpu ?-?v5 ?e|v5 ?lite", "TPU-v5e"), (r"tpu ?-?v5p", "TPU-v5p"),
     (r"tpu ?-?v6e|trillium", "TPU-v6e"), (r"tpu ?-?(v7|7)|ironwood", "TPU-v7x"),
     (r"trainium ?2|trn2", "Trainium2"), (r"trainium|trn1", "Trainium1"),
@@ -34,8 +37,10 @@ _LINKS = re.compile(r"(\d+)\s*(?:inter-?gpu connects?|nvlinks?)\b", re.IGNORECAS
 _DOMAIN = re.compile(r"nvl\s*(\d+)", re.IGNORECASE)
 _HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
 """Chips whose fast domain spans several hosts."""
-_IN_HOSTS_OF = {"H100-96GB": "H100", "H100-PCIe": "H100"}
+_IN_HOSTS_OF = {"H100-96GB": "H100", "RTX-4090": "L40S"}
 """Chips without a standard system."""
+_DIES_PER_HOST = 8
+"""MI250X devices of a host where software counts each die."""
 
 
 def chip_name_of(hardware: HardwareFields) -> str:
@@ -51,11 +56,17 @@ def chip_name_of(hardware: HardwareFields) -> str:
             continue
         exact = next((name for name in chip_names() if name.lower() == text.lower()), None)
         if exact:
-            return exact
+            return _die_of(exact, hardware)
         for pattern, name in _PATTERNS:
             if re.search(rf"(?<![a-z]){pattern}", text.lower()):
-                return name
+                return _die_of(name, hardware)
     raise RefusedError(Reason.CHIP, hardware.chip_id or hardware.chip or "not stated")
+
+
+def _die_of(name: str, hardware: HardwareFields) -> str:
+    """Return a die in place of a package where hosts are said to have eight of them."""
+    is_die = name == "MI250X" and hardware.chips_per_node == _DIES_PER_HOST
+    return "MI250X-GCD" if is_die else name
 
 
 @cache
@@ -107,7 +118,9 @@ def _with_stated_network(system: SystemSpec, hardware: HardwareFields, chip: str
     in_host = _domain_size(hardware, chip, system.levels[0].size)
     levels = [system.levels[0]]
     outer = system.levels[1:]
-    if in_host < min(levels[0].size, system.num_devices):
+    if outer and prod(level.size for level in system.levels[:-1]) == in_host:
+        levels, outer = list(system.levels[:-1]), system.levels[-1:]
+    elif in_host < min(levels[0].size, system.num_devices):
         above = _counted(chip, 16 * levels[0].size).levels[1]
         hosts = -(-system.num_devices // in_host)
         levels = [levels[0].model_copy(update={"size": in_host})]

@@ -81,7 +81,7 @@ def test_devices_may_leave_the_last_host_partly_empty():
         ("H100", "such as 8xH100"),
         ("200000xH100", "room for 131072"),
         ("64xdgx-h100", "64xH100 means"),
-        ("8xH100-PCIe", "no standard system"),
+        ("8xRTX-4090", "no standard system"),
         ("wafre-6x8", "did you mean wafer-6x8"),
         ("wafer-6x80", "at most 10x10"),
         ("wafer-0x8", "no shape 0x8"),
@@ -169,7 +169,7 @@ def test_faults_of_the_chip_are_told_with_those_of_the_system(tmp_path):
         load_system(str(path))
     faults = {fault.path: str(fault) for fault in raised.value.faults}
     assert set(faults) == {"chip", "other_chips[1]", "levels[0].latency"}
-    assert "did you mean A100" in faults["chip"]
+    assert "A100" in faults["chip"]
 
 
 def test_two_levels_of_one_name(tmp_path):

@@ -15,7 +15,9 @@ from meshwright.spec.workload import Decode, Prefill, Training
         ("megatron-adam-bf16-gradients", 2 + 2 + 12, 2 + 2),
         ("fsdp-mixed", 4 + 4 + 8, 2 + 4),
         ("fsdp-mixed-bf16-reduce", 4 + 4 + 8, 2 + 2),
+        ("megatron-adam-fp16", 2 + 4 + 12, 2 + 2),
         ("deepspeed-adam", 16, 4),
+        ("deepspeed-adam-fp32-gradients", 2 + 6 + 12, 2 + 4),
         ("temp-12", 12, 4),
     ],
 )

@@ -107,6 +107,20 @@ def test_one_bucket_shows_however_long_the_computation():
     assert exposed_s(1, windows=(1e9, 1e9), overlap=False).exposed_s == REDUCE_S + GATHER_S
 
 
+def test_gradients_summed_whole_travel_twice_as_far_under_zero_1_alone():
+    whole, sharded = (
+        [
+            gradient_sync(
+                [(PARAMS, LINKS)], pipeline(), Structure(zero_stage=stage), ADAM, sums_whole=sums
+            ).exposed_s
+            for stage in (1, 2)
+        ]
+        for sums in (True, False)
+    )
+    assert whole[0] == pytest.approx(2 * REDUCE_S + GATHER_S, rel=1e-14)
+    assert whole[1] == sharded[1]
+
+
 def test_dense_and_expert_gradients_spend_one_window():
     """Each alone would hide behind the whole window; together they are longer than it."""
     window_s = REDUCE_S

@@ -124,3 +124,38 @@ def test_one_layer_of_host_traffic_always_shows():
     hidden = offload_s(Offload.WEIGHTS, forward_window_s=1e9, backward_window_s=1e9)
     assert hidden.exposed_s == 5 * 2 * 960 / 8
     assert hidden.hidden_s == 5 * 2 * 960 * 7 / 8
+
+
+def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicators():
+    tensors = memory_use(
+        replace(STATE, num_communicators=3.0), SHARDS, Structure(zero_stage=1), ADAM,
+        capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0, communicator_bytes=5.0,
+        allocator_factor=1.1,
+    )  # fmt: skip
+    plain = use(1)
+    in_tensors = plain.total_bytes - plain.buffers_bytes - plain.margin_bytes
+    assert tensors.fragmentation_bytes == pytest.approx(0.1 * in_tensors)
+    assert tensors.allocator_bytes == pytest.approx(1.1 * in_tensors)
+    assert tensors.buffers_bytes == 7.0 + 3 * 5.0
+
+
+@pytest.mark.parametrize(("sums_apart", "waiting"), [(0.0, 0.0), (1.0, 4.0 * 960)])
+def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_apart, waiting):
+    kept = Structure(zero_stage=3, reshard_after_forward=False)
+    found = memory_use(
+        replace(STATE, sums_apart=sums_apart), SHARDS, kept, ADAM,
+        capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
+    )  # fmt: skip
+    assert found.gathered_weights_bytes == 2 * 960
+    assert found.gradients_bytes == 4 * SHARD + waiting
+
+
+@pytest.mark.parametrize(("replicas", "copied"), [(1.0, 0.0), (8.0, 500.0)])
+def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copied):
+    preset = ADAM.model_copy(update={"bucket_params": 500.0, "update_bytes_per_param": 4.0})
+    found = memory_use(
+        STATE, ShardDegrees(dense=replicas, expert=2.0), Structure(zero_stage=0), preset,
+        capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
+    )  # fmt: skip
+    assert found.gradients_bytes == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
+    assert found.optimizer_bytes == (12 + 4) * 960

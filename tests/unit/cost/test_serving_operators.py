@@ -10,6 +10,7 @@ from meshwright.cost.compute import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.serving.operators import (
     PassShape,
+    cache_read_s,
     cached_words_per_token,
     experts_at_work,
     flops_per_score,
@@ -19,6 +20,7 @@ from meshwright.cost.serving.operators import (
     product_compute_s,
 )
 from meshwright.graph.transformer import build_graph
+from meshwright.spec.calibration import NEUTRAL
 from meshwright.strategy.strategy import make_strategy
 
 ENGINE = Engine(
@@ -103,6 +105,23 @@ def test_decode_attention_reads_the_cache_once():
     assert cost.traffic_bytes == 4 * 1001 * 2048 + 4 * 10_240 * 2
     assert cost.flops == 4 * 1001 * 32 * 4 * 128
     assert cost.attention_s == pytest.approx(cost.traffic_bytes / 1e12)
+
+
+def test_heads_that_share_a_key_head_read_it_again_in_part():
+    # Four query heads to a key head: 1 + 0.6 (1 - 1/4) = 1.45 times the bytes, at half of the rate.
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    place = local(layer, micro_batch_size=64.0)
+    constants = replace(NEUTRAL, shared_cache_extra=0.6, cache_read_share=0.5)
+    shape = PassShape(1.0, 1000.0, 2.0, 2.0, constants=constants)
+    assert cache_read_s(1e9, place, ENGINE, shape) == pytest.approx(1.45e9 / 0.5e12)
+
+
+def test_few_heads_do_not_fill_the_memory():
+    # One sequence of 8 key heads: 8 of 100 cores, each at twice its share of 1e12 bytes/s.
+    layer = build_graph(load_model("llama3-8b")).layers[0]
+    place = local(layer, micro_batch_size=1.0)
+    shape = PassShape(1.0, 1000.0, 2.0, 2.0, constants=replace(NEUTRAL, core_pull=2.0))
+    assert cache_read_s(1e9, place, ENGINE, shape) == pytest.approx(1e9 / (8 * 2.0 * 1e10))
 
 
 def test_scores_that_reach_memory_cost_more():

@@ -40,6 +40,16 @@ def test_a_layer_on_eight_sn10_is_close_to_the_work_at_their_peak():
     assert 0.0 < found.gap < 0.25
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["8xSN10", "8xSN30"])
+def test_fused_stages_that_are_left_out_for_their_bound_were_not_the_best(system):
+    machine = machine_named(system)
+    whole = plan_dataflow(SMALL, machine, num_passes=8)
+    short = plan_dataflow(SMALL, machine, num_passes=8, only_best=True)
+    assert short.best.step_s == whole.best.step_s
+    assert short.lower_bound_s <= short.best.step_s
+
+
 def test_an_optimizer_for_a_graph_without_gradients_is_refused():
     with pytest.raises(SpecError, match="makes no gradients"):
         plan_dataflow(SMALL, machine_named("8xA100"), optimizer="megatron-adam")

@@ -10,7 +10,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.planner import estimate, plan, training
 from meshwright.planner.question import with_powers
-from meshwright.planner.serving import serve
+from meshwright.planner.serving.serve import serve
 from meshwright.spec.workload import Decode
 from meshwright.strategy.strategy import Structure, make_strategy
 

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model
+from meshwright.catalog.workloads import load_optimizer
 from meshwright.planner.question import make_problem, training
 from meshwright.pricing.price import price_one
 from meshwright.pricing.stages import send_bytes
+from meshwright.spec.workload import Precision
 from meshwright.strategy.strategy import Recompute, Structure, make_strategy
 
 PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
@@ -106,3 +108,98 @@ def test_experts_reach_a_share_and_route_more():
     ]
     assert found[0] < found[1]
     assert found[0] < found[2]
+
+
+def memory(asked, structure=STRUCTURE, plan=PLAN):
+    return price_one(asked, structure, plan).step.memory
+
+
+@pytest.mark.parametrize("copies", [0.0, 2.5])
+def test_the_loss_holds_fp32_copies_of_the_logits(copies):
+    asked, plain = problem(fp32_logit_copies=copies), problem()
+    tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
+    logits = tokens * plain.model.vocab_size / float(PLAN.tp)
+    found, usual = memory(asked)[0].working_bytes, memory(plain)[0].working_bytes
+    assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
+    assert compute_s(asked) == compute_s(plain)
+
+
+def test_stages_may_keep_what_they_sent():
+    plan = make_strategy(tp=2, pp=2, dp_shard=2, micro_batch_size=1)
+    kept, plain = (
+        memory(problem(keeps_stage_outputs=keeps), STRUCTURE, plan) for keeps in (True, False)
+    )
+    sent = send_bytes(problem(), STRUCTURE, plan)
+    first = kept[0].activations_bytes - plain[0].activations_bytes
+    assert first == pytest.approx(2.0 * sent)
+    assert kept[2].activations_bytes == plain[2].activations_bytes
+
+
+def test_casts_of_each_local_expert_show_in_narrow_types_alone():
+    def added_s(ep, matmul):
+        plan = make_strategy(dp_shard=8, ep=ep)
+        work = problem(model="mixtral-8x7b", system="8xH100")
+        narrow = work.workload.model_copy(update={"precision": Precision(matmul=matmul)})
+        found = [
+            replace(work, workload=narrow, calibration=replace(work.calibration, expert_kernels=k))
+            for k in (0.0, 10.0)
+        ]
+        few, many = (float(price_one(f, STRUCTURE, plan).step.time.compute_s[0]) for f in found)
+        return many - few
+
+    launch_s = problem(system="8xH100").calibration.launch_s
+    layers, products, micro_batches = 32, 6, 1
+    most_s = 10.0 * launch_s * 8 * layers * products * micro_batches
+    assert added_s(1, "bf16") == 0.0
+    assert 0.0 < added_s(8, "fp8") <= most_s / 8.0
+    assert added_s(1, "fp8") > 4.0 * added_s(8, "fp8")
+    assert added_s(1, "fp8") <= most_s
+
+
+def test_narrow_products_keep_a_share_of_their_rate():
+    wide, narrow = (
+        [
+            compute_s(replace(found, workload=found.workload.model_copy(update={"precision": p})))
+            for p in (Precision(), Precision(matmul="fp8"))
+        ]
+        for found in (
+            problem(system="8xH100", constants={"narrow_matmul_efficiency": share})
+            for share in (1.0, 0.5)
+        )
+    )
+    assert wide[0] == narrow[0]
+    assert wide[1] < narrow[1]
+
+
+def test_frozen_weights_save_a_third_of_the_products():
+    found = problem()
+    adapters = found.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
+    frozen = replace(found, workload=adapters)
+    time = price_one(frozen, STRUCTURE, PLAN).step.time
+    assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
+    assert float(np.asarray(time.optimizer_s).reshape(-1)[0]) == 0.0
+
+
+def test_operands_are_cast_before_they_are_gathered():
+    def casts_s(sequence_parallel):
+        structure = replace(STRUCTURE, sequence_parallel=sequence_parallel)
+        narrow, wide = (
+            replace(found, workload=found.workload.model_copy(update={"precision": precision}))
+            for found in [problem(system="8xH100")]
+            for precision in (Precision(matmul="fp8", row_scales=True), Precision())
+        )
+        return compute_s(narrow, structure) - compute_s(wide, structure)
+
+    # In 16 bits both have the same products; SP halves the elementwise work of both as well.
+    assert 0.0 < casts_s(sequence_parallel=True) < casts_s(sequence_parallel=False)
+
+
+def test_scales_of_rows_run_at_the_rate_of_the_activations():
+    found = problem(system="8xH100", constants={"narrow_matmul_efficiency": 0.5})
+    engines = [
+        replace(found, workload=found.workload.model_copy(update={"precision": p})).engine
+        for p in (Precision(), Precision(matmul="fp8", row_scales=True), Precision(matmul="fp8"))
+    ]
+    rates = [engine.matmul_flops_per_s for engine in engines]
+    assert rates[0] == rates[1]
+    assert rates[2] == pytest.approx(rates[0] * 1402.6 / 794.5 / 2.0)

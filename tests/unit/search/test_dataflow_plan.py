@@ -173,5 +173,28 @@ def test_a_graph_that_is_too_wide_for_stages_says_so_and_keeps_its_bound():
 
 
 def test_words_without_a_rate_are_refused():
-    with pytest.raises(SpecError, match="no rate for products of 8-byte words"):
-        plan_graph(hpl(2048, 1024), machine("8xA100"))
+    with pytest.raises(SpecError, match="TPU-v4 has no rate for fp64"):
+        plan_graph(hpl(2048, 1024), machine("4xTPU-v4"))
+    with pytest.raises(SpecError, match="no rate for products of 3-byte numbers"):
+        plan_graph(hpl(2048, 1024, word_bytes=3.0), machine("8xA100"))
+    with pytest.raises(SpecError, match="TPU-v4 has no rate for numbers of 8 bytes"):
+        plan_graph(fft(256, 256), machine("4xTPU-v4"))
+
+
+def test_complex_words_are_computed_in_numbers_of_half_their_width():
+    chip = machine("8xA100")
+    double, single = fft(256, 256), fft(256, 256, word_bytes=8.0)
+    assert chip.vector_flops_per_s(double) == 9.7e12
+    assert chip.vector_flops_per_s(single) == 19.5e12
+    assert chip.peak_flops_per_s(double) == 8 * 9.7e12
+
+
+@pytest.mark.parametrize("num_passes", [1, 2, 8, 64])
+@pytest.mark.parametrize("network", ["8xA100", "4xTPU-v4"])
+def test_what_is_left_out_for_its_bound_was_not_the_best(network, num_passes):
+    graph, on = gpt_layer(*SMALL, repeats=8), machine(network)
+    whole = plan_graph(graph, on, num_passes=num_passes)
+    short = plan_graph(graph, on, num_passes=num_passes, only_best=True)
+    assert short.best.step_s == whole.best.step_s
+    assert short.lower_bound_s <= short.best.step_s
+    assert len(short.plans) <= len(whole.plans)

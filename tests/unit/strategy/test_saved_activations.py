@@ -4,12 +4,13 @@ import pytest
 
 from meshwright.graph.transformer import build_graph
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.strategy.derivation import saved_elements
+from meshwright.strategy.derivation import Keeping, saved_elements
 from meshwright.strategy.local_sizes import local_elements
 from meshwright.strategy.strategy import Recompute, Streamed, Structure, make_strategy
 
 S, B, H, A, T = 2048, 1, 12288, 96, 8
 """GPT-3 175B at one sequence of 2048 tokens on 8 ranks."""
+PLAIN = Keeping()
 
 
 def attention(heads, kv_heads, size):
@@ -35,12 +36,14 @@ def model_of(spec, *, hidden, ffn, gated):
 GPT = model_of(attention(A, A, H // A), hidden=H, ffn=4 * H, gated=False)
 
 
-def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, **degrees):
+def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, keeping=PLAIN, **degrees):
     layer = build_graph(model, dropout=dropout, flash_attention=flash).layers[0]
     sizes, strategy = layer.bind(batch * sequence, sequence), make_strategy(**degrees)
     return sum(
-        local_elements(saved.tensor, saved.split, sizes, strategy) * (saved.word_bytes or 2.0)
-        for saved in saved_elements(layer, structure)
+        local_elements(saved.tensor, saved.split, sizes, strategy)
+        * (saved.word_bytes or 2.0)
+        * saved.share
+        for saved in saved_elements(layer, structure, keeping)
     )
 
 
@@ -107,3 +110,32 @@ def test_a_tensor_that_two_operators_save_is_kept_once():
     names = [saved.tensor.name for saved in saved_elements(layer, Structure())]
     by_ops = [tensor.name for op in layer.ops for tensor in op.saved]
     assert len(names) == len(set(names)) < len(by_ops)
+
+
+LLAMA = model_of(attention(32, 8, 128), hidden=4096, ffn=14336, gated=True)
+H_KV, F = 8 * 128, 14336
+
+
+@pytest.mark.parametrize(
+    ("selective", "words"),
+    [
+        # layer input, half of q k v, of the projections back, of gate and up; what the core writes
+        ("half_of_products", 4096 + (4096 + 2 * H_KV) / 2 + 4096 / 2 * 2 + F + 4096),
+        # layer input, q k v, the projection of attention, gate and up; the last one is only added
+        ("all_but_products", 4096 + (4096 + 2 * H_KV) + 4096 + 2 * F),
+    ],
+)
+def test_selective_recomputation_keeps_outputs_of_products(selective, words):
+    structure = Structure(sequence_parallel=False, recompute=Recompute.SELECTIVE)
+    keeping = Keeping(selective)
+    found = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=keeping)
+    log_sum_exp = 4 * 32 * S if selective == "half_of_products" else 0
+    assert found == 2 * S * words + log_sum_exp
+
+
+def test_products_keep_their_cast_input_beside_what_others_keep():
+    """Norm outputs and the activation become one byte; the core keeps its output in two."""
+    structure = Structure(sequence_parallel=False)
+    whole = saved_bytes(LLAMA, structure, dropout=False, flash=True)
+    cast = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=Keeping("attention", 1))
+    assert cast - whole == S * (-2 * 4096 - F + 4096)

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,32 @@ def test_what_is_known_is_not_asked_again(tmp_path):
         assert run("plan", answer, points, store, version="2").num_new == 6
 
 
+def test_an_interrupt_leaves_what_is_there_and_ends_with_130(tmp_path, capsys, monkeypatch):
+    path, base = tmp_path / "sweep.yaml", tmp_path / "sweep.db"
+    path.write_text("name: batches\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+                    "vary:\n  global_batch: [8, 16]\n")  # fmt: skip
+    question, asked = QUESTIONS["plan"], []
+
+    def stubborn(point):
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(point)
+        return {"status": "found", "step_time_s": 1.0, "plan": "tp1"}
+
+    monkeypatch.setitem(QUESTIONS, "plan", replace(question, answer=stubborn))
+    words = ["sweep", str(path), "--out", str(base)]
+    assert main(words) == 130
+    assert "1 found, 1 not asked yet" in capsys.readouterr().out
+    monkeypatch.setitem(QUESTIONS, "plan", replace(question, answer=prompt))
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["num_new"] == 1
+
+
+def prompt(point):
+    """Answer anything."""
+    return {"status": "found", "step_time_s": float(point["global_batch"]), "plan": "tp1"}
+
+
 def test_several_processes_find_the_same():
     points = points_of(SWEEP)
     with Store(None) as one, Store(None) as other:
@@ -118,10 +145,45 @@ def test_all_faults_of_fields_and_names_are_told_at_once():
     assert {fault.path for fault in told.value.faults} == {"model", "system"}
 
 
+def test_all_parts_of_a_design_that_are_unknown_are_told_at_once():
+    fixed = {"chip": "A101", "network": "tors-2d", "links": "NVLink4+PCIe9", "devices": 8}
+    cases = {"of": {"layer": {"graph": "gpt3-175b-layr"}, "points": {"graph": "fft-8x8"}}}
+    sweep = SweepSpec(name="s", ask="graph", fixed=fixed, cases=cases, vary={"memory": ("HBM33",)})
+    with pytest.raises(SpecError) as told:
+        checked(sweep)
+    paths = [fault.path for fault in told.value.faults]
+    assert sorted(paths) == ["chip", "graph", "links", "memory", "network"]
+
+
+def test_shapes_are_checked_once_the_parts_are_known():
+    fixed = {"chip": "A100", "links": "NVLink4", "devices": 8, "graph": "fft-8x8"}
+    vary = {"network": ("ring", "torus-2d"), "shape": ("8", "3x3")}
+    with pytest.raises(SpecError) as told:
+        checked(SweepSpec(name="s", ask="graph", fixed=fixed, vary=vary))
+    assert {fault.path for fault in told.value.faults} == {"system"}
+    assert len(told.value.faults) == 3
+
+
+def test_cases_set_several_fields_at_once():
+    cases = {"work": {"one": {"graph": "a", "passes": 1}, "two": {"graph": "b", "passes": 2}}}
+    sweep = SweepSpec(name="s", ask="graph", cases=cases, vary={"on": ("x", "y")})
+    assert [(p["work"], p["graph"], p["passes"], p["on"]) for p in points_of(sweep)] == [
+        ("one", "a", 1, "x"), ("one", "a", 1, "y"), ("two", "b", 2, "x"), ("two", "b", 2, "y")
+    ]  # fmt: skip
+
+
+def test_a_case_that_lacks_a_needed_field_is_told():
+    cases = {"work": {"one": {"graph": "fft-8x8"}, "two": {"passes": 2}}}
+    with pytest.raises(SpecError, match="lacks graph"):
+        checked(SweepSpec(name="s", ask="graph", cases=cases, vary={"on": ("2xA100",)}))
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         ({"fixed": {**FIXED, "global_batch": 8}}, "fixed as well"),
+        ({"cases": {"seq": {"one": {}}}}, "fixed or varies"),
+        ({"cases": {"work": {"one": {"on": "8xA100"}}}}, "fixed or varies"),
         ({"vary": {"global_batch": (8, 8)}}, "twice"),
         ({"vary": {"global_batch": ()}}, "no values"),
         ({"vary": {"global_batch": ((1, 2),)}}, "number, a word"),
@@ -196,13 +258,21 @@ def test_graphs_on_designs(tmp_path, capsys):
     assert picture.read_text().count("<rect") == 4
 
 
-def test_a_graph_that_a_chip_has_no_rate_for_is_refused_at_its_point(tmp_path, capsys):
+@pytest.mark.parametrize("graph", ["hpl-2048x256", "fft-256x256"])
+def test_8_byte_numbers_run_where_a_chip_has_them_and_are_refused_elsewhere(
+    graph, tmp_path, capsys
+):
     path = tmp_path / "linpack.yaml"
     path.write_text(
-        "name: linpack\nask: graph\nfixed: {graph: hpl-2048x256}\nvary:\n  on: [2xA100]\n"
+        f"name: linpack\nask: graph\nfixed: {{graph: {graph}}}\n"
+        "vary:\n  on: [2xA100, 8xSN10, 4xTPU-v4]\n"
     )
-    assert main(["sweep", str(path), "--json"]) == 3
-    assert json.loads(capsys.readouterr().out)["points"][0]["status"] == "refused"
+    assert main(["sweep", str(path), "--json"]) == 0
+    points = {point["on"]: point for point in json.loads(capsys.readouterr().out)["points"]}
+    assert 0 < points["2xA100"]["utilisation"] < 1
+    for name in ("8xSN10", "4xTPU-v4"):
+        assert points[name]["status"] == "refused"
+        assert name.split("x")[1] in points[name]["reason"]
 
 
 def test_what_a_graph_needs_is_checked_before(tmp_path, capsys):

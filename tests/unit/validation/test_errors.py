@@ -1,10 +1,13 @@
 """Errors by hand: medians, ranks, and what choosing by prediction costs."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
-from meshwright.validation.errors import errors_of, families_of, median_of_medians
+from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
+from meshwright.validation.errors import errors_of, families_of, intervals_of, median_of_medians
+from meshwright.validation.memory.prediction import Counting, RowMemory
 from meshwright.validation.outcome import Validation, validation_data, validation_lines
 from meshwright.validation.predictions import Prediction, predict
 from meshwright.validation.questions import question_of
@@ -21,7 +24,9 @@ PLANS = ({"tp": 1}, {"tp": 2}, {"tp": 4}, {"tp": 8})
 
 def compared(plan, name, predicted, measured):
     (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}], "x")
-    return Prediction(row, question_of(row, "uncalibrated"), predicted, measured, 1.0, 2.0, True)
+    use = MemoryUse(*[0.0] * len(MEMORY_PARTS))
+    memory = RowMemory(replace(use, weights_bytes=1.0), Counting.DEVICE, 1.0, 2.0, fits=True)
+    return Prediction(row, question_of(row, "uncalibrated"), predicted, measured, memory)
 
 
 def lab(pairs):
@@ -35,7 +40,7 @@ def test_medians_of_log_errors():
     errors = errors_of(lab([(2.0, 1.0), (4.0, 1.0), (1.0, 8.0)]))
     assert errors.median_abs_log_error == pytest.approx(math.log(4.0))
     assert errors.bias_log == pytest.approx(math.log(2.0))
-    assert errors.memory_median_abs_error == 0.5
+    assert errors.memory_median_abs_error == pytest.approx(math.log(2.0))
     assert (errors.rows, errors.rows_used, errors.false_ooms) == (3, 3, 0)
 
 
@@ -62,6 +67,24 @@ def test_refused_rows_are_counted():
     assert (errors.rows, errors.rows_used, errors.rows_refused) == (2, 1, 1)
 
 
+def test_a_family_names_what_was_chosen():
+    """Predicted best is the second, measured best the third, the rule takes the first."""
+    (family,) = families_of(lab([(1.0, 1.0), (3.0, 2.0), (2.0, 4.0)]))
+    chosen = family.best.row.id, family.chosen.row.id, family.by_rule.row.id
+    assert chosen == ("2", "1", "0")
+    assert (family.regret, family.rule_of_thumb_regret) == (1.0, 3.0)
+
+
+def test_intervals_hold_what_lies_inside():
+    inside, outside = lab([(1.0, 1.1), (1.0, 2.0)])
+    rows = [replace(entry, interval=(1 / 1.2, 1.2)) for entry in (inside, outside)]
+    held = intervals_of([*rows, *lab([(1.0, 1.0)])])
+    assert (held.rows, held.covered) == (2, 0.5)
+    width = 2 * math.log(1.2)
+    assert held.score == pytest.approx(width + 10 * (math.log(2.0) - width / 2) / 2)
+    assert intervals_of([]).covered is None
+
+
 def test_the_headline_is_a_median_over_sources():
     groups = {name: errors_of(lab([(value, 1.0)])) for name, value in (("a", 2.0), ("b", 8.0))}
     groups["c"] = errors_of([])
@@ -84,7 +107,7 @@ def test_the_data_has_the_agreed_shape():
         "bias_log", "memory_median_abs_error", "false_fits", "false_ooms", "spearman",
         "regret_mean",
     }  # fmt: skip
-    assert set(data) == {"groups", "overall", "rows"}
+    assert set(data) == {"groups", "overall", "rows", "memory"}
     assert set(data["groups"]["lab"]) == measures
     assert set(data["overall"]) == {*measures, "median_of_medians"}
     first, second, third = data["rows"]

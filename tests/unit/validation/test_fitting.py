@@ -7,8 +7,8 @@ import pytest
 
 from meshwright.catalog.calibration import fit_record, load_calibration
 from meshwright.validation.fitting.constants import keys_of
-from meshwright.validation.fitting.evaluation import FitRows, fit_rows
-from meshwright.validation.fitting.fit import fit
+from meshwright.validation.fitting.evaluation import STEP, FitRows, fit_rows
+from meshwright.validation.fitting.fit import fit, left_out_of
 from meshwright.validation.fitting.record import calibration_text, fit_lines
 from meshwright.validation.predictions import predict
 from meshwright.validation.table import published_rows
@@ -24,7 +24,7 @@ def rows():
     chosen += [row for row in published_rows() if row.group == "megatron-sc21"][::3]
     found = fit_rows(chosen)
     values = np.log([TRUE.get(key.free.name, key.free.prior) for key in KEYS])
-    errors = found.errors(KEYS, values, range(len(found.predictions)))
+    errors = found.errors_and_slopes(KEYS, values[None, :])[0][0]
     made = [
         replace(entry, measured_tokens_per_s=entry.measured_tokens_per_s * np.exp(error))
         for entry, error in zip(found.predictions, errors, strict=True)
@@ -48,12 +48,37 @@ def test_each_source_is_left_out_once(fitted):
     assert np.abs(fitted.left_out_errors).max() > np.abs(fitted.errors).max()
 
 
+def test_a_source_left_out_is_a_source_not_there(rows, fitted):
+    """Its rows have the errors of constants that were fitted to the other rows alone."""
+    others = [entry for entry in rows.predictions if entry.row.group == "llm-foundry"]
+    alone = fit(FitRows(tuple(others)))
+    expected = rows.errors_and_slopes(alone.keys, alone.values[None, :])[0][0]
+    out = np.array(rows.groups) == "megatron-sc21"
+    # A source weighs the same whichever others there are, so the fits are the same.
+    assert fitted.left_out_errors[out] == pytest.approx(expected[out], abs=2e-3)
+
+
+def test_one_source_alone_is_left_out_in_parts(rows):
+    others = [entry for entry in rows.predictions if entry.row.group == "llm-foundry"]
+    stacks = FitRows(tuple(others)).stacks
+    assert len(set(stacks)) == 5
+    assert len(left_out_of(stacks)) == 1 + 5 + 10
+
+
+def test_never_all_is_left_out():
+    assert left_out_of(["a", "a"]) == [frozenset()]
+    assert left_out_of(["a", "b"]) == [frozenset(), frozenset("a"), frozenset("b")]
+    assert len(left_out_of(["a", "b", "c"])) == 1 + 3 + 3
+
+
 def test_slopes_are_differences(rows):
-    values = np.log([key.free.prior for key in KEYS])
-    errors, slopes = rows.errors_and_slopes(KEYS, values)
-    assert np.allclose(errors, rows.errors(KEYS, values, range(len(errors))))
+    first = np.log([key.free.prior for key in KEYS])
+    second = first + STEP * np.eye(len(KEYS))[0]
+    errors, slopes = rows.errors_and_slopes(KEYS, np.array([first, second]))
+    assert np.allclose(slopes[0, :, 0], (errors[1] - errors[0]) / STEP)
+    assert np.allclose(errors[1], rows.errors_and_slopes(KEYS, second[None, :])[0][0])
     number = [key.free.name for key in KEYS].index("matmul_sustained_efficiency")
-    assert (slopes[:, number] > 0).all()
+    assert (slopes[:, :, number] > 0).all()
 
 
 def test_a_written_calibration_is_read(fitted, tmp_path):
@@ -75,3 +100,20 @@ def test_fitted_predictions_have_an_interval():
     low, high = entry.interval
     assert low < entry.predicted_tokens_per_s < high
     assert predict([row], "uncalibrated")[0].interval is None
+
+
+def test_every_constant_lies_in_its_interval():
+    """`plan` draws from them: those of a fit, and for the rest those of the file it is based on."""
+    for family in ("ampere", "hopper", "blackwell", "tpu", "gaudi", "temp-die"):
+        constants = load_calibration(family, "calibrated")
+        for name, (low, high) in constants.intervals.items():
+            assert low <= getattr(constants, name) <= high, (family, name)
+
+
+def test_a_family_not_fitted_may_have_the_constants_of_any_other(fitted, tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(calibration_text(fitted, "mine", "a test"), encoding="utf-8")
+    ampere, other = (load_calibration(family, str(path)) for family in ("ampere", "gaudi"))
+    name = "matmul_sustained_efficiency"
+    assert other.matmul_sustained_efficiency == ampere.matmul_sustained_efficiency
+    assert other.intervals[name] == ampere.intervals[name]

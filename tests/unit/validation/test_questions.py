@@ -48,6 +48,14 @@ def question(**changes):
         ({"group": "lab"}, FSDP),
         ({"group": "lab", "parallelism": {"tp": 8}}, NEMO),
         ({"group": "megatron-sc21", "hardware": {"chip_id": "A100 SXM 80GB"}}, MEGATRON_LM),
+        (
+            {
+                "group": "megatron-lm",
+                "hardware": {"chip_id": "A100 SXM 80GB"},
+                "flash_attention": True,
+            },
+            NEMO,
+        ),
         ({"group": "lab", "hardware": {"chip_id": "TPU v5e"}, "parallelism": {}}, MAXTEXT),
     ],
 )
@@ -78,7 +86,7 @@ def test_batches_of_chips_become_batches_of_ranks():
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"task": "finetune-lora"}, Reason.TASK),
+        ({"task": "inference"}, Reason.TASK),
         ({"hardware": {"chips": 8}}, Reason.CHIP),
         ({"hardware": {"chip_id": "Abacus 9", "chips": 8}}, Reason.CHIP),
         ({"hardware": {"chip_id": "H100"}}, Reason.COUNT),
@@ -105,17 +113,63 @@ def test_public_models_are_known_by_name():
     assert other.problem.model.num_layers == 12
 
 
+def test_a_public_configuration_fills_what_agrees_with_it():
+    stated = {"name": "GPT 1B", "layers": 24, "hidden": 1920, "heads": 15}
+    plan = {"tp": 1, "fsdp": True}
+    asked = question(model=stated, parallelism=plan)
+    assert (asked.problem.model.vocab_size, asked.problem.workload.sequence_length) == (51200, 1024)
+    with pytest.raises(RefusedError) as caught:
+        question(model=stated | {"layers": 25}, parallelism=plan)
+    assert caught.value.reason is Reason.DIMS
+
+
+def test_adapters_leave_no_gradients_of_weights():
+    asked = question(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
+    assert asked.problem.engine.freezes_weights
+    assert asked.structure.zero_stage == 0
+    assert not question().problem.engine.freezes_weights
+
+
+def test_deepspeed_sums_whole_gradients_in_bf16_alone():
+    stacks = [
+        question(group="deepspeed", precision=text).problem.workload.software
+        for text in ("bf16", "fp16")
+    ]
+    assert [stack.sums_whole_gradients for stack in stacks] == [True, False]
+    assert all(stack.scatters_sends for stack in stacks)
+
+
 @pytest.mark.parametrize(
     ("name", "chip"),
     [
         ("A100 SXM 40GB", "A100-40GB"), ("H100 SXM 96GB HBM2e (Meta, 500 W)", "H100-96GB"),
         ("GH200 (96 GB HBM3)", "GH200"), ("GB200 (per GPU)", "GB200"), ("B200 SXM", "B200"),
         ("TPU v6e (Trillium)", "TPU-v6e"), ("V100 SXM2 16GB", "V100"), ("h200", "H200"),
-        ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250X"), ("Gaudi2", "Gaudi2"),
+        ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250"), ("Gaudi2", "Gaudi2"),
+        ("MI250X GCD", "MI250X-GCD"), ("NVIDIA A800", "A800"), ("A100 PCIe 80GB", "A100-PCIe"),
+        ("H20", "H20"), ("A10G", "A10G"), ("RTX 4090", "RTX-4090"),
     ],
 )  # fmt: skip
 def test_chips_by_name(name, chip):
     assert chip_name_of(HardwareFields(chip_id=name)) == chip
+
+
+def test_eight_packages_of_two_dies_in_a_host_are_dies():
+    frontier = HardwareFields(chip_id="MI250X", chips=64, chips_per_node=8)
+    assert chip_name_of(frontier) == "MI250X-GCD"
+    assert [level.size for level in system_of(frontier).levels] == [2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("DeepSeek-V3 671B", 61), ("meta-llama/Llama-3.1-70B-Instruct", 80), ("LLaMA-65B", 80),
+        ("Llama 2 70B", 80), ("PaLM 540B", 118), ("Chinchilla 70B", 80), ("GPT3-5B", 24),
+        ("MT-NLG 530B", 105), ("GPT3-175B", 96),
+    ],
+)  # fmt: skip
+def test_public_models_and_configurations_by_name(name, layers):
+    assert question(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
 
 
 @pytest.mark.parametrize(

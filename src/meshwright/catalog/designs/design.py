@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.chips import load_chip
+from meshwright.catalog.designs.area import shared_area
 from meshwright.catalog.designs.parts import load_link, load_memory
 from meshwright.catalog.grids import parse_shape, shape_text
 from meshwright.spec.chip import ChipSpec, MemoryLevel
-from meshwright.spec.parts import LinkPart
+from meshwright.spec.parts import LinkPart, MemoryPart
 from meshwright.spec.system import LevelKind, NetworkLevel, SystemSpec
 
 NETWORKS: Mapping[str, tuple[LevelKind, ...]] = {
@@ -51,12 +52,21 @@ class Design:
     """None: the memory that the chip has."""
     shape: str | None = None
     """Sizes of the dimensions, the outermost first: ``128x8``; None: hosts of 8, or near-equal."""
+    logic_area_mm2: float | None = None
+    """Of the area that logic and memory share; None: as much as the chip has [mm2]."""
 
     @property
     def name(self) -> str:
         """One word that says all of it."""
         parts = (f"{self.num_devices}x{self.chip}", self.memory, self.network, "+".join(self.links))
         return "-".join(part for part in parts if part)
+
+
+def kinds_of(network: str) -> tuple[LevelKind, ...]:
+    """Return the kinds of the dimensions of a network, the innermost first."""
+    if network not in NETWORKS:
+        raise UnknownNameError("network", network, NETWORKS)
+    return NETWORKS[network]
 
 
 def build(design: Design) -> SystemSpec:
@@ -70,16 +80,13 @@ def build(design: Design) -> SystemSpec:
         A shape that has other dimensions or holds another number of devices, or a number of links
         that fits no network.
     """
-    if design.network not in NETWORKS:
-        raise UnknownNameError("network", design.network, NETWORKS)
-    kinds = NETWORKS[design.network]
+    kinds = kinds_of(design.network)
     sides = _sides(design, kinds)
     links = [load_link(name) for name in design.links]
     if len(links) not in (1, len(kinds)):
         message = f"{len(links)} links for the {len(kinds)} dimensions of {design.network}"
         raise SpecError(Fault("links", message, f"1 or {len(kinds)} of them"))
     each = links * len(kinds) if len(links) == 1 else links
-    chip = load_chip(design.chip)
     levels = [
         _level(f"{link.name}-{number}", kind, size, link)
         for number, (kind, size, link) in enumerate(zip(kinds, sides, each, strict=True))
@@ -87,15 +94,27 @@ def build(design: Design) -> SystemSpec:
     ]
     return SystemSpec(
         name=design.name,
-        chip=chip if design.memory is None else with_memory(chip, design.memory),
+        chip=_chip(design),
         num_devices=design.num_devices,
         levels=tuple(levels),
     )
 
 
-def with_memory(chip: ChipSpec, name: str) -> ChipSpec:
+def _chip(design: Design) -> ChipSpec:
+    """Return the chip with its memory."""
+    chip = load_chip(design.chip)
+    if design.memory is None and design.logic_area_mm2 is None:
+        return chip
+    if design.memory is None:
+        raise SpecError(Fault("logic_area", "a memory that shares the area is missing", "memory"))
+    part = load_memory(design.memory)
+    if design.logic_area_mm2 is not None:
+        chip, part = shared_area(chip, part, design.logic_area_mm2)
+    return with_memory(chip, part)
+
+
+def with_memory(chip: ChipSpec, part: MemoryPart) -> ChipSpec:
     """Return a chip with another main memory."""
-    part = load_memory(name)
     level = MemoryLevel(
         name=part.name.lower(),
         capacity_bytes=part.capacity_bytes,

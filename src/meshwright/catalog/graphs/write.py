@@ -23,6 +23,8 @@ def graph_record(spec: GraphSpec) -> dict[str, Any]:
             key: source.model_dump(exclude_none=True) for key, source in spec.sources.items()
         }
     record |= {"tiled": spec.tiled, "word": _bytes(spec.word_bytes)}
+    if spec.numbers_per_word != 1:
+        record["numbers_per_word"] = spec.numbers_per_word
     if spec.repeats != 1:
         record["repeats"] = spec.repeats
     record |= {

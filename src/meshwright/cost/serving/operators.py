@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, smaller, where
-from meshwright.cost.compute import Engine, attention_forward_s, matmul_compute_s, traffic_s
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.cost.compute import Engine, matmul_compute_s, traffic_s
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_shape
 from meshwright.cost.operator import op_cost
 from meshwright.graph.op import Op, OpKind
+from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.model import AttentionSpec
 
 LEAST_ROWS = 8.0
@@ -26,16 +27,30 @@ LEAST_ROWS = 8.0
 
 @dataclass(frozen=True)
 class PassShape:
-    """One forward pass: what each sequence brings, finds in the cache, and the words of both."""
+    """One forward pass: what each sequence brings, finds in the cache, and the words of both.
 
-    new_tokens: float
+    Tokens are numbers, or columns of passes: all of them find a cache, or none does.
+    """
+
+    new_tokens: Any
     """Tokens of each sequence that pass through the model: the prompt, or one."""
-    past_tokens: float
+    past_tokens: Any
     """Tokens of each sequence whose keys and values lie in the cache."""
     weight_word_bytes: float
     """Bytes of one resident weight of a linear layer or an expert."""
     cache_word_bytes: float
     """Bytes of one word of the key-value cache."""
+    kept_tokens: Any = 0.0
+    """Tokens of each sequence for which the cache has room: its full length."""
+    answered_share: Any = 1.0
+    """Share of the sequences that get logits: the others end in a later pass."""
+    constants: ServingConstantsOf[Any] = NEUTRAL
+    """How kernels read."""
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether sequences find a cache."""
+        return bool(np.all(self.past_tokens > 0))
 
 
 @dataclass(frozen=True)
@@ -75,11 +90,12 @@ def _matmul_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape)
         count, rows = experts_at_work(layer)
     is_logits = "vocab" in op.output.dims
     rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    rate = rate * shape.constants.prompt_rate_share
     word = engine.activation_bytes if is_logits else shape.weight_word_bytes
     compute_s = product_compute_s(count, rows, inner, columns, rate, engine)
     activations = engine.activation_bytes * rows * (inner + columns)
     traffic = count * (word * inner * columns + activations)
-    memory_s = traffic / engine.memory_bytes_per_s
+    memory_s = traffic / (engine.memory_bytes_per_s * shape.constants.weight_read_share)
     is_compute_bound = compute_s > memory_s
     return ForwardCost(
         matmul_compute_s=where(is_compute_bound, compute_s, 0.0),
@@ -138,7 +154,7 @@ def hit_fraction(probability: float, num_draws: Any) -> Any:
     return hits[inverse].reshape(np.shape(num_draws))[()]
 
 
-def mean_keys_seen(new_tokens: float, past_tokens: float, window: float | None) -> float:
+def mean_keys_seen(new_tokens: Any, past_tokens: Any, window: float | None) -> Any:
     """Return how many keys a new token sees on average, itself included [tokens].
 
     Token i of s new ones behind c old ones sees min(c + i, w): with n of them below the window,
@@ -146,7 +162,7 @@ def mean_keys_seen(new_tokens: float, past_tokens: float, window: float | None) 
     """
     if window is None:
         return past_tokens + (new_tokens + 1.0) / 2.0
-    below = min(max(window - past_tokens, 0.0), new_tokens)
+    below = smaller(positive_part(window - past_tokens), new_tokens)
     seen = below * past_tokens + below * (below + 1.0) / 2.0 + (new_tokens - below) * window
     return seen / new_tokens
 
@@ -187,21 +203,40 @@ def _attention_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassSha
     spec = op.attention
     assert spec is not None
     keys = mean_keys_seen(shape.new_tokens, shape.past_tokens, spec.window)
-    per_score = flops_per_score(spec, reads_cache=shape.past_tokens > 0)
+    per_score = flops_per_score(spec, reads_cache=shape.reads_cache)
     flops = layer.tokens * keys * layer.size("query_heads") * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     words = cached_words_per_token(spec, layer)
     sequences = layer.degrees.micro_batch_size
     read = sequences * cached_tokens(shape.past_tokens, spec.window) * words
-    cache = shape.cache_word_bytes * (read + layer.tokens * words)
-    traffic = cache + engine.activation_bytes * layer.tokens * width
+    cache = shape.cache_word_bytes * read
+    written = shape.cache_word_bytes * layer.tokens * words
+    moved = written + engine.activation_bytes * layer.tokens * width
+    memory_s = cache_read_s(cache, layer, engine, shape) + moved / engine.memory_bytes_per_s
     materialised = op.words_per_element[0] * score_bytes(op, layer, engine, shape)
     return ForwardCost(
-        attention_s=attention_forward_s(flops, traffic, engine) + traffic_s(materialised, engine),
+        attention_s=larger(flops / engine.attention_forward_flops_per_s, memory_s)
+        + traffic_s(materialised, engine),
         flops=flops,
-        traffic_bytes=traffic + materialised,
+        traffic_bytes=cache + moved + materialised,
         num_kernels=2.0 if op.moved is None else 5.0,
     )
+
+
+def cache_read_s(cache_bytes: Any, layer: LocalLayer, engine: Engine, shape: PassShape) -> Any:
+    """Return the seconds in which attention reads the cache of all sequences.
+
+    bytes (1 + extra (1 - 1/g)) / rate with g query heads to a key head, which read it again in
+    part; at least bytes / (readers x rate of one core), where one core reads a head of a sequence.
+    """
+    constants = shape.constants
+    key_heads = larger(layer.size("key") * layer.sizes["kv_heads"] / layer.sizes["key"], 1.0)
+    sharing = larger(layer.size("query_heads") / key_heads, 1.0)
+    again = 1.0 + constants.shared_cache_extra * (1.0 - 1.0 / sharing)
+    rate = engine.memory_bytes_per_s * constants.cache_read_share
+    readers = layer.degrees.micro_batch_size * key_heads
+    pulled = engine.memory_bytes_per_s / engine.num_cores * constants.core_pull * readers
+    return larger(cache_bytes * again / rate, cache_bytes / pulled)
 
 
 def score_bytes(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> Any:

@@ -15,6 +15,7 @@ from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost
 from meshwright.cost.serving.operators import ForwardCost, PassShape, forward_cost, score_bytes
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.spec.calibration import ServingConstantsOf
 
 _TRANSIENT = "working_bytes"
 
@@ -114,6 +115,11 @@ def pass_cost(
         weight_bytes=weight_bytes + zero,
         cache_bytes=cache_bytes + zero,
     )
+
+
+def host_s(constants: ServingConstantsOf[Any], num_sequences: Any) -> Any:
+    """Return what the server takes beside the kernels of a pass [s]."""
+    return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 
 def live_bytes(op: Op, local: LocalLayer, engine: Engine, shape: PassShape) -> Any:

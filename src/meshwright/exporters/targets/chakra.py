@@ -37,6 +37,8 @@ class ChakraTraces:
 def _problem(plan: Plan) -> Problem:
     """Return what the plan was made for."""
     constants = load_calibration(plan.system.chip.family, plan.calibration)
+    if plan.factors is not None:
+        constants = plan.factors.applied(constants)
     return Problem(plan.model, plan.system, plan.workload, constants)
 
 

@@ -35,6 +35,7 @@ def to_graph(spec: GraphSpec) -> DataflowGraph:
         outputs=spec.outputs,
         tiled=spec.tiled,
         word_bytes=spec.word_bytes,
+        numbers_per_word=spec.numbers_per_word,
         repeats=spec.repeats,
         constants=spec.constants,
     )
@@ -47,6 +48,7 @@ def to_spec(graph: DataflowGraph, *, about: str = "") -> GraphSpec:
         about=about,
         tiled=graph.tiled,
         word_bytes=graph.word_bytes,
+        numbers_per_word=graph.numbers_per_word,
         repeats=graph.repeats,
         constants=graph.constants,
         dims=dict(graph.sizes),

@@ -56,6 +56,7 @@ def fft(
         outputs=(steps[-1].name,),
         tiled="columns",
         word_bytes=word_bytes,
+        numbers_per_word=2,
         repeats=repeats,
     )
 

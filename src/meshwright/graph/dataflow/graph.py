@@ -40,6 +40,8 @@ class DataflowGraph:
     tiled: str
     """The dim that passes through a chip in tiles, one behind the other: tokens, samples."""
     word_bytes: float = 2.0
+    numbers_per_word: int = 1
+    """2 where words are complex numbers."""
     repeats: int = 1
     constants: tuple[str, ...] = ()
     """Inputs without a gradient: data, numbers of rows, tables of angles."""
@@ -76,6 +78,11 @@ class DataflowGraph:
         """Return the size of a weight [bytes]."""
         word = self.word_bytes if weight.word_bytes is None else weight.word_bytes
         return word * num_elements(weight.dims, self.sizes)
+
+    @property
+    def number_bytes(self) -> float:
+        """Width of a number in arithmetic [bytes]."""
+        return self.word_bytes / self.numbers_per_word
 
     @property
     def num_parameters(self) -> float:

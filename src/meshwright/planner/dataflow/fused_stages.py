@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from math import inf
+from typing import Any
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
-from meshwright.onchip.fusion.machine import grid_of
+from meshwright.onchip.fusion.machine import CoreGrid, grid_of
 from meshwright.onchip.fusion.problem import Share, fusion_problem
 from meshwright.planner.dataflow.fusing import tiles_of
 from meshwright.search.dataflow.work import StagePrice, StageTime, StageWork
@@ -23,41 +25,51 @@ def fused_stage_time(chip: ChipSpec) -> StageTime | None:
     if chip.array_rows is None:
         return None
     grid = grid_of(chip)
+    bounds: dict[tuple[int, int, int, int], float] = {}
 
     def price(work: StageWork) -> StagePrice | None:
+        key = (id(work.graph), work.tp, work.layers, work.num_passes)
+        if key not in bounds:
+            bounds[key] = work.layers * _least_s(work, grid)
+        split: dict[str, Any] = {"splits": work.sharding.dims, "network_s": work.network_s}
+        problems = [
+            fusion_problem(work.graph, grid, _share(work, tile, **split))
+            for tile in tiles_of(work.graph)
+        ]
+        useful = [one for one in problems if work.layers * bound_s(one) < work.most_s]
+        if not useful:
+            return StagePrice(inf, bounds[key])
         try:
-            choice = best_of(
-                Candidate(fusion_problem(work.graph, grid, _share(work, tile)))
-                for tile in tiles_of(work.graph)
-            )
+            choice = best_of(map(Candidate, useful))
         except InfeasibleError:
             return None
-        least_s = min(
-            bound_s(fusion_problem(work.graph, grid, _least_share(work, tile)))
-            for tile in tiles_of(work.graph)
-        )
-        return StagePrice(work.layers * choice.fusion.time_s, work.layers * least_s)
+        return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
 
     return price
 
 
-def _share(work: StageWork, tile: int) -> Share:
-    return Share(
-        tp=work.tp,
-        splits=work.sharding.dims,
-        network_s=work.network_s,
-        tile=tile,
-        repeats=float(work.layers),
-        micro_batches=_micro_batches(work.num_passes),
+def _least_s(work: StageWork, grid: CoreGrid) -> float:
+    """Return seconds of one repetition that no way to split its kernels undercuts."""
+    return min(
+        bound_s(fusion_problem(work.graph, grid, _share(work, tile, open_splits=_ways(work))))
+        for tile in tiles_of(work.graph)
     )
 
 
-def _least_share(work: StageWork, tile: int) -> Share:
-    """Return what a device does at least, however kernels are split; no network."""
-    names = [kernel.name for kernel in work.graph.kernels]
-    dims = [tuple(dict.fromkeys(s.dim for s in ways)) for ways in work.network.splits]
-    open_splits = dict(zip(names, dims, strict=True))
-    return replace(_share(work, tile), network_s={}, open_splits=open_splits)
+def _ways(work: StageWork) -> Mapping[str, tuple[str | None, ...]]:
+    """Return the dims over which each kernel may be split."""
+    dims = [tuple(dict.fromkeys(way.dim for way in ways)) for ways in work.network.splits]
+    return dict(zip((kernel.name for kernel in work.graph.kernels), dims, strict=True))
+
+
+def _share(work: StageWork, tile: int, **split: Any) -> Share:
+    return Share(
+        tp=work.tp,
+        tile=tile,
+        repeats=float(work.layers),
+        micro_batches=_micro_batches(work.num_passes),
+        **split,
+    )
 
 
 def _micro_batches(num_passes: int) -> tuple[int, ...]:

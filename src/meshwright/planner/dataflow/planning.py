@@ -34,6 +34,7 @@ def plan_dataflow(
     optimizer: str | None = None,
     hides_network: bool = False,
     allowed: Mapping[str, Collection[int]] | None = None,
+    only_best: bool = False,
     progress: Progress | None = None,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
@@ -49,6 +50,8 @@ def plan_dataflow(
         array of multiply-adds they always do: its kernels are fused.
     allowed
         Values of ``tp``, ``pp`` and ``dp``, where they are limited.
+    only_best
+        Whether degrees that a bound shows to be slower are left out, which is faster.
     progress
         Hears how many degrees are done.
 
@@ -68,7 +71,7 @@ def plan_dataflow(
     return plan_graph(
         graph, machine, num_passes=num_passes, optimizer=preset if trains else None,
         hides_network=hides_network or fused is not None, stage_time=fused,
-        is_allowed=_limits(allowed or {}), progress=progress,
+        is_allowed=_limits(allowed or {}), only_best=only_best, progress=progress,
     )  # fmt: skip
 
 

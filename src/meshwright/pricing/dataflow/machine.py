@@ -9,7 +9,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.selection import best_affine_candidates
 from meshwright.collectives.spans import make_group
 from meshwright.cost.compute import Engine
-from meshwright.cost.engine import make_engine
+from meshwright.cost.engine import make_engine, stated_rate
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Unit
 from meshwright.pricing.network import level_efficiencies
@@ -19,7 +19,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Precision, SoftwareStack
 
-_DTYPE_OF_WORD: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32"}
+_DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,30 @@ class Machine:
         )  # fmt: skip
 
     def peak_flops_per_s(self, graph: DataflowGraph) -> float:
-        """Return the dense rate of all devices in the word of a graph [FLOP/s]."""
+        """Return the dense rate of all devices in the numbers of a graph [FLOP/s].
+
+        That of elementwise arithmetic for a graph without products, where it is known.
+        """
         chip = self.system.chip
-        return self.system.num_alive * chip.matmul_flops_per_s[_dtype_of(graph, chip)]
+        vector = None if _has_products(graph) else self.vector_flops_per_s(graph)
+        each = stated_rate(chip, _dtype_of(graph, chip)) if vector is None else vector
+        return self.system.num_alive * each
 
     def vector_flops_per_s(self, graph: DataflowGraph) -> float | None:
-        """Return the rate of elementwise arithmetic [FLOP/s]; None: not known, memory decides."""
-        rates = self.system.chip.vector_flops_per_s
-        names: tuple[DType, ...] = (_DTYPE_OF_WORD.get(graph.word_bytes, "fp32"), "fp32")
+        """Return the rate of elementwise arithmetic [FLOP/s]; None: not known, memory decides.
+
+        Raises
+        ------
+        SpecError
+            When the numbers are wider than any that the chip has.
+        """
+        chip = self.system.chip
+        dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
+        rates = chip.vector_flops_per_s
+        names: tuple[DType, ...] = (dtype, "fp32")
+        if dtype == "fp64" and dtype not in rates:
+            message = f"{chip.name} has no rate for numbers of 8 bytes"
+            raise SpecError(Fault("word_bytes", message), origin=graph.name)
         return next((rates[name] for name in names if name in rates), None)
 
     def links(self, stride: int, degree: int) -> Links:
@@ -97,11 +113,14 @@ class Machine:
 
 
 def _dtype_of(graph: DataflowGraph, chip: ChipSpec) -> DType:
-    """Return the type of the words of a graph, as far as products need its rate."""
-    has_products = any(kernel.unit is Unit.MATRIX for kernel in graph.kernels)
-    if graph.word_bytes in _DTYPE_OF_WORD and has_products:
-        return _DTYPE_OF_WORD[graph.word_bytes]
-    if has_products:
-        message = f"{chip.name} has no rate for products of {graph.word_bytes:g}-byte words"
-        raise SpecError(Fault("word_bytes", message, "1, 2 or 4"), origin=graph.name)
-    return next(iter(chip.matmul_flops_per_s))
+    """Return the type of the numbers of a graph, as far as products need its rate."""
+    if not _has_products(graph):
+        return next(iter(chip.matmul_flops_per_s))
+    if graph.number_bytes not in _DTYPE_OF_NUMBER:
+        message = f"{chip.name} has no rate for products of {graph.number_bytes:g}-byte numbers"
+        raise SpecError(Fault("word_bytes", message, "1, 2, 4 or 8"), origin=graph.name)
+    return _DTYPE_OF_NUMBER[graph.number_bytes]
+
+
+def _has_products(graph: DataflowGraph) -> bool:
+    return any(kernel.unit is Unit.MATRIX for kernel in graph.kernels)

@@ -91,7 +91,7 @@ class Seconds:
         s_per_param
             What a parameter on the device takes once a step, spread over the passes [s].
         """
-        compute = self._compute_s
+        compute = self.compute_s
         network = [
             np.array([self._alone_s(number, split) for split in ways])
             for number, ways in enumerate(self.splits)
@@ -113,7 +113,8 @@ class Seconds:
         )
 
     @cached_property
-    def _compute_s(self) -> tuple[FloatArray, ...]:
+    def compute_s(self) -> tuple[FloatArray, ...]:
+        """Seconds of computation for each way of each kernel, collectives apart [s]."""
         roofline = Roofline(self.graph, self.machine, self.degree)
         return tuple(
             np.array([roofline.kernel_s(number, split.dim) for split in ways])

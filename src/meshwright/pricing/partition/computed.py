@@ -54,7 +54,7 @@ def _serving_rows(
     """Return the rows of a forward pass; what stays are weights and the cache of the batch."""
     strategy = stack([setting.strategy(size) for size in group_sizes])
     network = problem.network(STRUCTURE.axis_order, strategy)
-    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    collectives = Collectives(network, problem.collective_start_s)
     costs = [
         piece_cost(problem, STRUCTURE, strategy, piece, index, collectives)
         for index, piece in enumerate(problem.pieces)

@@ -34,6 +34,8 @@ class ServingTime:
     cp_comm_s: Any
     ep_comm_s: Any
     pp_comm_s: Any
+    host_s: Any
+    """Of the server beside the kernels of a pass [s]."""
     wait_s: Any
     """Decode: until the slowest stage has served the other groups [s]."""
     jitter_s: Any
@@ -145,12 +147,13 @@ def _times(
     """
     sends = strategy.pp - 1.0 + float(problem.is_decode) * (strategy.pp > 1)
     pp_comm_s = sends * passes.send_s
-    pass_s = passes.whole.total_s + pp_comm_s
+    pass_s = passes.whole.total_s + pp_comm_s + passes.host_s
     waits = (num_groups > 1) * float(problem.is_decode)
     wait_s = positive_part(num_groups * passes.slowest_s - pass_s) * waits
     return ServingTime(
         **{name: getattr(passes.whole, name) for name in PASS_TIME_PARTS},
         pp_comm_s=pp_comm_s,
+        host_s=passes.host_s,
         wait_s=wait_s,
         jitter_s=(pass_s + wait_s) * passes.jitter,
     )

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
+from meshwright.cost.compute import Engine
 from meshwright.cost.serving.operators import PassShape
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.pricing.problem import ProblemOf
+from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
 
 @dataclass(frozen=True)
 class ServingProblem(ProblemOf[Prefill | Decode]):
     """Prefill or decode to be priced."""
+
+    constants: ServingConstantsOf[Any] = NEUTRAL
+    """Of the server and of the kernels that it runs."""
+
+    def engine_at(self, speed_factor: float) -> Engine:
+        """Return what a device does in a second; routing is part of the kernels of the experts."""
+        return replace(super().engine_at(speed_factor), expert_passes=1.0)
+
+    @property
+    def collective_start_s(self) -> Any:
+        """Start of a collective inside a pass [s]."""
+        return self.calibration.collective_launch_s * self.constants.collective_start_share
 
     @property
     def is_decode(self) -> bool:
@@ -48,6 +63,8 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
             past_tokens=float(self.cached_length) if self.is_decode else 0.0,
             weight_word_bytes=BYTES_OF[precision.weight],
             cache_word_bytes=BYTES_OF[precision.kv_cache],
+            kept_tokens=float(self.cached_length),
+            constants=self.constants,
         )
 
     @cached_property
@@ -61,6 +78,6 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         """The kinds of layers, then the embedding, then the head."""
         return (*self.graph.layers, self.graph.embedding, self.head)
 
-    def length_of(self, piece: LayerGraph) -> int:
-        """Return the tokens of one sequence in a piece: the head sees the last one only."""
-        return 1 if piece is self.pieces[-1] else self.pass_length
+    def is_head(self, index: int) -> bool:
+        """Return whether a piece is the head, which sees the last token of a sequence only."""
+        return index == len(self.pieces) - 1

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
 from meshwright.pricing.dataflow.memory import Holding
@@ -26,6 +27,7 @@ BESIDE = tuple(Weights(share, 1.0 - share) for share in (1.0 - LITTLE, LITTLE, 0
 """Means of computation and collectives; where only one counts, a little of the other decides
 between equals."""
 INFINITE = float("inf")
+SLOWER = "slower by its bound"
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ class Candidates:
     optimizer: OptimizerPreset | None
     hides_network: bool
     stage_time: StageTime | None
+    only_best: bool = False
+    """Whether plans that are certainly slower than a known one may be refused."""
 
     @cached_property
     def trains(self) -> bool:
@@ -131,20 +135,23 @@ class Candidates:
         if tp > max(self.graph.sizes.values()):
             return Refusal("no dim has so many parts")
         if self.is_repeated(pp):
-            return self._repeated(tp, pp, dp, is_final)
+            most_s = enough_s if self.only_best else INFINITE
+            return self._repeated(tp, pp, dp, is_final, most_s)
         if self.graph.repeats > 1:
             return Refusal("more stages than repetitions")
         if any(kernel.phase is not Phase.FORWARD for kernel in self.graph.kernels):
             return Refusal("a graph with gradients is cut between repetitions only")
         if self.least_s(tp, pp, dp) >= enough_s:
-            return Refusal("slower by its bound")
+            return Refusal(SLOWER)
         return self._cut(tp, pp, dp, enough_s)
 
     def is_repeated(self, pp: int) -> bool:
         """Return whether stages are made of whole repetitions."""
         return pp == 1 or pp <= self.graph.repeats
 
-    def _repeated(self, tp: int, pp: int, dp: int, is_final: bool) -> GraphPlan | Refusal:
+    def _repeated(
+        self, tp: int, pp: int, dp: int, is_final: bool, most_s: float
+    ) -> GraphPlan | Refusal:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
@@ -159,7 +166,15 @@ class Candidates:
             return Refusal("memory")
         tables, network = seconds.tables(), seconds.tables(NETWORK)
         works = [
-            StageWork(self.graph, tp, replace(one, tables=tables), network, layers, passes)
+            StageWork(
+                self.graph,
+                tp,
+                replace(one, tables=tables),
+                network,
+                layers=layers,
+                num_passes=passes,
+                most_s=most_s / rounds,
+            )
             for one in found
         ]
         priced = [(price, n) for n, work in enumerate(works)
@@ -167,6 +182,8 @@ class Candidates:
         if not priced:
             return Refusal("memory of a chip")
         price, number = min(priced, key=lambda one: one[0].time_s)
+        if price.time_s == INFINITE:
+            return Refusal(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
         sharding, send_s = works[number].sharding, 0.0
         if pp > 1:
             links = self.machine.links(tp * dp, pp)
@@ -227,7 +244,7 @@ class Candidates:
         except UnsupportedError:
             return Refusal("too many branches side by side for stages", self.least_s(tp, pp, dp))
         if found is None:
-            return Refusal("slower by its bound")
+            return Refusal(SLOWER)
         bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
         held = max(stage.held_bytes(sums[0]) for stage in found.stages)
         if held > room:
@@ -237,6 +254,21 @@ class Candidates:
             tp, len(found.stages), dp, 1, None, found.stages, passes, slowest.busy, slowest.send,
             sum(stage.cost for stage in found.stages) - slowest.cost, 0.0, 0.0, held, bound_s,
         )  # fmt: skip
+
+    def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
+        """Return a bound of plans whose stages are repetitions [s]: computation alone."""
+        if not self.is_repeated(pp):
+            return 0.0
+        layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
+        return (passes + pp - 1) * layers * self._computation_s(tp)
+
+    def _computation_s(self, tp: int) -> float:
+        """Return the least computation of one repetition and pass [s]."""
+        if self.stage_time is None:
+            return sum(float(costs.min()) for costs in self._seconds(tp, 1, Holding()).compute_s)
+        work = sum(k.flops(self.graph.sizes) for k in self.graph.kernels if k.unit is Unit.MATRIX)
+        machine = self.machine
+        return work * machine.system.num_alive / (tp * machine.peak_flops_per_s(self.graph))
 
     def least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""

@@ -15,7 +15,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.pricing.dataflow.machine import Machine
-from meshwright.search.dataflow.candidates import Candidates, GraphPlan, Refusal
+from meshwright.search.dataflow.candidates import SLOWER, Candidates, GraphPlan, Refusal
 from meshwright.search.dataflow.work import StageTime
 from meshwright.spec.workload import OptimizerPreset
 from meshwright.strategy.space import factorizations
@@ -59,6 +59,7 @@ def plan_graph(
     hides_network: bool = False,
     stage_time: StageTime | None = None,
     is_allowed: Callable[[int, int, int], bool] = lambda tp, pp, dp: True,
+    only_best: bool = False,
     progress: Progress | None = None,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
@@ -76,6 +77,9 @@ def plan_graph(
         Prices a stage once its kernels are split, in place of the roofline: fusion on a chip.
     is_allowed
         Whether degrees (tp, pp, dp) are looked at.
+    only_best
+        Whether degrees that a bound shows to be slower are left out, and a gap that a limit on
+        memory leaves stays open where ``stage_time`` prices stages: for many questions.
     progress
         Hears of the degrees.
 
@@ -87,15 +91,23 @@ def plan_graph(
         Where nothing fits; counts the reasons.
     """
     _check(graph, num_passes, optimizer)
-    candidates = Candidates(graph, machine, num_passes, optimizer, hides_network, stage_time)
+    candidates = Candidates(
+        graph, machine, num_passes, optimizer, hides_network, stage_time, only_best
+    )
     every = factorizations(machine.system.num_alive, 3)
     degrees = [(int(a), int(b), int(c)) for a, b, c in every if is_allowed(a, b, c)]
     priced = _first_prices(candidates, degrees, progress)
-    _close_gaps(candidates, priced)
+    if stage_time is None or not only_best:
+        _close_gaps(candidates, priced)
+    return _ordered(candidates, priced)
+
+
+def _ordered(candidates: Candidates, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
+    """Return the plans among what was priced, the fastest first, and the bound of all."""
     plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
     if not plans:
-        raise InfeasibleError(_why_nothing_fits(graph, machine, refused))
+        raise InfeasibleError(_why_nothing_fits(candidates.graph, candidates.machine, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
@@ -106,11 +118,19 @@ def _first_prices(
 ) -> dict[Degrees, GraphPlan | Refusal]:
     """Return plans that may still be improved, graphs that are cut between repetitions first."""
     priced: dict[Degrees, GraphPlan | Refusal] = {}
-    ordered = sorted(degrees, key=lambda each: not candidates.is_repeated(each[1]))
+    bounds = {
+        each: candidates.repeated_least_s(*each) if candidates.only_best else 0.0
+        for each in degrees
+    }
+    ordered = sorted(degrees, key=lambda each: (not candidates.is_repeated(each[1]), bounds[each]))
     for done, each in enumerate(ordered):
         if progress is not None:
             progress(done, len(ordered))
-        priced[each] = candidates.priced(*each, is_final=False, enough_s=_best_s(priced))
+        best_s = _best_s(priced)
+        if bounds[each] >= best_s:
+            priced[each] = Refusal(SLOWER, bounds[each])
+            continue
+        priced[each] = candidates.priced(*each, is_final=False, enough_s=best_s)
     return priced
 
 

@@ -28,6 +28,8 @@ class StageWork:
     """Repetitions on the stage."""
     num_passes: int
     """Of a replica in a step."""
+    most_s: float = float("inf")
+    """A stage that certainly takes longer is of no use; its time may be infinite [s]."""
 
     @property
     def network_s(self) -> dict[str, float]:

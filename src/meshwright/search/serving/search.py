@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -20,6 +20,8 @@ from meshwright.pricing.serving.price import ServingPrice, with_groups
 from meshwright.pricing.steps import take_rows
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts
+from meshwright.search.serving.columns import ServingColumns, joined_columns, legal_rows
+from meshwright.search.serving.shortfall import latency_shortfall, memory_shortfall
 from meshwright.search.serving.space import (
     Candidates,
     ServingSpace,
@@ -27,12 +29,8 @@ from meshwright.search.serving.space import (
     layouts,
     with_batches,
 )
-from meshwright.strategy.axes import all_refusals
 from meshwright.strategy.strategy import (
-    DEGREES,
     Strategy,
-    StrategyColumns,
-    StrategyOf,
     Structure,
     row,
     take,
@@ -49,32 +47,6 @@ class Objective(StrEnum):
     """Most tokens per second of the whole system, within the latency that is allowed."""
     LATENCY = "latency"
     """Least latency with the whole batch in flight."""
-
-
-@dataclass(frozen=True)
-class ServingColumns:
-    """Candidates that fit, one row each."""
-
-    strategy: StrategyColumns
-    split_of: IntArray
-    """The split of the devices, whatever the batch."""
-    structure_of: IntArray
-    """Index into the structures of the result."""
-    num_groups: FloatArray
-    latency_s: FloatArray
-    tokens_per_s: FloatArray
-    tokens_per_s_per_user: FloatArray
-    sequences_in_flight: FloatArray
-    memory_bytes: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.structure_of)
-
-    def take(self, rows: IntArray | BoolArray) -> ServingColumns:
-        """Return some of the rows."""
-        parts = {f.name: getattr(self, f.name) for f in fields(self)}
-        strategy = take(parts.pop("strategy"), rows)
-        return ServingColumns(strategy, **{name: column[rows] for name, column in parts.items()})
 
 
 @dataclass(frozen=True)
@@ -114,15 +86,11 @@ def search_serving(
     counts = Counts()
     structures, fitting = covered(space, counts)
     if not len(fitting):
-        from meshwright.search.serving.shortfall import memory_shortfall
-
         raise InfeasibleError(memory_shortfall(space, counts))
     limit_s = space.problem.max_latency_s
     in_time = fitting.latency_s <= (np.inf if limit_s is None else limit_s)
     eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
     if not eligible.any():
-        from meshwright.search.serving.shortfall import latency_shortfall
-
         raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
     return ServingResult(
         objective, structures, fitting, ranking(fitting, eligible, objective, top),
@@ -155,23 +123,6 @@ def _covered_by(
     if "micro_batch_size" not in space.choices.allowed and len(ladder):
         largest = _largest_batches(space, structure, ladder)
         yield _that_fit(space, largest, counts)
-
-
-def legal_rows(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, counts: Counts
-) -> IntArray:
-    """Return the rows that no rule refuses; others are counted under the first rule they break."""
-    chip = space.problem.system.chip
-    left = np.ones(len(columns.tp), dtype=bool)
-    for refusal in all_refusals(
-        space.problem.model, space.problem.workload, columns, structure,
-        tile_rows=float(chip.tile_rows), tile_columns=float(chip.tile_columns),
-    ):  # fmt: skip
-        broken = left & refusal.mask
-        if broken.any():
-            counts.refused[refusal.name] += int(broken.sum())
-            left &= ~refusal.mask
-    return np.flatnonzero(left)
 
 
 def _priced(
@@ -302,19 +253,3 @@ def pareto_front(columns: ServingColumns) -> IntArray:
     rates = columns.tokens_per_s[order]
     before = np.maximum.accumulate(np.append(-np.inf, rates[:-1]))
     return order[rates > before]
-
-
-def joined_columns(parts: list[ServingColumns]) -> ServingColumns:
-    """Return columns put after one another."""
-    if not parts:
-        nothing = np.zeros(0)
-        none = StrategyOf(**dict.fromkeys(DEGREES, nothing))
-        whole = np.zeros(0, dtype=np.int64)
-        return ServingColumns(none, whole, whole, *[nothing] * 6)
-    strategy = StrategyOf(
-        **{n: np.concatenate([getattr(p.strategy, n) for p in parts]) for n in DEGREES}
-    )
-    names = [f.name for f in fields(ServingColumns) if f.name != "strategy"]
-    return ServingColumns(
-        strategy, **{n: np.concatenate([getattr(p, n) for p in parts]) for n in names}
-    )

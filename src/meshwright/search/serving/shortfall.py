@@ -12,7 +12,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.pricing.serving.price import price_serving
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.counts import Counts
-from meshwright.search.serving.search import ServingColumns, legal_rows
+from meshwright.search.serving.columns import ServingColumns, legal_rows
 from meshwright.search.serving.space import ServingSpace, degree_table, layouts
 from meshwright.spec.system import NetworkLevel
 from meshwright.spec.workload import BYTES_OF, Precision

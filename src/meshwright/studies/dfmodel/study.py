@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 from meshwright.catalog.designs.parts import load_memory
-from meshwright.catalog.files import data_names
 from meshwright.studies.claims import Table, claim_lines, shown
 from meshwright.studies.dfmodel.claims import (
     mapping_claims,
@@ -17,6 +16,8 @@ from meshwright.studies.dfmodel.eight_chips import Mapping, mappings
 from meshwright.studies.dfmodel.megatron import RUNS, Prediction, predicted
 from meshwright.studies.dfmodel.trillion import NETWORKS, Found, search
 from meshwright.studies.registry import StudyResult, studies
+
+MEMORIES = ("DDR4", "DDR5", "HBM2e", "HBM3")
 
 
 @cache
@@ -35,7 +36,7 @@ def by_memory(memory: str, *, by_kernel: bool, for_price: bool = False) -> Found
 def gains() -> tuple[dict[str, float], dict[str, float]]:
     """Return dataflow over kernel by kernel by memory: in samples/s, and for each unit of price."""
     faster, cheaper = {}, {}
-    for memory in data_names("memories"):
+    for memory in MEMORIES:
         fused, single = (by_memory(memory, by_kernel=kind) for kind in (False, True))
         faster[memory] = fused.samples_per_s / single.samples_per_s
         cheaper[memory] = _for_price(memory, by_kernel=False) / _for_price(memory, by_kernel=True)

@@ -20,6 +20,7 @@ from meshwright.validation.rows import Row
 STEP = 0.03
 """Of a logarithm, for differences."""
 BASE = "uncalibrated"
+PARTS = 5
 VENDOR_STACKS = {
     "nemo-24.07": "nemo and megatron-bridge", "megatron-bridge": "nemo and megatron-bridge",
     "megatron-sc21": "Megatron papers", "korthikanti-2022": "Megatron papers",
@@ -51,8 +52,14 @@ class FitRows:
 
     @cached_property
     def stacks(self) -> list[str]:
-        """The source of each row, those of one vendor's stack together."""
-        return [VENDOR_STACKS.get(group, group) for group in self.groups]
+        """What each row is left out with: its source and others of the same vendor.
+
+        Where there is one alone, every fifth row: they are the only witnesses of each other.
+        """
+        stacks = [VENDOR_STACKS.get(group, group) for group in self.groups]
+        if len(set(stacks)) > 1:
+            return stacks
+        return [f"{stack}, part {row % PARTS + 1}" for row, stack in enumerate(stacks)]
 
     @cached_property
     def weights(self) -> FloatArray:
@@ -63,51 +70,49 @@ class FitRows:
     def errors_and_slopes(
         self, keys: Sequence[Key], values: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Return ln(predicted / measured) of each row, (rows,), and its slopes, (rows, keys).
+        """Return ln(predicted / measured) of each row under each fit, and its slopes.
 
         Parameters
         ----------
         values
-            Logarithms of the constants.
+            Logarithms of the constants, one fit a line: (fits, keys). A row is priced once, with
+            all fits and all steps as columns.
+
+        Returns
+        -------
+        errors, slopes
+            Of shape (fits, rows) and (fits, rows, keys).
         """
-        errors = np.zeros(len(self.questions))
-        slopes = np.zeros((len(self.questions), len(keys)))
-        for index in range(len(self.questions)):
-            mine = [n for n, key in enumerate(keys) if key.family in ("", self.families[index])]
-            own = [(keys[n], values[n]) for n in mine]
-            found = self._log_errors(index, own)
-            errors[index] = found[0]
-            slopes[index, mine] = (found[1:] - found[0]) / STEP
+        errors = np.zeros((len(values), len(self.questions)))
+        slopes = np.zeros((*errors.shape, len(keys)))
+        for index, family in enumerate(self.families):
+            mine = [n for n, key in enumerate(keys) if key.family in ("", family)]
+            found = self._log_errors(index, [keys[n] for n in mine], values[:, mine])
+            errors[:, index] = found[:, 0]
+            slopes[:, index, mine] = (found[:, 1:] - found[:, :1]) / STEP
         return errors, slopes
 
-    def errors(self, keys: Sequence[Key], values: FloatArray, rows: Sequence[int]) -> FloatArray:
-        """Return ln(predicted / measured) of some rows."""
-        found = []
-        for index in rows:
-            own = [
-                (key, value)
-                for key, value in zip(keys, values, strict=True)
-                if key.family in ("", self.families[index])
-            ]
-            found.append(self._log_errors(index, own)[0])
-        return np.array(found)
+    def _log_errors(self, index: int, own: Sequence[Key], values: FloatArray) -> FloatArray:
+        """Return the log error of a row under each fit, as it is and with each constant a step up.
 
-    def _log_errors(self, index: int, own: Sequence[tuple[Key, float]]) -> FloatArray:
-        """Return the log error of a row as it is, and with each constant a step larger."""
+        Shape (fits, 1 + keys).
+        """
         question = self.questions[index]
         moved = STEP * np.vstack([np.zeros(len(own)), np.eye(len(own))])
+        points = values[:, None, :] + moved[None, :, :]
         draws: dict[str, FloatArray] = {}
-        for number, (key, value) in enumerate(own):
-            column = np.exp(value + moved[:, number])
+        for number, key in enumerate(own):
+            column = np.exp(points[:, :, number]).reshape(-1)
             draws |= draws_of(key, column, question.problem.calibration)
         constants = calibration_columns(question.problem.calibration, draws)
         problem: Any = replace(question.problem, calibration=constants)
         priced = price_one(problem, question.structure, question.strategy)
-        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s, dtype=float), len(moved))
+        shape = points.shape[:2]
+        seconds = np.broadcast_to(np.asarray(priced.step.time.total_s), points[..., 0].size)
         tokens = question.problem.workload.tokens_per_step
         measured = self.predictions[index].measured_tokens_per_s
         assert measured is not None
-        return np.asarray(np.log(tokens / seconds / measured), dtype=float)
+        return np.asarray(np.log(tokens / seconds / measured), dtype=float).reshape(shape)
 
 
 def draws_of(key: Key, column: Any, base: CalibrationOf[float]) -> dict[str, Any]:

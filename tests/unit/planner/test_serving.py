@@ -8,19 +8,19 @@ from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.pricing.serving.problem import ServingProblem
-from meshwright.report.serving import serving_lines
-from meshwright.search.serving.search import search_serving
-from meshwright.search.serving.space import ServingSpace
-from meshwright.serving_plans import (
+from meshwright.planner.serving.answers import serving_plan
+from meshwright.plans.serving import (
     load_serving,
     save_serving,
     serving_from_json,
-    serving_plan,
     serving_string,
     serving_to_data,
     serving_to_json,
 )
+from meshwright.pricing.serving.problem import ServingProblem
+from meshwright.report.serving import serving_lines
+from meshwright.search.serving.search import search_serving
+from meshwright.search.serving.space import ServingSpace
 from meshwright.spec.workload import Decode, Prefill, SoftwareStack
 from meshwright.strategy.space import Choices
 from meshwright.strategy.strategy import Structure, make_strategy

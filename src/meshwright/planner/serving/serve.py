@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_server
 from meshwright.planner.answers import version
 from meshwright.planner.question import refuse_mixed_chips
+from meshwright.planner.serving.answers import serving_plan
+from meshwright.plans.serving import ServingPlan
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.search.serving.search import Objective, search_serving
 from meshwright.search.serving.space import ServingSpace
-from meshwright.serving_plans import ServingPlan, serving_plan
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
@@ -27,6 +29,7 @@ def serve(
     *,
     objective: str = "throughput",
     allowed: Mapping[str, Sequence[object]] | None = None,
+    server: str = "generic",
     top: int = 5,
     calibration: str = DEFAULT,
     command: str = "",
@@ -39,6 +42,8 @@ def serve(
         ``throughput`` within the allowed latency, or ``latency`` with the whole batch in flight.
     allowed
         What is fixed: values of a degree or of a structural choice by name.
+    server
+        What runs the passes: its own time beside them is priced.
 
     Raises
     ------
@@ -50,10 +55,13 @@ def serve(
     refuse_mixed_chips(system_spec)
     if system_spec.is_power_capped:
         raise UnsupportedError("a power cap is for training: serving is priced without one")
-    constants = load_calibration(system_spec.chip.family, calibration)
-    problem = ServingProblem(model_spec, system_spec, workload, constants)
+    family = system_spec.chip.family
+    problem = ServingProblem(
+        model_spec, system_spec, workload, load_calibration(family, calibration),
+        constants=load_serving(family, load_server(server), calibration),
+    )  # fmt: skip
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     result = search_serving(ServingSpace(problem, choices), Objective(objective), top=top)
     return serving_plan(
-        problem, result, calibration=calibration, version=version(), command=command
+        problem, result, calibration=calibration, server=server, version=version(), command=command
     )

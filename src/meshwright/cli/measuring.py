@@ -1,0 +1,201 @@
+"""What users measured: a figure of one step, or a file of jobs with theirs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cli.launched import add_script, with_script
+from meshwright.cli.question import strategy_question
+from meshwright.cli.reading import Reading, faults_of, quantity
+
+if TYPE_CHECKING:
+    from meshwright.diagnosis.factors import Factors, Measurement
+    from meshwright.plans import Plan
+
+MEASURED = "--measured"
+ALLOWED = "such as '8.1 s', '412k tokens/s', '6.4k tokens/s/device' or '43% mfu_causal'"
+_MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full)", re.IGNORECASE)
+
+
+def measured_bytes(text: str) -> float:
+    """Return the memory of the fullest device [bytes]."""
+    return quantity("--measured-memory", text, "bytes")
+
+
+def measured_step_s(text: str, plan: Plan) -> float:
+    """Return the seconds of a step that a figure stands for: a time, a throughput, an MFU.
+
+    Raises
+    ------
+    SpecError
+        When it is none of them, or not above 0.
+    """
+    from meshwright.base.errors import Fault, SpecError
+
+    try:
+        return _step_s(text.strip(), plan)
+    except (SpecError, ValueError) as error:
+        kept = isinstance(error, SpecError) and "expected more than 0" in str(error)
+        message = "expected more than 0" if kept else "expected the time of a step"
+        raise SpecError(Fault(MEASURED, f"found {text!r}, {message}", ALLOWED)) from error
+
+
+def _step_s(text: str, plan: Plan) -> float:
+    """Return the seconds of a step, by the unit of the figure."""
+    tokens, price = plan.workload.tokens_per_step, plan.best.estimate
+    if "mfu" in text.lower():
+        return _step_s_of_mfu(text, plan)
+    if text.endswith("/device"):
+        each = quantity(MEASURED, text.removesuffix("/device"), "tokens_per_s")
+        return tokens / (each * price.num_devices_used)
+    if "tok" in text:
+        return tokens / quantity(MEASURED, text, "tokens_per_s")
+    return quantity(MEASURED, text, "s")
+
+
+def _step_s_of_mfu(text: str, plan: Plan) -> float:
+    """Return the seconds of a step of so much MFU: which scores count must be said."""
+    match = _MFU.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    number, percent, name = match.groups()
+    share = float(number) / (100.0 if percent else 1.0)
+    if not 0.0 < share <= 1.0:
+        raise ValueError(text)
+    price = plan.best.estimate
+    return price.step_time_s * float(getattr(price, name.lower())) / share
+
+
+def add_measured_file(parser: argparse.ArgumentParser) -> None:
+    """Declare the file of measured jobs."""
+    parser.add_argument(
+        MEASURED, metavar="FILE", help="jobs that ran (YAML, or rows as for validate): they adjust"
+    )
+
+
+def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
+    """Return the factors behind the jobs of ``--measured``; None: nothing was measured.
+
+    Parameters
+    ----------
+    family
+        Of the chips that are asked about.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file, among them jobs on chips of another family.
+    """
+    from meshwright import planner
+    from meshwright.base.errors import Fault, SpecError
+
+    if args.measured is None:
+        return None
+    found = measurements_of(Path(args.measured), args.calibration)
+    faults = [
+        Fault(
+            entry.name, f"ran on {chip.family}, which says nothing about {family}", "leave it out"
+        )
+        for entry in found
+        if (chip := entry.problem.system.chip).family != family
+    ]
+    if faults:
+        raise SpecError(faults, origin=args.measured)
+    return planner.learn(found)
+
+
+def measurements_of(path: Path, calibration: str) -> list[Measurement]:
+    """Return the jobs of a file: rows of measurements in JSON, or a YAML list of options.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    from meshwright.validation.fitting.jobs import measurements
+    from meshwright.validation.rows import read_rows
+
+    if path.suffix == ".json":
+        return measurements(read_rows(path), calibration, str(path))
+    return list(_jobs(path, calibration))
+
+
+def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
+    """Yield the jobs of a YAML file, after all of them were read."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.catalog.files import read_text
+    from meshwright.catalog.yaml_tree import read_tree
+
+    tree = read_tree(read_text(path), str(path)).value
+    entries = tree.get("jobs")
+    unknown = [Fault(str(name), "is no field", "jobs") for name in tree if name != "jobs"]
+    if unknown or not isinstance(entries, list) or not entries:
+        fault = Fault("jobs", "expected a list of jobs", "each with model, on, ..., measured")
+        raise SpecError(unknown or [fault], origin=str(path))
+    reading, found = Reading(), []
+    for index, entry in enumerate(entries):
+        one = Reading()
+        found.append(one.value(_job, f"jobs[{index}]", entry, calibration))
+        reading.errors += [
+            SpecError(Fault(".".join(filter(None, (f"jobs[{index}]", f.path))), f.message, f.fix))
+            for error in one.errors
+            for f in faults_of(error)
+        ]
+    if reading.errors:
+        faults = [fault for error in reading.errors for fault in faults_of(error)]
+        raise SpecError(faults, origin=str(path))
+    yield from found
+
+
+def _job(name: str, entry: Any, calibration: str) -> Measurement:
+    """Return one job: the options of ``explain`` without their dashes."""
+    from meshwright import planner
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.diagnosis.factors import Measurement
+    from meshwright.planner.question import problem_of
+
+    if not isinstance(entry, Mapping):
+        raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
+    args = _parsed(entry)
+    for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
+        if text is None:
+            raise SpecError(Fault(option, "is needed"))
+    asked, strategy, structure = strategy_question(with_script(args))
+    plan = planner.estimate(
+        asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
+        is_placed=False,
+    )  # fmt: skip
+    return Measurement(name, problem_of(plan), strategy, structure,
+                       measured_step_s(args.measured, plan))  # fmt: skip
+
+
+def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
+    """Return the options of a job as a command line would hold them."""
+    from meshwright.base.errors import Fault, SpecError, nearest
+    from meshwright.cli.question import add_fixed, add_question
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    add_question(parser, is_needed=False)
+    add_fixed(parser, several=False)
+    add_script(parser)
+    parser.add_argument(MEASURED)
+    actions = {(a.option_strings or [a.dest])[0].removeprefix("--"): a for a in parser._actions}
+    values = {action.dest: action.default for action in parser._actions}
+    faults = []
+    for key, value in entry.items():
+        action = actions.get(str(key).replace("_", "-"))
+        is_flag = action is not None and action.nargs == 0
+        if action is None:
+            faults.append(Fault(str(key), "is no option of a job", nearest(str(key), actions)))
+        elif is_flag != isinstance(value, bool):
+            allowed = "true or false" if is_flag else "text or a number"
+            faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
+        else:
+            values[action.dest] = value if is_flag else str(value)
+    if faults:
+        raise SpecError(faults)
+    return argparse.Namespace(**values)

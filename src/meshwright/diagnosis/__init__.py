@@ -1,0 +1,1 @@
+"""What measurements of a job say about its machine: factors of resources, and what they cost."""

@@ -1,0 +1,1 @@
+"""What follows from measured jobs: factors of the resources, losses, changes, trials."""

@@ -1,0 +1,1 @@
+"""What measured jobs say, for a reader."""

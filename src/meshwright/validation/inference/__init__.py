@@ -1,0 +1,1 @@
+"""Serving held against measurements: rows of requests become questions, priced as columns."""

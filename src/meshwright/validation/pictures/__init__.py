@@ -1,0 +1,1 @@
+"""The validation as pictures: SVG, nothing from outside, equal for equal input."""

@@ -1,0 +1,175 @@
+"""Measured steps on the command line: figures, files of jobs, and what is wrong with them."""
+
+import json
+
+import pytest
+
+from meshwright.cli.main import main
+
+QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
+EXPLAINED = ["explain", *QUESTION, "--tp", "2"]
+JOBS = """\
+jobs:
+  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, tp: 2, measured: 130 ms}
+  - {model: gpt2-medium, on: 8xH100, seq: 1k, global_batch: 64, sp: off, measured: 620k tokens/s}
+  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, cuda-graphs: true,
+     measured: 60k tokens/s/device}
+"""
+ROW = {
+    "id": "mine", "group": "mine", "framework": "megatron-lm",
+    "model": {"name": "gpt2-medium", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 50304,
+              "seq": 1024},
+    "hardware": {"chip": "H100", "chips": 8, "chips_per_node": 8},
+    "parallelism": {"tp": 2, "pp": 1}, "micro_batch": 4, "global_batch": 64, "precision": "bf16",
+    "measured": {"iteration_time_s": 0.13},
+}  # fmt: skip
+
+
+def printed(capsys, status, *words):
+    """Return what a command prints, after checking its status."""
+    assert main(list(words)) == status, capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def faults(capsys, *words):
+    """Return paths and messages of a command that fails with exit status 2."""
+    found = json.loads(printed(capsys, 2, *words, "--json"))["error"]["faults"]
+    return {fault["path"]: fault["message"] for fault in found}
+
+
+@pytest.fixture
+def jobs_file(tmp_path):
+    """Return a file of three jobs."""
+    path = tmp_path / "jobs.yaml"
+    path.write_text(JOBS, encoding="utf-8")
+    return path
+
+
+def test_screen_of_a_diagnosis(capsys):
+    out = printed(capsys, 0, *EXPLAINED, "--measured", "130ms", "--measured-memory", "12GB")
+    assert max(len(line) for line in out.splitlines()) <= 100
+    for words in ("measured 130 ms a step", "matrix units", "measured - predicted", "memory 11.2"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    "figure", ["0.1 s", "100ms", "655.36k tokens/s", "655360 tok/s", "81.92k tokens/s/device"]
+)
+def test_figures_of_one_step_are_the_same(capsys, figure):
+    data = json.loads(printed(capsys, 0, *EXPLAINED, "--measured", figure, "--json"))
+    assert data["measured_s"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["mfu_causal", "mfu_full"])
+def test_an_mfu_is_a_time(capsys, name):
+    price = json.loads(printed(capsys, 0, "estimate", *EXPLAINED[1:], "--json"))["best"]["estimate"]
+    data = json.loads(printed(capsys, 0, *EXPLAINED, "--measured", f"10% {name}", "--json"))
+    assert data["measured_s"] == pytest.approx(price["step_time_s"] * price[name] / 0.1)
+
+
+@pytest.mark.parametrize(
+    "figure", ["8.1", "8.1 GB", "soon", "0 s", "-1 s", "40% MFU", "140% mfu_full", "0% mfu_full",
+               ". mfu_full", "nan s", "0 tokens/s"]
+)  # fmt: skip
+def test_what_is_no_figure_is_refused(capsys, figure):
+    found = faults(capsys, *EXPLAINED, f"--measured={figure}")
+    assert list(found) == ["--measured"]
+    assert repr(figure) in found["--measured"]
+
+
+def test_options_that_do_not_go_together(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    printed(capsys, 0, "estimate", *EXPLAINED[1:], "--out", str(path))
+    assert set(faults(capsys, "explain", str(path), "--tp", "2", "--measured-memory", "1GB")) == {
+        "--tp", "--measured-memory",
+    }  # fmt: skip
+    assert set(faults(capsys, *EXPLAINED, "--measured", "1s", "--picture", "x.svg")) == {
+        "--picture"
+    }
+    assert "--measured-memory" in faults(
+        capsys, *EXPLAINED, "--measured", "1s", "--measured-memory", "-1 GB"
+    )
+    assert faults(capsys, *EXPLAINED[:-1], "3", "--measured", "1s")
+
+
+def test_a_plan_file_and_its_options_are_diagnosed_alike(capsys, tmp_path):
+    path = tmp_path / "plan.json"
+    printed(capsys, 0, "estimate", *EXPLAINED[1:], "--out", str(path))
+    by_file = printed(capsys, 0, "explain", str(path), "--measured", "130ms", "--json")
+    assert by_file == printed(capsys, 0, *EXPLAINED, "--measured", "130ms", "--json")
+
+
+def test_a_strategy_is_explained_without_a_measurement(capsys):
+    assert "why not" in printed(capsys, 0, *EXPLAINED)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["plan"], ["estimate"], ["plan", "--pareto"], ["compare", "--against", "fsdp"]],
+    ids=" ".join,
+)
+def test_measured_jobs_make_all_slower(capsys, jobs_file, words):
+    question = [words[0], *QUESTION, *words[1:], "--json"]
+    slow = json.loads(printed(capsys, 0, *question, "--measured", str(jobs_file)))
+    plain = json.loads(printed(capsys, 0, *question))
+
+    def step_s(data):
+        first = data["entries"][0] if "entries" in data else data
+        best = first["best"] if "best" in first else first["front"][0]
+        return best["estimate"]["step_time_s"]
+
+    assert step_s(slow) > 1.1 * step_s(plain)
+
+
+def test_the_plan_tells_of_its_measurements(capsys, jobs_file):
+    out = printed(capsys, 0, "plan", *QUESTION, "--measured", str(jobs_file))
+    assert "adjusted by 3 measurements" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+def test_rows_of_measurements_are_jobs_too(capsys, tmp_path):
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([ROW]), encoding="utf-8")
+    words = ["plan", *QUESTION, "--json", "--measured", str(path)]
+    assert json.loads(printed(capsys, 0, *words))["factors"]["num_measurements"] == 1
+    out_of_memory = {**ROW, "id": "burst", "task": "oom", "measured": {}}
+    path.write_text(
+        json.dumps([ROW, {**ROW, "id": "lora", "task": "finetune-lora"}, out_of_memory])
+    )
+    assert set(faults(capsys, *words[:-3], "--measured", str(path))) == {"lora", "burst"}
+    path.write_text("[]")
+    assert faults(capsys, *words[:-3], "--measured", str(path)) == {"": "holds no row"}
+
+
+def test_all_faults_of_a_file_are_told_at_once(capsys, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(
+        "jobs:\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64}\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, tp: 3, measured: 1 s}\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, tpp: 4, cuda-graphs: 3, measured: 1 s}\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, measured: 1 GB}\n"
+        "  - soon\n"
+    )
+    found = faults(capsys, "plan", *QUESTION, "--measured", str(path))
+    assert [path.split(".")[0] for path in found] == [
+        "jobs[0]", *["jobs[1]"] * sum(p.startswith("jobs[1]") for p in found),
+        "jobs[2]", "jobs[2]", "jobs[3]", "jobs[4]",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["jobs: []", "jobs: 3", "job: [{a: 1}]", "nothing"])
+def test_what_is_no_file_of_jobs_is_refused(capsys, tmp_path, text):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(text)
+    assert main(["plan", *QUESTION, "--measured", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_jobs_on_other_chips_are_refused(capsys, jobs_file):
+    other = [word.replace("H100", "A100") for word in QUESTION]
+    found = faults(capsys, "plan", *other, "--measured", str(jobs_file))
+    assert set(found) == {"jobs[0]", "jobs[1]", "jobs[2]"}
+    assert main(["plan", *QUESTION, "--measured", "nowhere.yaml"]) == 2
