@@ -13,6 +13,7 @@ from meshwright.graph.dataflow.hpl import hpl
 from meshwright.planner.dataflow.fused_stages import fused_stage_time
 from meshwright.planner.dataflow.graphs import load_graph
 from meshwright.planner.dataflow.planning import machine_named
+from meshwright.pricing.dataflow.machine import Machine
 from meshwright.pricing.dataflow.memory import Holding
 from meshwright.pricing.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
 from meshwright.search.dataflow.choices import SplitChoices
@@ -21,7 +22,8 @@ from meshwright.search.dataflow.work import StageWork
 from meshwright.spec.collective import CollectiveKind
 
 PASSES, LAYERS, DEGREE = 6, 3, 4
-MACHINE = machine_named("8xSN10")
+MACHINE, GPUS = machine_named("8xSN10"), machine_named("8xA100")
+"""Chips that fuse, and others that have rates for wider numbers too."""
 COMPUTED = Weights(network=0.0)
 SMALL = gpt_layer(1024, 8, 128, 256, repeats=LAYERS)
 GRAPHS = {
@@ -33,9 +35,9 @@ GRAPHS = {
 }
 
 
-def works(graph: DataflowGraph) -> Iterator[tuple[StageWork, Seconds]]:
+def works(graph: DataflowGraph, machine: Machine = MACHINE) -> Iterator[tuple[StageWork, Seconds]]:
     """Yield stages whose ways are good where both count, and where one counts most."""
-    seconds = Seconds(graph, MACHINE, DEGREE, Holding(), PASSES)
+    seconds = Seconds(graph, machine, DEGREE, Holding(), PASSES)
     for weights in (EXPOSED, Weights(1.0, 0.001), Weights(0.001, 1.0)):
         sharding = choose_sharding(seconds.tables(weights))
         assert sharding is not None
@@ -45,7 +47,7 @@ def works(graph: DataflowGraph) -> Iterator[tuple[StageWork, Seconds]]:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_share_out_all_that_the_unfused_price_adds_to_computation(name):
-    for work, seconds in works(GRAPHS[name]):
+    for work, seconds in works(GRAPHS[name], GPUS):
         exposed, computed = (
             SplitChoices(seconds.tables(weights)).cost(work.sharding.ways)
             for weights in (EXPOSED, COMPUTED)

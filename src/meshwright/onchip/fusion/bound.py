@@ -1,10 +1,12 @@
-"""A bound on all partitions of a problem, whatever their order: for pruning and for wide graphs."""
+"""Bounds on all partitions of a problem, whatever their order: for pruning and for wide graphs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from meshwright.base.arrays import BoolArray
+from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.onchip.fusion.prices import price_partitions
 from meshwright.onchip.fusion.problem import FusionProblem
 
@@ -12,32 +14,70 @@ from meshwright.onchip.fusion.problem import FusionProblem
 def bound_s(problem: FusionProblem) -> float:
     """Return seconds that no partitions undercut, for one sequence.
 
-    A kernel that holds more than the SRAM is a partition of its own, so its time is known. For all
-    others together, cores, DRAM and network each take at least their sum: kernels at their least
-    cores x cycles, tensors that cannot stay on the chip, and all partial sums. Weights are read
-    once for the largest micro-batch.
+    A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
+    others of a phase take their shares. Weights are read once for the largest micro-batch.
     """
+    shares = shares_of(problem)
+    busy = float(shares.alone_s.sum() + shares.least_s(shares.alone_s[None] == 0.0)[0])
+    setup = problem.total_setup_s / problem.tried_micro_batches[0][1]
+    return max(busy + setup, problem.send_s)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each kernel takes at least of cores, DRAM and network, in whatever partition."""
+
+    alone_s: FloatArray
+    """Of kernels that hold more than the SRAM: their whole time; 0 of others, (kernels,) [s]."""
+    resources_s: FloatArray
+    """Of all others, cores, DRAM and network; 0 of those alone, shape (kernels, 3) [s]."""
+    phase: FloatArray
+    """Kernels of each phase, shape (phases, kernels): ones and zeros."""
+
+    def least_s(self, sets: BoolArray) -> FloatArray:
+        """Return seconds that no partitions of each set undercut, shape (sets, kernels).
+
+        A partition lies within a phase, and takes the sums of its kernels of each resource.
+        """
+        total = sets @ self.alone_s
+        for members in self.phase:
+            total = total + (sets @ (members[:, None] * self.resources_s)).max(axis=1)
+        seconds: FloatArray = total
+        return seconds
+
+
+def shares_of(problem: FusionProblem) -> Shares:
+    """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network."""
     grid = problem.grid
     is_alone = problem.held_bytes > grid.sram_bytes
-    alone = price_partitions(problem, np.eye(problem.num_kernels, dtype=bool)[is_alone])
+    alone = np.zeros(problem.num_kernels)
+    alone[is_alone] = price_partitions(
+        problem, np.eye(problem.num_kernels, dtype=bool)[is_alone]
+    ).busy_s
     area = np.array([float((cores * cycles).min()) for cores, cycles in problem.choices])
-    compute = area[~is_alone].sum() * problem.num_tiles / (grid.num_cores * grid.frequency_hz)
-    moved = _forced_bytes(problem, is_alone) + problem.looked_up_bytes[~is_alone].sum()
-    network = problem.network_s[~is_alone].sum()
-    busy = float(alone.busy_s.sum()) + max(compute, moved / grid.dram_bytes_per_s, network)
-    setup = problem.total_setup_s / problem.tried_micro_batches[0][1]
-    return max(float(busy + setup), problem.send_s)
+    cores_s = area * problem.num_tiles / (grid.num_cores * grid.frequency_hz)
+    dram_s = _forced_bytes(problem, is_alone) / grid.dram_bytes_per_s
+    resources = np.stack([cores_s, dram_s, problem.network_s], axis=1)
+    resources[is_alone] = 0.0
+    phases = np.unique(problem.phase)
+    return Shares(alone, resources, (problem.phase == phases[:, None]).astype(float))
 
 
-def _forced_bytes(problem: FusionProblem, is_alone: BoolArray) -> float:
-    """Return what kernels that are not alone move: tensors that no partition can hold.
+def _forced_bytes(problem: FusionProblem, is_alone: BoolArray) -> FloatArray:
+    """Return the bytes that each kernel moves at least, those alone apart, shape (kernels,).
 
-    They come from outside or go there, belong to two phases, or have an end that is alone. Each is
-    written once and read once, as far as its ends are such kernels.
+    Rows of tables, and tensors that no partition can hold: they come from outside or go there,
+    belong to two phases, or have an end that is alone. Each is written once, and read once by the
+    kernels of a phase together, which share it out.
     """
-    tensors = problem.tensors
+    tensors, n = problem.tensors, problem.num_kernels
+    found = np.append(problem.looked_up_bytes, 0.0)
     place = np.append(np.where(is_alone, -1, problem.phase), -1)
     writer, readers = place[tensors.writer], place[tensors.readers]
-    is_written = (writer >= 0) & np.any(readers != writer[:, None], axis=1)
-    is_read = np.any((readers >= 0) & (readers != writer[:, None]), axis=1)
-    return float((is_written.astype(float) + is_read) @ tensors.sequence_bytes)
+    is_written = np.any(readers != writer[:, None], axis=1)
+    np.add.at(found, tensors.writer, np.where(is_written, tensors.sequence_bytes, 0.0))
+    for phase in np.unique(problem.phase):
+        reads = tensors.is_slot & (readers == phase) & (writer[:, None] != phase)
+        each = tensors.sequence_bytes / np.maximum(reads.sum(axis=1), 1)
+        np.add.at(found, tensors.readers, reads * each[:, None])
+    return found[:n]

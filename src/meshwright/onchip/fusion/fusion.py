@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from meshwright.onchip.fusion.lattice.lattice import (
     limits_of,
 )
 from meshwright.onchip.fusion.lattice.paths import Finish, Steps, best_path
+from meshwright.onchip.fusion.lattice.pruned import outlook
 from meshwright.onchip.fusion.lattice.windows import Orders, orders_of
 from meshwright.onchip.fusion.prices import PartitionPrices, price_partitions
 from meshwright.onchip.fusion.problem import FusionProblem
@@ -42,7 +44,24 @@ def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
     if problem.runs_by_kernel:
         return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
     looked_at = orders or orders_of(limits_of(problem))
-    return _best((_solve(problem, entry) for entry in looked_at), problem)
+    found = _best((_solve(problem, entry) for entry in looked_at), problem)
+    return found if found.counts.places is None else _looked_beyond(problem, found)
+
+
+def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
+    """Return the answer of a wide graph with a bound of all orders, or a better one that it shows.
+
+    A better path is taken at the micro-batch that DRAM holds for it.
+    """
+    beyond = outlook(problem, limits_of(problem), found.time_s)
+    if beyond.sets is not None:
+        try:
+            shown = evaluate(problem, beyond.sets)
+        except InfeasibleError:
+            shown = found
+        if shown.time_s < found.time_s:
+            found = replace(shown, counts=found.counts)
+    return replace(found, bound_s=min(beyond.bound_s, found.time_s))
 
 
 def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
-from meshwright.onchip.fusion.machine import grid_of
+from meshwright.onchip.fusion.machine import CoreGrid, grid_of
 from meshwright.onchip.fusion.problem import Share, fusion_problem
 from meshwright.planner.dataflow.fusing import tiles_of
 from meshwright.search.dataflow.work import StagePrice, StageTime, StageWork
@@ -18,39 +19,56 @@ from meshwright.spec.chip import ChipSpec
 def fused_stage_time(chip: ChipSpec) -> StageTime | None:
     """Return the price of a stage by fusion; None for a chip that states no array.
 
-    The bound is the work at the peak of the chip: other ways to split kernels may fuse better.
+    The bound holds for all ways to split the kernels: each of them takes its least cores, DRAM
+    and setup over its ways.
     """
     if chip.array_rows is None:
         return None
     grid = grid_of(chip)
+    bounds: dict[tuple[int, int, int, int], float] = {}
 
     def price(work: StageWork) -> StagePrice | None:
-        flops, network_s = work.graph.flops / work.graph.repeats, work.network_s
-        least_s = work.layers * flops / (work.tp * grid.flops_per_s)
+        key = (id(work.graph), work.tp, work.layers, work.num_passes)
+        if key not in bounds:
+            bounds[key] = work.layers * _least_s(work, grid)
+        split: dict[str, Any] = {"splits": work.sharding.dims, "network_s": work.network_s}
         problems = [
-            fusion_problem(work.graph, grid, _share(work, network_s, tile))
+            fusion_problem(work.graph, grid, _share(work, tile, **split))
             for tile in tiles_of(work.graph)
         ]
         useful = [one for one in problems if work.layers * bound_s(one) < work.most_s]
         if not useful:
-            return StagePrice(inf, least_s)
+            return StagePrice(inf, bounds[key])
         try:
             choice = best_of(map(Candidate, useful))
         except InfeasibleError:
             return None
-        return StagePrice(work.layers * choice.fusion.time_s, least_s)
+        return StagePrice(work.layers * choice.fusion.time_s, bounds[key])
 
     return price
 
 
-def _share(work: StageWork, network_s: Mapping[str, float], tile: int) -> Share:
+def _least_s(work: StageWork, grid: CoreGrid) -> float:
+    """Return seconds of one repetition that no way to split its kernels undercuts."""
+    return min(
+        bound_s(fusion_problem(work.graph, grid, _share(work, tile, open_splits=_ways(work))))
+        for tile in tiles_of(work.graph)
+    )
+
+
+def _ways(work: StageWork) -> Mapping[str, tuple[str | None, ...]]:
+    """Return the dims over which each kernel may be split."""
+    dims = [tuple(dict.fromkeys(way.dim for way in ways)) for ways in work.network.splits]
+    return dict(zip((kernel.name for kernel in work.graph.kernels), dims, strict=True))
+
+
+def _share(work: StageWork, tile: int, **split: Any) -> Share:
     return Share(
         tp=work.tp,
-        splits=work.sharding.dims,
-        network_s=network_s,
         tile=tile,
         repeats=float(work.layers),
         micro_batches=_micro_batches(work.num_passes),
+        **split,
     )
 
 

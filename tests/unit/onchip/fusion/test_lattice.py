@@ -8,13 +8,15 @@ import pytest
 from fusion_problems import random_problem
 
 import meshwright.onchip.fusion.lattice.lattice as lattices
+import meshwright.onchip.fusion.lattice.pruned as pruned
 from meshwright.graph.dataflow.gpt import gpt_training_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
 from meshwright.onchip.fusion.bound import bound_s
 from meshwright.onchip.fusion.choosing import Candidate, best_of
-from meshwright.onchip.fusion.fusion import fuse
+from meshwright.onchip.fusion.fusion import evaluate, fuse
 from meshwright.onchip.fusion.lattice.lattice import lattice_of, limits_of, row_keys
+from meshwright.onchip.fusion.lattice.pruned import outlook
 from meshwright.onchip.fusion.lattice.symmetry import Branches, alike_branches
 from meshwright.onchip.fusion.lattice.windows import Orders
 from meshwright.onchip.fusion.machine import CoreGrid
@@ -116,6 +118,20 @@ def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
     found = fuse(asked)
     assert exact.time_s <= found.time_s * (1 + 1e-12)
     assert found.bound_s <= exact.time_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_orders_pruned_hold_the_optimum(seed, monkeypatch):
+    asked = replace(random_problem(seed, 6), micro_batches=(2,), room_bytes=1e9)
+    exact = fuse(asked)
+    seen = outlook(asked, limits_of(asked), 2.0 * exact.time_s)
+    assert seen.bound_s == pytest.approx(exact.time_s)
+    assert evaluate(asked, seen.sets).time_s == pytest.approx(exact.time_s)
+    assert outlook(asked, limits_of(asked), exact.time_s).sets is None
+    for most in ("MOST_IDEALS", "MOST_STEPS"):
+        with monkeypatch.context() as limited:
+            limited.setattr(pruned, most, 0)
+            assert outlook(asked, limits_of(asked), 2.0 * exact.time_s).bound_s <= exact.time_s
 
 
 @pytest.mark.slow
