@@ -53,11 +53,21 @@ LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
 
 
+HEADS = ("query_heads", "kv_heads")
+
+
+def _sizes_of_heads(piece: LayerGraph) -> tuple[tuple[str, int], ...]:
+    return tuple((name, piece.sizes[name]) for name in HEADS if name in piece.sizes)
+
+
 @lru_cache(maxsize=1024)
 def _derived(
     ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure, keeping: Keeping
 ) -> DerivedLayout:
-    """Return the collectives of a piece of a model and what it keeps; problems share them."""
+    """Return the collectives of a piece of a model and what it keeps; problems share them.
+
+    Of its sizes only ``HEADS`` count: whether heads share keys decides whose gradients are summed.
+    """
     piece = LayerGraph(ops, 1, dict(sizes))
     return derive_calls(piece, structure), saved_elements(piece, structure, keeping)
 
@@ -137,7 +147,7 @@ class ProblemOf(ABC, Generic[Work]):
                 zero_stage=0,
             )  # fmt: skip
             self._layouts[key] = tuple(
-                _derived(piece.ops, tuple(piece.sizes.items()), plain, self.keeping)
+                _derived(piece.ops, _sizes_of_heads(piece), plain, self.keeping)
                 for piece in self.pieces
             )
         return self._layouts[key]
