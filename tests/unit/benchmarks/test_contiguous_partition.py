@@ -15,4 +15,5 @@ def test_the_small_case_is_measured(capsys, monkeypatch):
     runpy.run_path(str(SCRIPT), run_name="contiguous")["main"]()
     head, *lines = capsys.readouterr().out.splitlines()
     assert "greedy ms" in head
-    assert [line.split()[:3] for line in lines] == [["200", "8", "none"], ["200", "8", "random"]]
+    kinds = ["none", "small", "as layers", "larger"]
+    assert [line[:29].split(maxsplit=2) for line in lines] == [["200", "8", kind] for kind in kinds]
