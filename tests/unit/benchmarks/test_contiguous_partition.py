@@ -15,4 +15,6 @@ def test_the_small_case_is_measured(capsys, monkeypatch):
     runpy.run_path(str(SCRIPT), run_name="contiguous")["main"]()
     head, *lines = capsys.readouterr().out.splitlines()
     assert "greedy ms" in head
-    assert [line.split()[:3] for line in lines] == [["200", "8", "none"], ["200", "8", "random"]]
+    kinds = ["none", "small", "as layers", "larger"]
+    found = [(*line[:16].split(), line[16:28].strip()) for line in lines]
+    assert found == [("200", "8", kind) for kind in kinds]
