@@ -52,6 +52,13 @@ def test_stages_of_different_room_keep_their_order():
     assert least_stages(row([4, 4]), Rooms((3.0, 8.0))) == 2
 
 
+def test_a_stage_with_less_room_than_a_transient_stays_empty():
+    # a layer alone needs 8 or 9, both together 12
+    assert greedy_stops(row([3, 4], transient=5), Rooms((4.0, 10.0))) == [0, 1, 2]
+    assert balanced_stops(row([3, 4], transient=5), Rooms((4.0, 10.0)), 3) == [0, 1, 2]
+    assert greedy_stops(row([3, 4], transient=5), Rooms((9.0, 4.0, 9.0))) == [1, 1, 2]
+
+
 def test_more_layers_than_stages_is_no_cut():
     assert greedy_stops(row([5, 5, 5]), Rooms((5.0,)), 2) == [1, 2]
 

@@ -94,7 +94,7 @@ class LayerLoads:
                     sums, summed_for = self._viewed_sums(count), count
                 known = max(stop, low)
                 room = limit - self._transients[stop]
-                within = bisect_right(sums, sums[stop] + room, known, high + 1) - 1
+                within = max(bisect_right(sums, sums[stop] + room, known, high + 1) - 1, known)
                 stop = within if is_even else self._fitting(sums, stop, known, within, limit)
             stops.append(stop)
         return stops
