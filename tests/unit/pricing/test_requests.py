@@ -120,6 +120,13 @@ def test_a_server_takes_its_own_time():
     assert found.step_s[0] - plain.step_s[0] == pytest.approx(1e-3 + 8e-5)
 
 
+def test_in_a_pipeline_too_a_server_takes_its_time_for_each_sequence_not_each_token():
+    slow = replace(NEUTRAL, host_sequence_s=1.0)
+    found = serving("2xH100", constants=slow, pp=2).served(asked(np.inf))
+    # Kernels take milliseconds beside it: two groups of half of the sequences, one after the other.
+    assert found.step_s[0] == pytest.approx(found.at_once[0], rel=1e-2)
+
+
 def test_columns_are_rows_one_by_one():
     one = serving()
     prompts, answers, batches = [128.0, 2048.0, 512.0], [128.0, 64.0, 512.0], [1.0, 16.0, 300.0]

@@ -118,7 +118,9 @@ class Serving:
         both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
         answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
-        step_s = self._round_s(replace(both, host_s=answers.host_s), core_s, groups)
+        slowest_s = both.slowest_s - both.host_s + answers.host_s
+        step = replace(both, host_s=answers.host_s, slowest_s=slowest_s)
+        step_s = self._round_s(step, core_s, groups)
         per_s = at_once / (requests.answer_tokens * step_s)
         return Served(room, at_once, 0.0 * step_s, step_s, np.inf + step_s, per_s)
 
