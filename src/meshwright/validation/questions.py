@@ -131,9 +131,10 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
         total = micro * dp * (times or 1)
     of_rank = max(total // dp, 1)
     if micro is None:
-        micro = max(of_rank // times, 1) if times else 1 if stages > 1 else of_rank
+        rounds = times or (of_rank if stages > 1 else 1)
         if framework is TORCHTITAN:
-            micro = max(of_rank // stages, 1)
+            rounds = (times or 1) * stages
+        micro = max(of_rank // rounds, 1)
     return min(micro, of_rank), total
 
 

@@ -15,7 +15,7 @@ from meshwright.validation.rows import HardwareFields
 
 _PATTERNS = (
     (r"a100.*40", "A100-40GB"), (r"a100.*pcie", "A100-PCIe"), (r"a100", "A100"),
-    (r"a800", "A800"), (r"a10g?\b", "A10G"), (r"l40s", "L40S"), (r"(rtx )?4090", "RTX-4090"),
+    (r"a800", "A800"), (r"a10g\b", "A10G"), (r"l40s", "L40S"), (r"(rtx[ -]?)?4090", "RTX-4090"),
     (r"h100.*(96|95|500 ?w)", "H100-96GB"), (r"h100.*pcie|h100 nvl", "H100-PCIe"),
     (r"h100", "H100"), (r"h800", "H800"), (r"h20\b", "H20"), (r"h200", "H200"), (r"gh200", "GH200"),
     (r"gb300", "GB300"), (r"gb200", "GB200"), (r"b300", "B300"), (r"b200", "B200"),

@@ -78,6 +78,17 @@ def test_stages_are_interleaved_where_chunks_are_stated():
     assert (asked.strategy.num_virtual_stages, asked.structure.zero_stage) == (2, 1)
 
 
+def test_stated_accumulation_decides_the_micro_batch():
+    plan = {"tp": 2, "pp": 2, "dp": 16}
+    unstated = {"parallelism": plan, "micro_batch": None, "global_batch": 256}
+    # 16 sequences of a rank: as many micro-batches as stages, in each of two rounds
+    assert question(**unstated).strategy.micro_batch_size == 8
+    assert question(**unstated, grad_accum=2).strategy.micro_batch_size == 4
+    megatron = unstated | {"group": "megatron-sc21"}
+    assert question(**megatron).strategy.micro_batch_size == 1
+    assert question(**megatron, grad_accum=2).strategy.micro_batch_size == 8
+
+
 def test_batches_of_chips_become_batches_of_ranks():
     asked = question(group="maxtext", micro_batch=1, global_batch=64)
     assert (asked.strategy.tp, asked.strategy.micro_batch_size) == (2, 2)
@@ -148,10 +159,17 @@ def test_deepspeed_sums_whole_gradients_in_bf16_alone():
         ("Cerebras WSE-2 (CS-2)", "WSE-2"), ("MI250", "MI250"), ("Gaudi2", "Gaudi2"),
         ("MI250X GCD", "MI250X-GCD"), ("NVIDIA A800", "A800"), ("A100 PCIe 80GB", "A100-PCIe"),
         ("H20", "H20"), ("A10G", "A10G"), ("RTX 4090", "RTX-4090"),
+        ("GeForce RTX4090", "RTX-4090"),
     ],
 )  # fmt: skip
 def test_chips_by_name(name, chip):
     assert chip_name_of(HardwareFields(chip_id=name)) == chip
+
+
+def test_a_chip_of_half_the_rate_is_not_taken_for_another():
+    with pytest.raises(RefusedError) as caught:
+        chip_name_of(HardwareFields(chip_id="NVIDIA A10"))  # 125 TFLOP/s; an A10G has 70
+    assert caught.value.reason is Reason.CHIP
 
 
 def test_eight_packages_of_two_dies_in_a_host_are_dies():
