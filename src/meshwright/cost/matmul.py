@@ -211,9 +211,9 @@ def cast_s(
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
 
-    Read wide, write narrow: activations and their gradients rest in the activation type; a product
-    in FP8 casts its input forward and its output gradient backward. 0 where both types are equally
-    wide.
+    Read wide, write narrow twice, along rows and along columns: activations and their gradients
+    rest in the activation type; a product in FP8 casts its input forward and its output gradient
+    backward, both in the layouts of two products. 0 where both types are equally wide.
 
     Parameters
     ----------

@@ -49,6 +49,8 @@ RESOURCES = (
 NAMES = tuple(resource.name for resource in RESOURCES)
 SCALED = tuple(name for resource in RESOURCES for name in (*resource.rates, *resource.times))
 """The constants of all resources."""
+LEAST_FACTOR = 1e-3
+"""Of seconds, which no data sheet bounds."""
 
 
 def scaled(
@@ -69,9 +71,9 @@ def scaled(
 
 
 def lowest_log_factors(calibration: CalibrationOf[float]) -> list[float]:
-    """Return ln of the least factor of each resource: none is faster than its data sheet."""
+    """Return ln of the least factor of each resource: no rate is above its data sheet."""
     return [
-        math.log(max((getattr(calibration, name) for name in resource.rates), default=0.0) or 1e-3)
+        math.log(max((getattr(calibration, name) for name in resource.rates), default=LEAST_FACTOR))
         for resource in RESOURCES
     ]
 

@@ -71,3 +71,10 @@ def wrapped(head: str, text: str) -> Iterator[str]:
         text, WIDTH, initial_indent=head, subsequent_indent=" " * min(len(head), 24),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+
+
+def percent(value: float | None, *, sign: bool = False) -> str:
+    """Return a share in per cent; a dash where it is not known."""
+    if value is None:
+        return "-"
+    return f"{value:+.1%}" if sign else f"{value:.1%}"

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from meshwright.catalog.calibration import FitRecord, GroupRecord
+from meshwright.report.lines import percent
 from meshwright.validation.errors import by_group, noise_of
 from meshwright.validation.frameworks import FRAMEWORKS
-from meshwright.validation.inference.outcome import percent
 from meshwright.validation.memory.errors import errors_by_group, is_wrongly_fitting
 from meshwright.validation.outcome import (
     Validation,

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from meshwright.report.lines import percent
 from meshwright.validation.errors import (
     Errors,
     Family,
@@ -22,7 +23,6 @@ from meshwright.validation.errors import (
 from meshwright.validation.inference.outcome import (
     inference_data,
     inference_lines,
-    percent,
     requests_text,
 )
 from meshwright.validation.memory.errors import memory_data, memory_lines

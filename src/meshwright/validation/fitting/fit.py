@@ -9,7 +9,7 @@ from itertools import combinations
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.validation.fitting.constants import Key, keys_of
 from meshwright.validation.fitting.evaluation import FitRows
 
@@ -108,7 +108,7 @@ def _informed(rows: FitRows, key: Key, slopes: FloatArray) -> bool:
 
 
 def _solved(
-    rows: FitRows, keys: Sequence[Key], kept: FloatArray
+    rows: FitRows, keys: Sequence[Key], kept: BoolArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return the constants of each fit, with the errors and slopes of all rows there.
 

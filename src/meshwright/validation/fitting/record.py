@@ -11,13 +11,13 @@ import yaml
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.catalog.calibration import load_calibration
+from meshwright.report.lines import percent
 from meshwright.spec.calibration import Spread
 from meshwright.validation.errors import interval_score
 from meshwright.validation.fitting.constants import FREE, Key
 from meshwright.validation.fitting.evaluation import BASE, draws_of
 from meshwright.validation.fitting.fit import Fit
 from meshwright.validation.fitting.spread import HeldOut, held_out, spread_of
-from meshwright.validation.inference.outcome import percent
 from meshwright.validation.memory.fit import MemoryFit, memory_record
 from meshwright.validation.memory.fit import constants_of as constants_of_memory
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.catalog.calibration import GroupRecord, ServingRecord
 from meshwright.catalog.workloads import load_server, server_names
+from meshwright.report.lines import percent
 from meshwright.validation.errors import Errors, by_group, errors_of
-from meshwright.validation.inference.outcome import percent, requests_text, views_of
+from meshwright.validation.inference.outcome import requests_text, views_of
 from meshwright.validation.predictions import Prediction
 
 NUM_WORST = 20

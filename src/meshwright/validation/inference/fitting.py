@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
 from meshwright.validation.fitting.constants import Free, Key
@@ -182,7 +183,7 @@ def fit_serving(rows: ServingRows) -> ServingFit:
 
 
 def _left_out(
-    rows: ServingRows, labels: FloatArray, values: FloatArray, errors: FloatArray,
+    rows: ServingRows, labels: NDArray[np.str_], values: FloatArray, errors: FloatArray,
     slopes: FloatArray,
 ) -> FloatArray:  # fmt: skip
     """Return the error of each row under constants fitted without the rows of its label."""

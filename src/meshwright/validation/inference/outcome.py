@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from meshwright.report.lines import percent
 from meshwright.validation.errors import Errors, errors_of
 from meshwright.validation.inference.questions import server_name_of
 from meshwright.validation.predictions import Prediction
@@ -68,10 +69,3 @@ def requests_text(row: Row) -> str:
     batch = "queue" if row.batch is None else f"batch {row.batch}"
     chips = f"{row.hardware.chips}x{row.hardware.chip}"
     return f"{chips} {server_name_of(row)} {batch} {row.input_len}+{row.output_len}"
-
-
-def percent(value: float | None, *, sign: bool = False) -> str:
-    """Return a share in per cent."""
-    if value is None:
-        return "-"
-    return f"{value:+.1%}" if sign else f"{value:.1%}"

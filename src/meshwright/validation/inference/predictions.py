@@ -37,8 +37,8 @@ def predict_inference(rows: Sequence[Row], calibration: str) -> list[Prediction]
     spread = serving_spread(calibration)
     asked = [_asked(row, calibration) for row in rows]
     answers: dict[int, Prediction] = {}
-    for places in columns_of([entry for entry in asked if not isinstance(entry, Prediction)]):
-        for question, prediction in zip(places.questions, places.predictions(spread), strict=True):
+    for column in columns_of([entry for entry in asked if not isinstance(entry, Prediction)]):
+        for question, prediction in zip(column.questions, column.predictions(spread), strict=True):
             answers[id(question.row)] = prediction
     return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in asked]
 
@@ -119,10 +119,10 @@ class Column:
     def predictions(self, spread: Spread | None) -> list[Prediction]:
         """Return the predictions of the column, with intervals where their spread is known."""
         served, problem = self.served(), self.setting.serving.problem
-        width = None
+        factor = None
         if spread is not None:
             traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
-            width = float(np.exp(spread.of(traits)))
+            factor = float(np.exp(spread.of(traits)))
         rooms = np.broadcast_to(served.room, len(self.questions))
         numbers = zip(
             self.questions, self.tokens_per_s(served), self.measured(), rooms, strict=True
@@ -133,7 +133,7 @@ class Column:
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
-                interval=(predicted / width, predicted * width) if width else None,
+                interval=(predicted / factor, predicted * factor) if factor else None,
             )
             for question, predicted, measured, room in numbers
         ]

@@ -11,6 +11,7 @@ import yaml
 from meshwright.base.arrays import FloatArray
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.pricing.intervals import EXPERTS
+from meshwright.report.lines import percent
 from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
 from meshwright.validation.errors import SHARE
@@ -23,7 +24,6 @@ from meshwright.validation.fitting.record import (
     told,
 )
 from meshwright.validation.inference.fitting import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
-from meshwright.validation.inference.outcome import percent
 
 
 def serving_text(found: ServingFit) -> str:
