@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from meshwright.catalog.calibration import GroupRecord, ServingRecord
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.report.lines import percent
+from meshwright.validation.document import table
 from meshwright.validation.errors import Errors, by_group, errors_of
 from meshwright.validation.inference.outcome import requests_text, views_of
+from meshwright.validation.outcome import worst
 from meshwright.validation.predictions import Prediction
 
 NUM_WORST = 20
@@ -34,7 +36,7 @@ def inference_document(
     record
         What the fit reached with rows left out; None: the constants were not fitted.
     """
-    return "\n".join(_lines(found, before, record)) + "\n"
+    return "\n".join(_lines(found, before, record)).rstrip("\n") + "\n"
 
 
 def _lines(
@@ -54,14 +56,15 @@ def _lines(
     yield from _table("batch", views["batch"], plain["batch"], {})
     yield from _table("model", views["model"], plain["model"], {})
     yield from _capacity(found)
-    yield "## Worst rows\n\n| row | model | requests | error |\n|---|---|---|---:|"
-    known = [entry for entry in found if entry.log_error is not None]
-    for entry in sorted(known, key=lambda e: -abs(e.log_error or 0.0))[:NUM_WORST]:
-        cells = (entry.row.id, entry.row.model.name, requests_text(entry.row))
-        yield f"| {' | '.join(map(str, cells))} | {percent(entry.log_error, sign=True)} |"
-    yield "\n## What sources leave unstated\n\n| server | default |\n|---|---|"
-    for name in server_names():
-        yield f"| {name} | {load_server(name).why} |"
+    yield "## Worst rows\n"
+    rows = [
+        (e.row.id, e.row.model.name, requests_text(e.row), percent(e.log_error, sign=True))
+        for e in worst(found, NUM_WORST)
+    ]
+    yield from table(("row", "model", "requests", "error"), rows, words=3)
+    yield "## What sources leave unstated\n"
+    servers = [(name, load_server(name).why) for name in server_names()]
+    yield from table(("server", "default"), servers, words=2)
 
 
 def _table(
@@ -69,29 +72,27 @@ def _table(
     left_out: Mapping[str, GroupRecord],
 ) -> Iterator[str]:  # fmt: skip
     """Yield one line for each part of the rows."""
-    yield f"## By {view}\n"
-    yield f"| {view} | rows | used | uncalibrated | median | p90 | bias | left out | its p90 |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    rows = []
     for name, errors in parts.items():
         out = left_out[name].left_out if name in left_out else None
-        cells = (
+        rows.append((
             name, errors.rows, errors.rows_used, percent(before[name].median_abs_log_error),
             percent(errors.median_abs_log_error), percent(errors.p90_abs_log_error),
             percent(errors.bias_log, sign=True), percent(out.median if out else None),
             percent(out.p90 if out else None),
-        )  # fmt: skip
-        yield f"| {' | '.join(map(str, cells))} |"
-    yield ""
+        ))  # fmt: skip
+    yield f"## By {view}\n"
+    head = (view, "rows", "used", "uncalibrated", "median", "p90", "bias", "left out", "its p90")
+    yield from table(head, rows)
 
 
 def _families(families: Mapping[str, GroupRecord]) -> Iterator[str]:
     """Yield the errors of each family of chips, in the fit and left out of it."""
-    yield "| family of chips | rows | median | p90 | left out | its p90 |"
-    yield "|---|---:|---:|---:|---:|---:|"
+    rows = []
     for name, part in families.items():
         shares = (part.fitted.median, part.fitted.p90, part.left_out.median, part.left_out.p90)
-        yield f"| {name} | {part.rows} | {' | '.join(percent(share) for share in shares)} |"
-    yield ""
+        rows.append((name, part.rows, *map(percent, shares)))
+    yield from table(("family of chips", "rows", "median", "p90", "left out", "its p90"), rows)
 
 
 def _capacity(found: Sequence[Prediction]) -> Iterator[str]:
