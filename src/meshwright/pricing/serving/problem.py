@@ -13,6 +13,9 @@ from meshwright.pricing.problem import ProblemOf
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
+_ALIKE = ("graph", "pieces", "head", "_layouts", "engine", "efficiencies")
+"""Cached properties that no constant of serving changes."""
+
 
 @dataclass(frozen=True)
 class ServingProblem(ProblemOf[Prefill | Decode]):
@@ -20,6 +23,12 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
 
     constants: ServingConstantsOf[Any] = NEUTRAL
     """Of the server and of the kernels that it runs."""
+
+    def with_constants(self, constants: ServingConstantsOf[Any]) -> ServingProblem:
+        """Return the problem under other constants of serving; what they do not change is kept."""
+        changed = replace(self, constants=constants)
+        vars(changed).update({name: known for name, known in vars(self).items() if name in _ALIKE})
+        return changed
 
     def engine_at(self, speed_factor: float) -> Engine:
         """Return what a device does in a second; routing is part of the kernels of the experts."""

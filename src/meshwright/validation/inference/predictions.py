@@ -54,10 +54,6 @@ def _asked(row: Row, calibration: str) -> InferenceQuestion | Prediction:
         return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
 
 
-_SHARED = ("graph", "pieces", "head", "_layouts", "engine", "efficiencies")
-"""What problems that differ in their constants of serving have in common."""
-
-
 @dataclass(frozen=True)
 class Column:
     """Questions that are priced together: one setting, all batches or all queues."""
@@ -81,9 +77,7 @@ class Column:
                 name: np.repeat(np.broadcast_to(value, draws), len(self.questions))
                 for name, value in vars(constants).items()
             }
-            problem = replace(serving.problem, constants=ServingConstantsOf(**columns))
-            known = {k: v for k, v in vars(serving.problem).items() if k in _SHARED}
-            vars(problem).update(known)
+            problem = serving.problem.with_constants(ServingConstantsOf(**columns))
             serving = replace(serving, problem=problem)
         return serving.served(
             Requests(
