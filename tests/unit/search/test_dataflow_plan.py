@@ -179,6 +179,8 @@ def test_words_without_a_rate_are_refused():
         plan_graph(hpl(2048, 1024, word_bytes=3.0), machine("8xA100"))
     with pytest.raises(SpecError, match="TPU-v4 has no rate for numbers of 8 bytes"):
         plan_graph(fft(256, 256), machine("4xTPU-v4"))
+    with pytest.raises(SpecError, match="A100 has no rate for numbers of 16 bytes"):
+        plan_graph(fft(256, 256, word_bytes=32.0), machine("4xA100"))
 
 
 def test_complex_words_are_computed_in_numbers_of_half_their_width():

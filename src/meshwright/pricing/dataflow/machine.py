@@ -17,7 +17,7 @@ from meshwright.spec.calibration import Calibration
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Precision, SoftwareStack
+from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
 _DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}
 
@@ -91,8 +91,9 @@ class Machine:
         dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
         rates = chip.vector_flops_per_s
         names: tuple[DType, ...] = (dtype, "fp32")
-        if dtype == "fp64" and dtype not in rates:
-            message = f"{chip.name} has no rate for numbers of 8 bytes"
+        is_wide = graph.number_bytes > BYTES_OF["fp32"]
+        if is_wide and (dtype == "fp32" or dtype not in rates):
+            message = f"{chip.name} has no rate for numbers of {graph.number_bytes:g} bytes"
             raise SpecError(Fault("word_bytes", message), origin=graph.name)
         return next((rates[name] for name in names if name in rates), None)
 
