@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.graphs.tracing import operations as make
 from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
 from meshwright.graph.dataflow.declared import to_graph
@@ -66,7 +65,7 @@ def test_kernels_on_views_read_every_place_whole(data, shape) -> None:
     view = x.permuted(data.draw(st.permutations(range(len(shape) + 1))))
     view = view.reshaped(other_shape(data.draw, prod(shape) * 2)) or view
     out = make.elementwise(to, "f", [view])
-    graph = to_graph(checked(to.graph("g", [out])))
+    graph = to_graph(to.graph("g", [out], origin="here"))
     (read,) = graph.kernels[0].inputs
     assert num_elements(read.dims, graph.sizes) == prod(shape) * 2
     assert num_elements(graph.kernels[0].dims, graph.sizes) == prod(shape) * 2
@@ -86,7 +85,7 @@ def test_a_product_of_a_tensor_with_itself_has_two_names_for_its_rows() -> None:
     to = GraphBuilder(2.0)
     x = to.input("x", [8, 4], 2.0, ("rows", "width"))
     scores = make.matmul(to, "scores", x, x.permuted((1, 0)))
-    graph = to_graph(checked(to.graph("g", [scores])))
+    graph = to_graph(to.graph("g", [scores], origin="here"))
     assert graph.kernels[0].dims == ("rows", "rows_2")
     assert [read.dims for read in graph.kernels[0].inputs] == [
         ("rows", "width"), ("rows_2", "width")
@@ -99,7 +98,7 @@ def test_heads_that_share_keys_read_them_once() -> None:
     q = to.input("q", [8, 5, 16], 2.0, ("heads", "tokens", "width"))
     k, v = (to.input(name, [2, 7, 16], 2.0, ("kv", "keys", "width")) for name in "kv")
     out = make.attention(to, "attend", q, k, v)
-    graph = to_graph(checked(to.graph("g", [out])))
+    graph = to_graph(to.graph("g", [out], origin="here"))
     scores, softmax, values = graph.kernels
     assert scores.inputs[0].dims == ("heads.0*heads.1", "tokens", "width")
     assert scores.inputs[1].dims == ("heads.0", "keys", "width")
