@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import positive_part, where
+from meshwright.cost.memory import num_axes
+from meshwright.strategy.strategy import StrategyOf
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,17 @@ class ServingMemory:
 
 
 SERVING_MEMORY_PARTS = tuple(entry.name for entry in fields(ServingMemory))
+
+
+def buffers_bytes(
+    strategy: StrategyOf[Any], runtime_bytes: Any, communicator_bytes: Any
+) -> Any:  # fmt: skip
+    """Return what runtime and communication library take on one device of a replica [bytes].
+
+    Replicas do not speak with each other, so only axes inside of one have communicators.
+    """
+    axes = num_axes(strategy.tp, strategy.cp, strategy.ep, strategy.pp)
+    return runtime_bytes + communicator_bytes * axes
 
 
 def most_sequences(use: ServingMemory, cache_bytes: Any, capacity_bytes: float) -> Any:

@@ -12,8 +12,12 @@ from operator import add
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.memory import num_axes
-from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS, ServingMemory, most_sequences
+from meshwright.cost.serving.memory import (
+    SERVING_MEMORY_PARTS,
+    ServingMemory,
+    buffers_bytes,
+    most_sequences,
+)
 from meshwright.cost.serving.passes import PASS_TIME_PARTS
 from meshwright.pricing.serving.passes import PassPrice, price_passes
 from meshwright.pricing.serving.problem import ServingProblem
@@ -166,9 +170,8 @@ def _memories(
     """Return the memory of the first, middle and last stage, and the sequences with room in all."""
     capacity = problem.system.chip.main_memory.capacity_bytes
     calibration = problem.calibration
-    num_communicators = num_axes(strategy.tp, strategy.cp, strategy.ep, strategy.pp)
-    buffers = (
-        calibration.communication_buffer_bytes + calibration.communicator_bytes * num_communicators
+    buffers = buffers_bytes(
+        strategy, calibration.communication_buffer_bytes, calibration.communicator_bytes
     )
     uses, rooms = [], []
     for held in passes.held:

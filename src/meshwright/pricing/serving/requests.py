@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
+from meshwright.cost.serving.memory import buffers_bytes
 from meshwright.pricing.serving.passes import PassPrice, price_passes
 from meshwright.pricing.serving.problem import ServingProblem
 from meshwright.spec.workload import Server
@@ -175,7 +176,10 @@ class Serving:
         length = smaller(requests.prompt_tokens, most)
         price = self._passes(most / length, length, 0.0, full)
         capacity = self.problem.system.chip.main_memory.capacity_bytes
-        buffers = self.problem.calibration.communication_buffer_bytes
+        constants = self.problem.calibration
+        buffers = buffers_bytes(
+            self.strategy, constants.communication_buffer_bytes, constants.communicator_bytes
+        )
         fraction, rooms = self.server.memory_fraction, []
         for held in price.held:
             filled = capacity if self.server.of_free_memory else fraction * capacity

@@ -34,6 +34,8 @@ def diagnosis_lines(plan: Plan, found: Diagnosis) -> Iterator[str]:
             "throttling, a slow device). The intervals below do not hold then"
         )
         yield from wrapped("note: ", text)
+    if plan.factors is not None:
+        yield "note: factors that this plan learnt from other jobs are left aside"
     yield from _memory_line(found)
     yield ""
     yield from _loss_lines(found)
