@@ -292,7 +292,7 @@ def given_numbers(
 def add_calibration(parser: argparse.ArgumentParser) -> None:
     """Declare the constants of the cost model."""
     parser.add_argument(
-        "--calibration", default="calibrated", metavar="NAME",
+        "--calibration", default="calibrated", metavar="NAME|FILE",
         help="constants: uncalibrated, a file of calibrate (calibrated)",
     )  # fmt: skip
 
