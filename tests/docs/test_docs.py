@@ -2,12 +2,19 @@
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from meshwright.cli.commands import COMMANDS
 from meshwright.cli.main import main
+from meshwright.validation.rows import (
+    HardwareFields,
+    ModelFields,
+    ParallelismFields,
+    SoftwareFields,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -62,6 +69,18 @@ def test_readme_python_runs(capsys):
     for block in PYTHON.findall((ROOT / "README.md").read_text(encoding="utf-8")):
         exec(block, {})
     assert "num_priced" in capsys.readouterr().out
+
+
+def test_readme_leads_to_every_page():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if f"(docs/{page.name})" not in text] == []
+
+
+def test_fields_of_measured_rows_are_listed():
+    text = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
+    parts = (ModelFields, HardwareFields, ParallelismFields, SoftwareFields)
+    names = [entry.name for part in parts for entry in fields(part)]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_readme_lists_the_commands():

@@ -67,8 +67,16 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         near = nearest(path.name, (entry.name for entry in path.parent.glob("*.y*ml")))
         raise SpecError(Fault("", "there is no such file", near), origin=str(path)) from None
-    except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise SpecError(Fault("", f"cannot be read: {error}"), origin=str(path)) from None
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from None
+
+
+def unreadable(error: OSError | ValueError) -> Fault:
+    """Return why a file cannot be read: a folder, no rights, bytes that are no text."""
+    if isinstance(error, UnicodeDecodeError):
+        return Fault("", "cannot be read: no UTF-8 text")
+    reason = error.strerror if isinstance(error, OSError) else None
+    return Fault("", f"cannot be read: {reason or error}")
 
 
 def load_file(model: type[D], path: Path, prepare: Prepare | None = None) -> D:

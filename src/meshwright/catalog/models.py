@@ -15,6 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.catalog.files import unreadable
 from meshwright.catalog.huggingface.read import read_config
 from meshwright.spec.declaration import Declaration
 from meshwright.spec.model import ModelSpec
@@ -147,7 +148,9 @@ def _read_json(path: Path) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         raise SpecError(Fault(place, f"no JSON: {error.msg}"), origin=str(path)) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
+    except RecursionError as error:
         raise SpecError(Fault("", f"cannot be read: {error}"), origin=str(path)) from error
 
 

@@ -15,7 +15,7 @@ from meshwright.cli.question import (
     refuse_idle,
     strategy_question,
 )
-from meshwright.cli.reading import Reading, needed, output_file
+from meshwright.cli.reading import Reading, needed, picture_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Explain a plan, or what was measured of it."""
     reading = Reading()
-    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    path = reading.value(picture_file, args.picture) if args.picture else None
     _refuse_idle(reading, args)
     plan = reading.value(_plan, args)
     reading.done()
@@ -86,7 +86,7 @@ def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
     reading = Reading()
     step_s = reading.value(measured_step_s, args.measured, plan)
     memory = args.measured_memory
-    size = None if memory is None else reading.value(measured_bytes, memory)
+    size = None if memory is None else reading.value(measured_bytes, memory, plan)
     reading.done()
     found = planner.diagnose(plan, step_s, measured_memory_bytes=size)
     show(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.cli.progress import Counter
 from meshwright.cli.question import given_numbers, refuse_idle
-from meshwright.cli.reading import Reading, needed, one_of, output_file, quantity
+from meshwright.cli.reading import Reading, needed, one_of, picture_file, quantity
 
 if TYPE_CHECKING:
     from meshwright.plans.fusion import FusionQuestion
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.report.fusion import fusion_lines, fusion_svg
 
     reading = Reading()
-    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    path = reading.value(picture_file, args.picture) if args.picture else None
     chips = given_numbers(reading, args, ("chips",)).get("chips")
     if chips is not None:
         refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")

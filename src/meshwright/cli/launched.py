@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError
@@ -86,16 +87,15 @@ def options_of_script(path: Path) -> dict[str, str | bool]:
 
 def _words(path: Path) -> Mapping[str, str]:
     """Return the options of a shell script with their values; empty: a flag."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(Fault("", "cannot be read as text"), origin=str(path)) from error
+    from meshwright.catalog.files import read_text
+
+    text = read_text(path)
     try:
         words = shlex.split(text.replace("\\\n", " "), comments=True)
     except ValueError as error:
         raise SpecError(Fault("", f"no shell script: {error}"), origin=str(path)) from error
     found: dict[str, str] = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in pairwise([*words, ""]):
         name, equals, value = word.partition("=")
         if name.startswith("--"):
             found[name] = value if equals or following.startswith("-") else following

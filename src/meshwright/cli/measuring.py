@@ -17,13 +17,22 @@ if TYPE_CHECKING:
     from meshwright.plans import Plan
 
 MEASURED = "--measured"
+MEASURED_MEMORY = "--measured-memory"
 ALLOWED = "such as '8.1 s', '412k tokens/s', '6.4k tokens/s/device' or '43% mfu_causal'"
 _MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full)", re.IGNORECASE)
 
 
-def measured_bytes(text: str) -> float:
-    """Return the memory of the fullest device [bytes]."""
-    return quantity("--measured-memory", text, "bytes")
+def measured_bytes(text: str, plan: Plan) -> float:
+    """Return the memory of the fullest device, which holds no more than there is [bytes]."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.base.units import format_bytes
+
+    size = quantity(MEASURED_MEMORY, text, "bytes")
+    capacity = plan.system.chip.main_memory.capacity_bytes
+    if size > capacity:
+        message = f"found {text!r}, but a device has {format_bytes(capacity)}"
+        raise SpecError(Fault(MEASURED_MEMORY, message, "of the fullest device, not of all"))
+    return size
 
 
 def measured_step_s(text: str, plan: Plan) -> float:
@@ -32,16 +41,25 @@ def measured_step_s(text: str, plan: Plan) -> float:
     Raises
     ------
     SpecError
-        When it is none of them, or not above 0.
+        When it is none of them, not above 0, or less than the products of the step take at the
+        peak of all devices.
     """
     from meshwright.base.errors import Fault, SpecError
+    from meshwright.base.units import format_seconds
 
     try:
-        return _step_s(text.strip(), plan)
+        step_s = _step_s(text.strip(), plan)
     except (SpecError, ValueError) as error:
         kept = isinstance(error, SpecError) and "expected more than 0" in str(error)
         message = "expected more than 0" if kept else "expected the time of a step"
         raise SpecError(Fault(MEASURED, f"found {text!r}, {message}", ALLOWED)) from error
+    price = plan.best.estimate
+    least_s = price.step_time_s * price.mfu_causal
+    if step_s < least_s:
+        message = f"found {text!r}, an MFU of {least_s / step_s:.0%} with causal scores"
+        fix = f"at its peak a step takes {format_seconds(least_s)}; is the batch that of the job?"
+        raise SpecError(Fault(MEASURED, message, fix))
+    return step_s
 
 
 def _step_s(text: str, plan: Plan) -> float:
@@ -141,7 +159,7 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
         one = Reading()
         found.append(one.value(_job, f"jobs[{index}]", entry, calibration))
         reading.errors += [
-            SpecError(Fault(".".join(filter(None, (f"jobs[{index}]", f.path))), f.message, f.fix))
+            SpecError(Fault(_place(index, f.path), f.message, f.fix))
             for error in one.errors
             for f in faults_of(error)
         ]
@@ -149,6 +167,11 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
         faults = [fault for error in reading.errors for fault in faults_of(error)]
         raise SpecError(faults, origin=str(path))
     yield from found
+
+
+def _place(index: int, path: str) -> str:
+    """Return where a fault of a job stands: its options have no dashes in a file."""
+    return ".".join(filter(None, (f"jobs[{index}]", path.removeprefix("--"))))
 
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
@@ -191,7 +214,7 @@ def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
         is_flag = action is not None and action.nargs == 0
         if action is None:
             faults.append(Fault(str(key), "is no option of a job", nearest(str(key), actions)))
-        elif is_flag != isinstance(value, bool):
+        elif is_flag != isinstance(value, bool) or isinstance(value, list | Mapping):
             allowed = "true or false" if is_flag else "text or a number"
             faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
         else:

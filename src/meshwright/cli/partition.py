@@ -12,7 +12,7 @@ from meshwright.cli.reading import (
     Reading,
     needed,
     one_of,
-    output_file,
+    picture_file,
     quantity,
     whole_number,
 )
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.report.partition import partition_lines, partition_svg
 
     reading = Reading()
-    path = reading.value(output_file, "--picture", args.picture) if args.picture else None
+    path = reading.value(picture_file, args.picture) if args.picture else None
     if (args.model is None) == (args.layers is None):
         reading.fault("MODEL", "name either a model or a file with --layers")
         reading.done()

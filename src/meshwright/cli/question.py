@@ -290,10 +290,11 @@ def given_numbers(
 
 
 def add_calibration(parser: argparse.ArgumentParser) -> None:
-    """Declare the constants, which few ask for."""
+    """Declare the constants of the cost model."""
     parser.add_argument(
-        "--calibration", default="calibrated", metavar="NAME", help=argparse.SUPPRESS
-    )
+        "--calibration", default="calibrated", metavar="NAME|FILE",
+        help="constants: uncalibrated, a file of calibrate (calibrated)",
+    )  # fmt: skip
 
 
 def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:

@@ -106,11 +106,18 @@ def one_of(option: str, text: str, values: Iterable[str]) -> str:
     return text
 
 
-def output_file(option: str, text: str) -> Path:
-    """Return the file that is to be written, whose folder is there."""
+def output_file(option: str, text: str, suffix: str = "") -> Path:
+    """Return the file that is to be written, whose folder is there; its name ends as it should."""
     path = Path(text)
     if path.is_dir():
         raise SpecError(Fault(option, f"{text!r} is a folder", "name a file in it"))
     if not path.absolute().parent.is_dir():
         raise SpecError(Fault(option, f"there is no folder {str(path.parent)!r}"))
+    if suffix and path.suffix.lower() != suffix:
+        raise SpecError(Fault(option, f"{text!r} does not end in {suffix}", f"{path.stem}{suffix}"))
     return path
+
+
+def picture_file(text: str) -> Path:
+    """Return the picture that is to be written."""
+    return output_file("--picture", text, ".svg")

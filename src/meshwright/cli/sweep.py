@@ -50,9 +50,11 @@ def run(args: argparse.Namespace) -> int:
     sweep = reading.value(load_sweep, Path(args.file))
     workers = reading.value(_number_of_workers, args.workers)
     out, table, picture, report = (
-        None if text is None else reading.value(output_file, option, text)
-        for option, text in (("--out", args.out), ("--csv", args.csv),
-                             ("--picture", args.picture), ("--report", args.report))
+        None if text is None else reading.value(output_file, option, text, suffix)
+        for option, text, suffix in (
+            ("--out", args.out, ""), ("--csv", args.csv, ""),
+            ("--picture", args.picture, ".svg"), ("--report", args.report, ".md"),
+        )
     )  # fmt: skip
     reading.done()
     _check_shown(sweep, picture, report)

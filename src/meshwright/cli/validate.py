@@ -42,13 +42,14 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.validation.rows import read_rows
     from meshwright.validation.table import published_rows
 
+    target = args.document and output_file("--document", args.document, ".md")
     path = args.measurements
     published = (*published_rows(), *published_inference_rows())
     rows = published if path is None else read_rows(Path(path))
     calibration = args.calibration
     found = Validation(tuple(predict_all(rows, calibration)), calibration)
-    if args.document is not None:
-        _write(output_file("--document", args.document), found, rows)
+    if target is not None:
+        _write(target, found, rows)
     show(validation_lines(found), validation_data(found) if args.json else None, args.json)
     return 0 if any(entry.refused is None for entry in found.predictions) else 3
 

@@ -122,9 +122,8 @@ def checked(sweep: SweepSpec) -> list[Point]:
     SpecError
         With all fields that are missing or of no use, and all names that the catalog lacks.
     """
-    faults = [*_field_faults(sweep)]
-    if not faults:
-        faults += _value_faults(sweep)
+    faults = _field_faults(sweep) or _number_faults(sweep) or _value_faults(sweep)
+    faults += _result_faults(sweep)
     if faults:
         raise SpecError(faults, origin=sweep.name)
     return points_of(sweep)
@@ -143,21 +142,41 @@ def _field_faults(sweep: SweepSpec) -> list[Fault]:
         if name not in given
     ]
     faults += _faults_of_cases(sweep, needed)
-    faults += [
+    return faults + [
         Fault(name, f"is no field of a sweep that asks {sweep.ask!r}", nearest(name, allowed))
         for name in given
         if name not in allowed
     ]
+
+
+def _result_faults(sweep: SweepSpec) -> list[Fault]:
+    """Return the results to be shown that no point has."""
     asked = [("heat_map.shows", sweep.heat_map.shows)] if sweep.heat_map else []
     if sweep.report is not None:
         asked += [("report.heat_maps.shows", shown.shows) for shown in sweep.report.heat_maps]
         asked += [("report.shows", name) for name in sweep.report.shows]
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
-    names = ", ".join(question.values)
-    return faults + [
-        Fault(place, f"{name!r} is no result", f"one of: {names}")
+    values = QUESTIONS[sweep.ask].values
+    return [
+        Fault(place, f"{name!r} is no result", f"one of: {', '.join(values)}")
         for place, name in dict.fromkeys(asked)
-        if name not in question.values
+        if name not in values
+    ]
+
+
+NUMBERS = ("seq", "global_batch", "devices", "passes")
+"""Fields that hold a whole number above 0."""
+
+
+def _number_faults(sweep: SweepSpec) -> list[Fault]:
+    """Return what stands where a number is needed, each told once."""
+    points = points_of(sweep)
+    stated = {(name, point[name]): point[name] for name in NUMBERS for point in points
+              if name in point}  # fmt: skip
+    return [
+        Fault(name, f"found {value!r}, expected a whole number above 0", "such as 64")
+        for (name, _), value in stated.items()
+        if isinstance(value, bool) or not str(value).isdecimal() or int(value) < 1
     ]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.files import unreadable
 
 Part = TypeVar("Part")
 
@@ -167,10 +168,10 @@ def read_rows(path: Path) -> list[Row]:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SpecError(Fault("", error.strerror or "cannot be read"), origin=str(path)) from error
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise SpecError(Fault("", f"no JSON: {error}"), origin=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
     return rows_of(content, str(path))
 
 

@@ -64,6 +64,7 @@ def test_what_stands_twice_is_refused(capsys, script):
     ("text", "words"),
     [
         ("python train.py --lr 1", "no script of Megatron-LM"),
+        ("", "no script of Megatron-LM"),
         ("echo 'half a quote", "no shell script"),
         ("pretrain_gpt.py --tensor-model-parallel-size 2 --use-tp-pp-dp-mapping", "is not read"),
     ],

@@ -79,6 +79,33 @@ def test_what_is_no_figure_is_refused(capsys, figure):
     assert repr(figure) in found["--measured"]
 
 
+def test_what_no_device_can_do_is_refused(capsys):
+    """Products alone take longer at the peak of 8 H100, and no device holds 900 GB."""
+    found = faults(capsys, *EXPLAINED, "--measured", "1ms", "--measured-memory", "900GB")
+    assert "an MFU of" in found["--measured"]
+    assert "a device has 80.0 GiB" in found["--measured-memory"]
+
+
+def test_columns_of_a_short_step_stay_apart(capsys):
+    """A step of 20 ms is told in milliseconds: seconds would run into each other."""
+    out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
+    line = next(line for line in out.splitlines() if line.startswith("  matrix units"))
+    assert len(line.split()) == 13
+    assert "ms          5 to 95 %" in out
+
+
+def test_faults_of_jobs_name_fields_without_dashes(capsys, tmp_path):
+    path = tmp_path / "jobs.yaml"
+    path.write_text(
+        "jobs:\n"
+        "  - {model: gpt2-medium, on: 8xH100, seq: 1k, global-batch: 64, measured: 130}\n"
+        "  - {model: gpt2-medium, on: 8xH100, tp: [1, 2], measured: 1 s}\n"
+    )
+    found = faults(capsys, "plan", *QUESTION, "--measured", str(path))
+    assert list(found) == ["jobs[0].measured", "jobs[1].tp"]
+    assert "found [1, 2]" in found["jobs[1].tp"]
+
+
 def test_options_that_do_not_go_together(capsys, tmp_path):
     path = tmp_path / "plan.json"
     printed(capsys, 0, "estimate", *EXPLAINED[1:], "--out", str(path))

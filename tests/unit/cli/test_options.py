@@ -214,3 +214,11 @@ def test_reading_keeps_complaints_until_done():
     with pytest.raises(SpecError) as error:
         reading.done()
     assert [fault.path for fault in error.value.faults] == ["", "--tp"]
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate", "explain", "partition", "validate"])
+def test_help_tells_of_constants_of_ones_own(capsys, command):
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    assert "--calibration NAME" in capsys.readouterr().out

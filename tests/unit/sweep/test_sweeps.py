@@ -145,6 +145,16 @@ def test_all_faults_of_fields_and_names_are_told_at_once():
     assert {fault.path for fault in told.value.faults} == {"model", "system"}
 
 
+def test_numbers_and_shown_results_are_checked_before_a_system_is_built():
+    """No number of devices below 1 has sides of a torus."""
+    fixed = {"chip": "A100", "network": "torus-2d", "links": "NVLink4", "passes": "many"}
+    vary = {"devices": (-64, 64), "graph": ("fft-8x8",)}
+    heat_map = HeatMap(rows="devices", columns="graph", shows="passes")
+    with pytest.raises(SpecError) as told:
+        checked(SweepSpec(name="s", ask="graph", fixed=fixed, vary=vary, heat_map=heat_map))
+    assert {fault.path for fault in told.value.faults} == {"devices", "passes", "heat_map.shows"}
+
+
 def test_all_parts_of_a_design_that_are_unknown_are_told_at_once():
     fixed = {"chip": "A101", "network": "tors-2d", "links": "NVLink4+PCIe9", "devices": 8}
     cases = {"of": {"layer": {"graph": "gpt3-175b-layr"}, "points": {"graph": "fft-8x8"}}}
@@ -234,6 +244,17 @@ def test_files_that_cannot_be_written_are_told_before_the_first_point(tmp_path, 
     assert main(["sweep", str(path), *words]) == 2
     told = capsys.readouterr().err
     assert [option for option in ("--out", "--csv", "--picture") if option not in told] == []
+
+
+def test_pictures_and_reports_end_as_they_should(tmp_path, capsys):
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: x\nask: plan\nfixed: {model: gpt2-medium, seq: 512, on: 8xA100}\n"
+                    "vary:\n  global_batch: [8]\n")  # fmt: skip
+    words = ["--picture", str(tmp_path / "map.png"), "--report", str(tmp_path / "designs")]
+    assert main(["sweep", str(path), *words]) == 2
+    told = capsys.readouterr().err
+    assert "does not end in .svg (map.svg)" in told
+    assert "does not end in .md (designs.md)" in told
 
 
 def test_graphs_on_designs(tmp_path, capsys):

@@ -61,24 +61,29 @@ def _memory_line(found: Diagnosis) -> Iterator[str]:
 
 def _loss_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the difference between measured and predicted, by resource; it sums to the whole."""
-    digits = max(3 - math.ceil(math.log10(found.measured_s)), 0) + 1
+    name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
+    digits = max(3 - math.ceil(math.log10(found.measured_s * each)), 0) + 1
     yield "where the step differs from its prediction"
-    yield f"  {'':<31}{'seconds':>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
+    yield f"  {'':<31}{name:>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
     for loss, factor in zip(found.losses, found.factors.factors, strict=True):
-        low, high = (f"{seconds:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
-        lost = f"{loss.lost_s:>+9.{digits}f}{f'{low} to {high}':>19}"
+        low, high = (f"{seconds * each:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
+        lost = f"{loss.lost_s * each:>+9.{digits}f}{f'{low} to {high}':>19}"
         now, before = (
             f"{low:.2f} to {high:.2f}"
             for low, high in ((factor.low, factor.high), (factor.prior_low, factor.prior_high))
         )
         title = TITLES[loss.resource]
         yield f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>15}{before:>15}"
-    yield f"  {'this plan alone, or noise':<31}{found.not_explained_s:>+9.{digits}f}"
-    whole_s = found.measured_s - found.predicted_s
-    yield f"  {'measured - predicted':<31}{whole_s:>+9.{digits}f}"
+    yield f"  {'this plan alone, or noise':<31}{found.not_explained_s * each:>+9.{digits}f}"
+    whole = (found.measured_s - found.predicted_s) * each
+    yield f"  {'measured - predicted':<31}{whole:>+9.{digits}f}"
     largest = sorted(found.parts_s.items(), key=lambda item: -abs(item[1]))
-    least_s = 0.5 * 10.0**-digits
-    shown = [f"{words(n)} {s:+.{digits}f} s" for n, s in largest[:5] if abs(s) > least_s]
+    least_s = 0.5 * 10.0**-digits / each
+    shown = [
+        f"{words(part)} {seconds * each:+.{digits}f} {unit}"
+        for part, seconds in largest[:5]
+        if abs(seconds) > least_s
+    ]
     if shown:
         yield from wrapped("  by part of the step: ", ", ".join(shown))
 
@@ -86,7 +91,7 @@ def _loss_lines(found: Diagnosis) -> Iterator[str]:
 def _change_lines(found: Diagnosis) -> Iterator[str]:
     """Yield the single changes of the largest gain."""
     helpful = [entry for entry in found.changes if entry.faster_by_fraction > 0]
-    left = ", ".join(f"{number} {why}" for why, number in found.left_out.items() if number)
+    left = ", ".join(f"{why}: {number}" for why, number in found.left_out.items() if number)
     yield (
         f"single changes under these factors: {len(helpful)} of {len(found.changes)} gain"
         + (f" ({left})" if left else "")

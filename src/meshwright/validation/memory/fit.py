@@ -173,5 +173,5 @@ def fit_lines(found: MemoryFit) -> Sequence[str]:
     for name, value, low, high in constants_of(found):
         unit, size = ("", 1.0) if name.endswith("factor") else (" GiB", GIB)
         shown = [f"{entry / size:.4g}" for entry in (value, low, high)]
-        lines.append(f"  {name:<20}{shown[0]}{unit}, {shown[1]} to {shown[2]}")
+        lines.append(f"  {name:<22}{shown[0]}{unit}, {shown[1]} to {shown[2]}")
     return lines
