@@ -19,7 +19,8 @@ NOISE = 0.1
 """Log error of a row that weighs as much as a prior of one spread."""
 MOST_ROUNDS = 8
 CLOSE = 0.01
-FEWEST_ROWS = 5
+FEWEST_ROWS = 4
+"""Rows of a family, below which it gets what the other families have."""
 INFORMED = 0.02
 """Largest slope below which rows say nothing about a constant."""
 MOST_REWEIGHTINGS = 30
