@@ -216,6 +216,7 @@ def test_commands_print_what_is_documented(printed, section, expected, words):
         assert {name for s, name in seen if s == section} == set(SECTIONS[section])
 
 
+@pytest.mark.slow
 def test_plan_files_are_explained_and_replanned(printed, tmp_path):
     path = str(tmp_path / "plan.json")
     assert printed("plan", *QUESTION, "--out", path)[0] == 0

@@ -99,6 +99,7 @@ def test_ten_thousand_rows_of_the_large_space_are_their_own_price():
     assert compare(space.problem, sample) >= NUM_ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(PRUNED_SEEDS, 8))
 def test_pruning_loses_none_of_the_best(seed):
     chance = random.Random(10_000 + seed)

@@ -34,6 +34,7 @@ def graph_of(what, num_sequences=8, **choices):
     return model_graph(what, frame, physical_network(what))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recompute", list(Recompute))
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("spec", [SMALL, TIED, MIXED], ids=["plain", "tied", "two kinds"])

@@ -315,6 +315,7 @@ def caps_of(chance, problem):
     return caps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", sampled(CAPPED_SEEDS, 10))
 def test_search_below_a_cap_returns_the_optimum_of_a_plain_loop(seed):
     problem, allowed, plans = space_of(seed)

@@ -31,6 +31,7 @@ def test_there_are_scenarios():
     assert len(SCENARIOS) == 16
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_compiled_and_plain_python_give_the_same_bits(disabled):
     code = (

@@ -100,6 +100,7 @@ def test_streams_agree_within_a_fifth(sides, streamed, form):
     assert 0.8 < step.step_time_s / step_s(price.contended) < 1.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bandwidth", [1e10, 1e11])
 @pytest.mark.parametrize(("sides", "tp", "tatp"), [((2, 2), 2, 2), ((4, 2), 4, 2)])
 def test_both_streams_agree_within_a_fifth(sides, tp, tatp, bandwidth):

@@ -52,6 +52,7 @@ def laid(asked, structure, strategy, axes, shapes):
     return price
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(300, 316))
 def test_placed_plans_take_no_less_energy_than_their_closed_form(seed):
     asked, structure, strategy = drawn(seed)
@@ -150,6 +151,7 @@ def test_below_a_cap_a_plan_draws_the_cap_or_what_it_drew(seed):
         assert (only(held.time.throttle_s) > 0) is (share < 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(400, 404))
 def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
     asked, structure, strategy = drawn(seed)

@@ -49,6 +49,7 @@ def layers_of(what, structure, columns, streamed):
     return price_layers(what, chosen, network, (recompute,), uses_tatp=True)[recompute].kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_an_open_choice_is_never_dearer(seed):
     """Without launches, which bound a layer as a whole, the price is a sum over blocks."""

@@ -68,6 +68,7 @@ def test_own_rules_split_tokens_beside_heads(capsys):
     assert data["micro_batch"] & (data["micro_batch"] - 1) == 0
 
 
+@pytest.mark.slow
 def test_experts_pass_in_tiles_and_tables_stay_outside(capsys):
     link = ["--link", "25GB/s", "--tp", "8", "--tile", "64"]
     experts = json.loads(output(capsys, "mixtral-8x7b", "--on", "SN10", *link, "--json"))

@@ -37,6 +37,7 @@ def script(tmp_path, capsys):
     return export
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", PLANS, ids=" ".join)
 def test_what_is_exported_is_read_back(capsys, script, options):
     path = script(options)

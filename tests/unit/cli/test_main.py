@@ -124,6 +124,7 @@ def test_version(capsys):
     assert capsys.readouterr().out.strip()
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_quiet():
     code = "from meshwright.cli.main import main; raise SystemExit(main(['study']))"
     process = subprocess.Popen(

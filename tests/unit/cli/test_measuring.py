@@ -54,6 +54,7 @@ def test_screen_of_a_diagnosis(capsys):
         assert words in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "figure", ["0.1 s", "100ms", "655.36k tokens/s", "655360 tok/s", "81.92k tokens/s/device"]
 )
@@ -62,6 +63,7 @@ def test_figures_of_one_step_are_the_same(capsys, figure):
     assert data["measured_s"] == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mfu_causal", "mfu_full"])
 def test_an_mfu_is_a_time(capsys, name):
     price = json.loads(printed(capsys, 0, "estimate", *EXPLAINED[1:], "--json"))["best"]["estimate"]
@@ -132,6 +134,7 @@ def test_a_strategy_is_explained_without_a_measurement(capsys):
     assert "why not" in printed(capsys, 0, *EXPLAINED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [["plan"], ["estimate"], ["plan", "--pareto"], ["compare", "--against", "fsdp"]],

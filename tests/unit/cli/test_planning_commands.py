@@ -64,6 +64,7 @@ def test_json_is_one_object_of_the_same_status(capsys, status, words):
     assert isinstance(json.loads(printed(capsys, status, *words, "--json")), dict)
 
 
+@pytest.mark.slow
 def test_screens_of_plan_files(capsys, plan_file):
     path = str(plan_file)
     for words in (["explain", path], ["plan", "--from", path, "--without", "3"]):

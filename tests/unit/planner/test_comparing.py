@@ -72,6 +72,7 @@ def test_what_the_user_fixes_holds_for_all():
     assert {entry.best.strategy.tp for entry in found.entries} == {2}
 
 
+@pytest.mark.slow
 def test_recipes_that_stream_need_neighbours():
     cluster = system(level(8, "switch"), capacity_bytes=4e9)
     found = planner.compare(model(num_layers=4), cluster, workload(cluster))

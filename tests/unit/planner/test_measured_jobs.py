@@ -137,6 +137,7 @@ def test_chips_of_other_families_are_refused(ran):
         learn(jobs)
 
 
+@pytest.mark.slow
 def test_a_plan_under_factors_is_the_same_from_its_file(factors):
     under = plan("gpt2-medium", "8xH100", WORK, factors=factors)
     plain = plan("gpt2-medium", "8xH100", WORK)

@@ -20,6 +20,7 @@ def found():
     return planner.plan(SPEC, GRID, workload(), per_operator=True)
 
 
+@pytest.mark.slow
 def test_bounds_and_prices_are_in_order(found):
     one = found.operators
     assert one.closed_form_bound_s <= one.closed_form_s
@@ -74,6 +75,7 @@ def test_refused_with_a_reason(spec, on):
         planner.plan(spec, on, workload(on), per_operator=True)
 
 
+@pytest.mark.slow
 def test_what_is_fixed_holds():
     found = planner.plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
     assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}

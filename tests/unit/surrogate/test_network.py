@@ -23,6 +23,7 @@ def rows():
     return shipped_rows()
 
 
+@pytest.mark.slow
 def test_numpy_says_what_scikit_learn_says(rows, monkeypatch):
     monkeypatch.setattr("meshwright.surrogate.training.EPOCHS", 20)
     few = rows.take(slice(FEW))

@@ -42,6 +42,7 @@ def predicted(**changes):
     return found
 
 
+@pytest.mark.slow
 def test_every_published_row_is_predicted_and_names_its_source():
     rows = published_inference_rows()
     assert len(rows) == 890

@@ -43,6 +43,7 @@ def test_made_rows_are_met(fitted):
         assert found[name] == pytest.approx(TRUE[name], rel=0.12)
 
 
+@pytest.mark.slow
 def test_slopes_are_differences(rows):
     values = np.log([key.free.prior for key in rows.keys])
     errors, slopes = rows.errors_and_slopes(values)

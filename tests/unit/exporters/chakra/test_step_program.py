@@ -96,6 +96,7 @@ def case(request):
     return built(request.param)
 
 
+@pytest.mark.slow
 def test_programs_run_to_their_end(case):
     *_, program, programs = case
     assert Replay(programs, program.groups).run() == []
