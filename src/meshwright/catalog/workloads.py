@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -24,6 +24,7 @@ from meshwright.spec.workload import (
     Workload,
 )
 
+Entry = TypeVar("Entry")
 _KINDS: dict[str, type[Declaration]] = {
     "training": Training, "prefill": Prefill, "decode": Decode,
 }  # fmt: skip
@@ -50,11 +51,7 @@ def load_optimizer(name: str) -> OptimizerPreset:
     UnknownNameError
         When there is no such preset; lists the near ones.
     """
-    presets = optimizer_file().presets
-    found = find_name(name, presets)
-    if found is None:
-        raise UnknownNameError("optimizer", name, presets)
-    return presets[found]
+    return _named("optimizer", name, optimizer_file().presets)
 
 
 @cache
@@ -96,11 +93,15 @@ def load_server(name: str) -> Server:
     UnknownNameError
         When there is no such server; lists the near ones.
     """
-    servers = _server_file().servers
-    found = find_name(name, servers)
+    return _named("server", name, _server_file().servers)
+
+
+def _named(kind: str, name: str, entries: Mapping[str, Entry]) -> Entry:
+    """Return the entry of a name, in whatever case it is written."""
+    found = find_name(name, entries)
     if found is None:
-        raise UnknownNameError("server", name, servers)
-    return servers[found]
+        raise UnknownNameError(kind, name, entries)
+    return entries[found]
 
 
 @cache
