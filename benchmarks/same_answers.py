@@ -1,0 +1,212 @@
+"""Whether this tree still answers 84 questions as another commit does, to the last digit.
+
+    python benchmarks/same_answers.py --against fcc2b49           # all commands, both trees
+    python benchmarks/same_answers.py --against fcc2b49 fuse      # those whose text holds a word
+
+Runs each command with ``--json`` in a checkout of that commit and here, and prints every number,
+word or field of the answers that differs. Wall-clock times of the search itself are left out.
+Answers of the other commit are kept in ``build/answers/COMMIT``, so a second run is twice as fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+KEPT = ROOT / "build" / "answers"
+CLOCK = {"search_s", "elapsed_s", "seconds", "cpu_s", "wall_s"}
+"""Fields that hold how long a search took: they differ from run to run."""
+
+TRAIN = "--seq 2048 --global-batch 512"
+COMMANDS = f"""
+plan llama3-70b --on 64xH100 --seq 8192 --global-batch 1024
+plan llama3-8b --on 8xH100 --seq 8k --global-batch 128
+plan llama2-7b --on 8xA100 {TRAIN}
+plan mixtral-8x7b --on 64xH100 --seq 4096 --global-batch 512
+plan deepseek-v3 --on 512xH100 --seq 4096 --global-batch 1024
+plan gpt3-175b --on 512xA100 --seq 2048 --global-batch 1536
+plan llama3.1-405b --on 1024xH100 --seq 8192 --global-batch 1024
+plan gpt3-13b --on 16xA100 {TRAIN} --calibration uncalibrated
+plan llama3-8b --on tpu-v5e-16x16 --seq 4096 --global-batch 1024
+plan qwen2-7b --on 8xH100 {TRAIN} --pareto
+plan llama3-8b --on 8xH100 {TRAIN} --recompute full --tp 2
+plan llama3-8b --on 8xH100 {TRAIN} --without offload
+plan llama3-8b --on 16xMI300X {TRAIN} --zero 3
+plan llama3-70b --on 8xA100 --seq 2048 --global-batch 8
+plan llama3-8b --on 8xH100 {TRAIN} --max-power 4kW
+plan gpt3-76b --on wafer-4x8 --seq 2048 --global-batch 128
+plan gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128
+plan llama2-7b --on wafer-4x8 {TRAIN} --tatp 4
+plan llama2-7b --on wafer-4x8 {TRAIN} --per-operator
+plan gpt3-175b --on 2xwafer-6x8 --seq 2048 --global-batch 128
+plan --graph dlrm-a --on 8xA100
+plan --graph gpt3-175b-layer --on 8xSN10
+plan --graph gpt3-175b-layer --on 8xA100 --training
+plan llama3-70b --on 8xH100 --decode --batch 64 --context 4096
+plan llama3-70b --on 8xH100 --prefill --batch 4 --prompt 2048
+plan llama3-8b --on 2xH100 --decode --context 8192 --max-latency 20ms
+plan mixtral-8x7b --on 8xA100 --decode --batch 32 --context 2048
+plan llama3-8b --on 1xH100 --decode --batch 16 --context 2048 --server vllm
+plan llama3-70b --on 8xH200 --decode --batch 64 --context 4096 --kv-cache fp8 --weights fp8
+plan llama3-70b --on 8xH100 --prefill --prompt 4096 --latency
+estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
+estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 4 --pp 4 --vpp 5 --cp 2
+estimate gpt3-175b --on 512xA100 --seq 2048 --global-batch 1536 --tp 8 --pp 8 --recompute full
+estimate mixtral-8x7b --on 64xH100 --seq 4096 --global-batch 512 --tp 2 --ep 8 --pp 4
+estimate deepseek-v3 --on 512xH100 --seq 4096 --global-batch 1024 --pp 16 --ep 32
+estimate llama3-8b --on 8xH100 {TRAIN} --dp 8 --zero 3
+estimate llama3-8b --on 8xH100 {TRAIN} --tp 2 --cp 2 --cp-kind ulysses
+estimate llama3-8b --on 8xH100 {TRAIN} --pp 4 --schedule zero_bubble
+estimate llama3-8b --on 8xH100 {TRAIN} --offload optimizer --dp 8
+estimate llama3-8b --on 8xH100 {TRAIN} --precision fp8 --tp 2
+estimate llama3-8b --on 8xH100 {TRAIN} --async-tp --cuda-graphs --tp 4
+estimate llama3-8b --on 8xH100 {TRAIN} --dropout --recompute selective --tp 2
+estimate gpt3-76b --on wafer-6x8 --seq 2048 --global-batch 128 --tp 4 --tatp 4
+estimate gemma2-9b --on 8xB200 {TRAIN} --tp 2
+estimate gpt-oss-20b --on 8xB200 {TRAIN} --ep 8
+estimate llama4-scout --on 64xH100 {TRAIN} --ep 8 --pp 2
+fit llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
+fit llama3-70b --on 8xA100 --seq 2048 --global-batch 64 --tp 8
+fit llama3-8b --on 8xH100 {TRAIN} --zero 2
+explain llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
+explain llama3-8b --on 8xH100 {TRAIN} --measured 8.1s --tp 2
+compare llama3-8b --on 8xH100 {TRAIN}
+compare llama2-7b --on wafer-4x8 {TRAIN}
+check llama3-70b --on 64xH100 --tp 16 --pp 4
+check gpt3-13b --on 40xA100 --tp 3 --pp 7
+partition llama3-8b --on 8xH100 --level l2
+partition llama3-70b --on 8xH100
+partition llama3.1-405b --on 32xGroq-LPU
+partition llama2-7b --on 8xA100 --training --batch 4 --seq 2048
+partition llama2-7b --on 8xA100 --objective fewest --prefill --seq 512
+fuse gpt3-175b-layer --on SN10 --tp 8
+fuse gpt3-175b-layer --on SN10 --tp 4 --pp 2 --tile 64
+fuse dlrm-a --on A100
+fuse llama3-8b --on H100 --tokens 2048
+fuse gpt3-175b-layer --on SN30 --training --tp 8
+show model llama3-70b
+show model deepseek-v3
+show chip H100
+show chip TEMP-die
+show system 64xH100
+show system wafer-6x8
+show optimizer megatron-adam
+show collectives --on 64xH100 --size 64MiB --group 8
+show collectives --on wafer-6x8 --size 64MiB --group 16
+show topologies --devices 64
+show graph gpt3-175b-layer --training
+show graph dlrm-a
+validate
+study crossover
+study textbook-3d
+study tensor-parallel
+study layers-in-sram
+study temp-gpus
+study temp-faults
+study dfmodel
+"""
+
+
+def questions(words: list[str]) -> list[str]:
+    """Return the commands that hold all the words."""
+    lines = [line for line in COMMANDS.splitlines() if line]
+    return [line for line in lines if all(word in line for word in words)]
+
+
+@contextlib.contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """Give a temporary checkout of a commit."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Path(folder) / "tree"
+        git = ["git", "-C", str(ROOT), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), revision], check=True)
+        try:
+            yield tree
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+
+
+def answer(tree: Path, command: str) -> Any:
+    """Return what a command of a tree answers: its exit status and its JSON."""
+    sources = [str(tree / "src"), str(tree / "papers" / "src")]
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "meshwright", *shlex.split(command), "--json"],
+            capture_output=True, text=True, check=False, cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},
+        )  # fmt: skip
+    try:
+        return {"status": done.returncode, "answer": json.loads(done.stdout)}
+    except json.JSONDecodeError:
+        return {"status": done.returncode, "answer": (done.stdout + done.stderr)[-2000:]}
+
+
+def kept_answer(tree: Path, commit: str, command: str) -> Any:
+    """Return the answer of the other commit, from its file where it is already known."""
+    file = KEPT / commit / (command.replace(" ", "_").replace("/", "-") + ".json")
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(answer(tree, command)), encoding="utf-8")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def differences(old: Any, new: Any, path: str = "") -> Iterator[str]:
+    """Yield each place at which two answers differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(key for key in new if key not in old)]:
+            if key not in new:
+                yield f"{path}.{key}: gone"
+            elif key not in old:
+                yield f"{path}.{key}: new"
+            elif key not in CLOCK:
+                yield from differences(old[key], new[key], f"{path}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, (left, right) in enumerate(zip(old, new, strict=True)):
+            yield from differences(left, right, f"{path}[{index}]")
+    elif old != new and not (old != old and new != new):
+        yield f"{path}: {str(old)[:120]} -> {str(new)[:120]}"
+
+
+def main() -> int:
+    """Compare, and return 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", required=True, metavar="REV", help="the other commit")
+    parser.add_argument("--most", type=int, default=8, help="differences shown for each command")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("words", nargs="*", help="only commands that hold these words")
+    asked = parser.parse_args()
+    commit = subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", asked.against],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()[:12]  # fmt: skip
+    commands = questions(asked.words)
+    moved = 0
+    with checkout(commit) as tree, ThreadPoolExecutor(asked.workers) as pool:
+
+        def compare(command: str) -> list[str]:
+            return list(differences(kept_answer(tree, commit, command), answer(ROOT, command)))
+
+        for command, found in zip(commands, pool.map(compare, commands), strict=True):
+            moved += bool(found)
+            print(f"{'moved' if found else 'same '} {command}", flush=True)
+            for line in found[: asked.most]:
+                print(f"        {line}")
+            if len(found) > asked.most:
+                print(f"        and {len(found) - asked.most} more")
+    print(f"{len(commands) - moved} of {len(commands)} answers are the same as of {commit}")
+    return 1 if moved else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
