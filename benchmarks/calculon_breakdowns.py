@@ -44,18 +44,18 @@ from meshwright.baselines.calculon.hardware import Machine, machine_of
 from meshwright.baselines.calculon.layers import NO_WORK, Layer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.layer_price import parameters_on_device
+from meshwright.cost.layers import price_layers
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.memory import fullest
 from meshwright.cost.operator import op_cost
-from meshwright.cost.serving.operators import forward_cost
+from meshwright.cost.price import Priced
+from meshwright.cost.problem import Problem
 from meshwright.graph.op import OpKind
-from meshwright.pricing.layers import price_layers
-from meshwright.pricing.price import Priced
-from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving.price import ServingPrice, fullest_use
-from meshwright.pricing.serving.problem import ServingProblem
+from meshwright.serve.operators import forward_cost
+from meshwright.serve.price import ServingPrice, fullest_use
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
-from meshwright.strategy.strategy import Offload, stack
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")
 

@@ -16,8 +16,17 @@ from meshwright.baselines.calculon.declarations import (
     system_named,
 )
 from meshwright.catalog.chips import load_chip
-from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving.problem import ServingProblem
+from meshwright.cost.problem import Problem
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import (
+    AXES,
+    Offload,
+    Recompute,
+    ScheduleKind,
+    Strategy,
+    Structure,
+    make_strategy,
+)
 from meshwright.spec.calibration import Calibration
 from meshwright.spec.chip import ChipSpec, DType, MemoryLevel
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
@@ -28,15 +37,6 @@ from meshwright.spec.workload import (
     Prefill,
     SoftwareStack,
     Training,
-)
-from meshwright.strategy.strategy import (
-    AXES,
-    Offload,
-    Recompute,
-    ScheduleKind,
-    Strategy,
-    Structure,
-    make_strategy,
 )
 
 GIVEN = """

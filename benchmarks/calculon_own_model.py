@@ -18,13 +18,13 @@ from calculon_mechanisms import Breakdown, reason_of, terms_between
 from calculon_points import Estimate, Point, is_far
 
 from meshwright.base.errors import Fault
-from meshwright.planner.legality import check_problem
-from meshwright.pricing.price import price_one
-from meshwright.pricing.problem import Problem
-from meshwright.pricing.serving.price import price_serving
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.rules import Case
-from meshwright.strategy.strategy import stack
+from meshwright.cost.price import price_one
+from meshwright.cost.problem import Problem
+from meshwright.serve.price import price_serving
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.rules import Case
+from meshwright.sharding.strategy import stack
+from meshwright.train.legality import check_problem
 
 
 def own_model_rows(points: Sequence[Point]) -> list[Estimate]:

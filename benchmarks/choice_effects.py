@@ -16,9 +16,9 @@ from itertools import combinations
 
 import numpy as np
 
-from meshwright.strategy.strategy import Structure
-from meshwright.validation.predictions import Prediction, predict
-from meshwright.validation.table import published_rows
+from meshwright.calibration.predictions import Prediction, predict
+from meshwright.calibration.table import published_rows
+from meshwright.sharding.strategy import Structure
 
 
 def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.onchip.contiguous.balanced import balanced_stops
-from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.onchip.contiguous.greedy import greedy_stops
-from meshwright.onchip.contiguous.loads import LayerLoads
-from meshwright.onchip.contiguous.rooms import Rooms
+from meshwright.sram.contiguous.balanced import balanced_stops
+from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
+from meshwright.sram.contiguous.greedy import greedy_stops
+from meshwright.sram.contiguous.loads import LayerLoads
+from meshwright.sram.contiguous.rooms import Rooms
 
 CASES = ((10_000, 512), (10_000, 64), (2_000, 64), (126, 19))
 SMALL = ((200, 8),)

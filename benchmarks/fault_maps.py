@@ -16,15 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.placement.embeddings import block_embedding
-from meshwright.placement.faults.balance import balanced_rows
-from meshwright.placement.faults.curves import (
-    core_fault_curve,
-    link_fault_curve,
-    stream_throughput,
-)
-from meshwright.placement.faults.maps import FaultRates, random_faults
-from meshwright.placement.faults.recovery import Action, recover
+from meshwright.network.embeddings import block_embedding
+from meshwright.network.faults.balance import balanced_rows
+from meshwright.network.faults.curves import core_fault_curve, link_fault_curve, stream_throughput
+from meshwright.network.faults.maps import FaultRates, random_faults
+from meshwright.network.faults.recovery import Action, recover
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec

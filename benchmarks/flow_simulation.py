@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.placement.demands import Demands
-from meshwright.placement.routes import Routes, make_routes
-from meshwright.placement.routing import default_routes
-from meshwright.simulation.builder import TaskGraphBuilder
-from meshwright.simulation.run import simulate
-from meshwright.simulation.tasks import TaskGraph
+from meshwright.network.demands import Demands
+from meshwright.network.routes import Routes, make_routes
+from meshwright.network.routing import default_routes
+from meshwright.network.simulation.builder import TaskGraphBuilder
+from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.tasks import TaskGraph
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec

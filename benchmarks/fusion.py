@@ -19,15 +19,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fusion_program import FusionProgram
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.dataflow.fusing import problem_of, target_named
+from meshwright.dataflow.fusion.choosing import Candidate, best_of
+from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion_answer import FusionQuestion
+from meshwright.dataflow.graphs import load_graph
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.onchip.fusion.choosing import Candidate, best_of
-from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.planner.dataflow.fusing import problem_of, target_named
-from meshwright.planner.dataflow.graphs import load_graph
-from meshwright.plans.fusion import FusionQuestion
 
 STEPS = 5
 """Partitions that the integer program may use, as in the published run."""

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from meshwright.onchip.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.problem import FusionProblem
 
 Terms = list[tuple[int, float]]
 """Variables and their factors."""

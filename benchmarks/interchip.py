@@ -13,25 +13,25 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from meshwright.baselines.dfmodel.sharding import peer_tables
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.dataflow.choices import SplitChoices
+from meshwright.dataflow.dfmodel.sharding import peer_tables
+from meshwright.dataflow.machine import Machine
+from meshwright.dataflow.memory import Holding
+from meshwright.dataflow.plan import plan_graph
+from meshwright.dataflow.seconds import Seconds
+from meshwright.dataflow.tables import SplitTables
+from meshwright.dataflow.volume import volume_tables, weights_split
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.dlrm import dlrm_a
 from meshwright.graph.dataflow.fft import fft
 from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.hpl import hpl
-from meshwright.pricing.dataflow.machine import Machine
-from meshwright.pricing.dataflow.memory import Holding
-from meshwright.pricing.dataflow.seconds import Seconds
-from meshwright.pricing.dataflow.tables import SplitTables
-from meshwright.pricing.dataflow.volume import volume_tables, weights_split
 from meshwright.search.choices.elimination import cheapest
 from meshwright.search.choices.program import solve_program
-from meshwright.search.dataflow.choices import SplitChoices
-from meshwright.search.dataflow.plan import plan_graph
 
 Result = TypeVar("Result")
 GPT3 = (12288, 96, 128, 2048)

@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.pricing.intervals import TRAITS
-from meshwright.validation.errors import SHARE
-from meshwright.validation.fitting.evaluation import fit_rows
-from meshwright.validation.fitting.fit import Fit, fit
-from meshwright.validation.fitting.spread import fit_spread, nested, quantile
-from meshwright.validation.table import published_rows
+from meshwright.calibration.errors import SHARE
+from meshwright.calibration.fitting.evaluation import fit_rows
+from meshwright.calibration.fitting.fit import Fit, fit
+from meshwright.calibration.fitting.spread import fit_spread, nested, quantile
+from meshwright.calibration.table import published_rows
+from meshwright.cost.intervals import TRAITS
 
 ROWS_OF_POOL = 20
 """Rows as which the quantile of all rows counts beside those of a kind."""

@@ -13,14 +13,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from operator_search import CASES, asked
 
-from meshwright.pricing.operators.price import Assigned
-from meshwright.pricing.placed.price import physical_network
-from meshwright.search.operators.assignment import Assignment, assign, graph_of, model_graph
-from meshwright.search.operators.frames import likely_bases
-from meshwright.search.operators.refining.descent import descent
-from meshwright.search.operators.refining.genetic import genetic
-from meshwright.search.operators.refining.on_demand import on_demand
-from meshwright.search.operators.refining.table import SharedTable
+from meshwright.wafer.operators.assignment import Assignment, assign, graph_of, model_graph
+from meshwright.wafer.operators.descent import descent
+from meshwright.wafer.operators.frames import likely_bases
+from meshwright.wafer.operators.genetic import genetic
+from meshwright.wafer.operators.on_demand import on_demand
+from meshwright.wafer.operators.price import Assigned
+from meshwright.wafer.operators.table import SharedTable
+from meshwright.wafer.price import physical_network
 
 
 def by_default(table: SharedTable) -> Assigned:

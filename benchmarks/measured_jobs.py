@@ -18,7 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.diagnosis.factors import (
+from meshwright.calibration.fitting.jobs import measurement
+from meshwright.calibration.predictions import Prediction, predict
+from meshwright.calibration.rows import read_rows
+from meshwright.calibration.table import published_rows
+from meshwright.train.measured.factors import (
     PLAN_ERROR,
     STEP_NOISE,
     logs_and_slopes,
@@ -26,12 +30,8 @@ from meshwright.diagnosis.factors import (
     most_probable,
     noise_covariance,
 )
-from meshwright.diagnosis.resources import RESOURCES
-from meshwright.planner.measured.learning import expected_spreads
-from meshwright.validation.fitting.jobs import measurement
-from meshwright.validation.predictions import Prediction, predict
-from meshwright.validation.rows import read_rows
-from meshwright.validation.table import published_rows
+from meshwright.train.measured.learning import expected_spreads
+from meshwright.train.measured.resources import RESOURCES
 
 NORMAL_90 = 1.645
 UNEXPLAINED = PLAN_ERROR**2 + STEP_NOISE**2

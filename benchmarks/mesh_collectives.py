@@ -20,8 +20,8 @@ from meshwright.collectives.group import Group
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.selection import affine_candidates, best_algorithm
 from meshwright.collectives.spans import make_group
-from meshwright.simulation.collective_tasks import collective_tasks
-from meshwright.simulation.run import simulate
+from meshwright.network.simulation.collective_tasks import collective_tasks
+from meshwright.network.simulation.run import simulate
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec

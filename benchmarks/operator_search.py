@@ -12,12 +12,12 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-from meshwright.planner.question import make_problem, training
-from meshwright.pricing.placed.price import physical_network
-from meshwright.pricing.problem import Problem
-from meshwright.search.operators.frames import likely_bases
-from meshwright.search.operators.plan import plan_operators
+from meshwright.cost.problem import Problem
 from meshwright.studies.temp.solver.search_time import program_times, timed
+from meshwright.train.question import make_problem, training
+from meshwright.wafer.operators.frames import likely_bases
+from meshwright.wafer.operators.plan import plan_operators
+from meshwright.wafer.price import physical_network
 
 CASES = (
     ("gpt3-76b", "wafer-6x8", 2048), ("gpt3-76b", "wafer-8x8", 2048),

@@ -16,12 +16,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.planner.question import make_problem, training
 from meshwright.search.counts import Counts
-from meshwright.search.exhaustive import search
-from meshwright.search.space import SearchSpace
-from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import plan_string
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import plan_string
+from meshwright.train.exhaustive import search
+from meshwright.train.question import make_problem, training
+from meshwright.train.space import SearchSpace
 
 
 @dataclass(frozen=True)

@@ -17,15 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.diagnosis.factors import PLAN_ERROR, STEP_NOISE, logs_and_slopes
-from meshwright.diagnosis.resources import RESOURCES
-from meshwright.planner.measured.learning import expected_spreads
-from meshwright.search.improving.trials import choose_trials
-from meshwright.validation.errors import Family, families_of
-from meshwright.validation.fitting.jobs import measurement
-from meshwright.validation.predictions import predict
-from meshwright.validation.rows import read_rows
-from meshwright.validation.table import published_rows
+from meshwright.calibration.errors import Family, families_of
+from meshwright.calibration.fitting.jobs import measurement
+from meshwright.calibration.predictions import predict
+from meshwright.calibration.rows import read_rows
+from meshwright.calibration.table import published_rows
+from meshwright.train.measured.factors import PLAN_ERROR, STEP_NOISE, logs_and_slopes
+from meshwright.train.measured.learning import expected_spreads
+from meshwright.train.measured.resources import RESOURCES
+from meshwright.train.measured.trials import choose_trials
 
 MOST = 3
 FEWEST_PLANS = 3

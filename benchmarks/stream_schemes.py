@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.streams import streams
+from meshwright.streams.registry import streams
 from meshwright.streams.round_model import (
     backward_s,
     forward_prefetched_s,

@@ -21,8 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.pricing.placed.price import choice_network, physical_network
-from meshwright.pricing.price import price_columns
+from meshwright.cost.price import price_columns
 from meshwright.surrogate.candidates import Drawn
 from meshwright.surrogate.dataset import (
     NUM_GROUPS,
@@ -41,6 +40,7 @@ from meshwright.surrogate.network import WEIGHTS_FILE, Network, write_network
 from meshwright.surrogate.samples import QUANTITIES, measure
 from meshwright.surrogate.scores import Score, predicted, score, tuned_scores
 from meshwright.surrogate.training import regression, train_network
+from meshwright.wafer.price import choice_network, physical_network
 
 STEP = QUANTITIES.index("step_s")
 SPEED_SEED = 3

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from meshwright.pricing.placed.choices import Choice
-from meshwright.pricing.placed.price import physical_network
-from meshwright.pricing.placed.simulated import simulate_step
-from meshwright.pricing.problem import Problem
-from meshwright.search.exhaustive import search
-from meshwright.search.placing import place
-from meshwright.search.space import SearchSpace
-from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import plan_string
+from meshwright.cost.problem import Problem
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import plan_string
 from meshwright.surrogate.configurations import draw_problem
 from meshwright.surrogate.estimator import shipped
+from meshwright.train.exhaustive import search
+from meshwright.train.space import SearchSpace
+from meshwright.wafer.choices import Choice
+from meshwright.wafer.placing import place
+from meshwright.wafer.price import physical_network
+from meshwright.wafer.simulated import simulate_step
 
 SEED = 1_000_003
 NAMES = ("closed form", "with contention", "surrogate")

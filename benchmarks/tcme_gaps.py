@@ -22,18 +22,18 @@ import numpy as np
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.placement.demands import Demands
-from meshwright.placement.operations import (
+from meshwright.network.demands import Demands
+from meshwright.network.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,
     collective_sends,
     stream_sends,
 )
-from meshwright.placement.routing import xy_routes
-from meshwright.placement.tcme.messages import make_messages
-from meshwright.placement.tcme.optimiser import RoutedClass, best_of, optimise, with_lp
-from meshwright.streams import streams
+from meshwright.network.routing import xy_routes
+from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.optimiser import RoutedClass, best_of, optimise, with_lp
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import enumerate_rounds
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network

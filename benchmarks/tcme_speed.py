@@ -17,15 +17,15 @@ import numpy as np
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.placement.operations import (
+from meshwright.network.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,
     collective_sends,
     stream_sends,
 )
-from meshwright.placement.tcme.optimiser import optimise
-from meshwright.streams import streams
+from meshwright.network.tcme.optimiser import optimise
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import enumerate_rounds
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec

@@ -12,12 +12,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import time
 from collections.abc import Iterator
 
-from meshwright.onchip.fusion.bound import bound_s
-from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.planner.dataflow.fusing import problem_of, target_named
-from meshwright.planner.dataflow.graphs import load_graph
-from meshwright.plans.fusion import FusionQuestion
+from meshwright.dataflow.fusing import problem_of, target_named
+from meshwright.dataflow.fusion.bound import bound_s
+from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion_answer import FusionQuestion
+from meshwright.dataflow.graphs import load_graph
 
 TILE, LINK = 64, 25e9
 CASES = (

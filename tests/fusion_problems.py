@@ -5,13 +5,13 @@ from itertools import combinations, product
 
 import numpy as np
 
+from meshwright.dataflow.fusion.cores import core_choices
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.rules import DFMODEL, OWN, Rules
+from meshwright.dataflow.fusion.shapes import TileShape
+from meshwright.dataflow.fusion.tensors import Tensors
 from meshwright.graph.dataflow.kernel import Unit
-from meshwright.onchip.fusion.cores import core_choices
-from meshwright.onchip.fusion.machine import CoreGrid
-from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.onchip.fusion.rules import DFMODEL, OWN, Rules
-from meshwright.onchip.fusion.shapes import TileShape
-from meshwright.onchip.fusion.tensors import Tensors
 
 GRID = CoreGrid(
     num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,

@@ -8,21 +8,9 @@ from dataclasses import replace
 from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, problem, system
 from small_problems import random_strategy as any_strategy
 
-from meshwright.pricing.placed.choices import all_choices
-from meshwright.pricing.placed.price import (
-    PlacedPrice,
-    choice_network,
-    only,
-    physical_network,
-    price_placed,
-)
-from meshwright.pricing.placed.simulated import SimulatedStep, simulate_step
-from meshwright.pricing.problem import Problem
-from meshwright.search.placing import place
-from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import SoftwareStack
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.strategy import (
+from meshwright.cost.problem import Problem
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.strategy import (
     ContextKind,
     Recompute,
     ScheduleKind,
@@ -31,6 +19,12 @@ from meshwright.strategy.strategy import (
     Structure,
     stack,
 )
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import SoftwareStack
+from meshwright.wafer.choices import all_choices
+from meshwright.wafer.placing import place
+from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed
+from meshwright.wafer.simulated import SimulatedStep, simulate_step
 
 ROOM = 1e9
 
@@ -100,7 +94,7 @@ def step_s(priced) -> float:
 
 def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
-    from meshwright.pricing.placed.choices import Choice
+    from meshwright.wafer.choices import Choice
 
     return choice_network(asked, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
 

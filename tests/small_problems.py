@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.catalog.calibration import load_calibration
-from meshwright.pricing.problem import Problem
+from meshwright.cost.problem import Problem
+from meshwright.sharding.strategy import (
+    ContextKind,
+    Offload,
+    Recompute,
+    ScheduleKind,
+    Strategy,
+    Structure,
+    make_strategy,
+)
 from meshwright.spec.chip import ChipSpec, MemoryLevel
 from meshwright.spec.model import (
     AttentionSpec,
@@ -19,15 +28,6 @@ from meshwright.spec.model import (
 )
 from meshwright.spec.system import HostLink, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack, Training
-from meshwright.strategy.strategy import (
-    ContextKind,
-    Offload,
-    Recompute,
-    ScheduleKind,
-    Strategy,
-    Structure,
-    make_strategy,
-)
 
 TILE = 16
 MIB = 2.0**20

@@ -12,27 +12,27 @@ if TYPE_CHECKING:
     from meshwright.base.errors import MeshwrightError as MeshwrightError
     from meshwright.catalog.models import load_model as load_model
     from meshwright.catalog.systems import load_system as load_system
-    from meshwright.planner import check as check
-    from meshwright.planner import estimate as estimate
-    from meshwright.planner import explain as explain
-    from meshwright.planner import export as export
-    from meshwright.planner import front as front
-    from meshwright.planner import load_plan as load_plan
-    from meshwright.planner import plan as plan
-    from meshwright.planner import replan as replan
-    from meshwright.planner import training as training
-    from meshwright.plans import Plan as Plan
-    from meshwright.plans import save as save_plan
-    from meshwright.strategy.strategy import Structure as Structure
-    from meshwright.strategy.strategy import make_strategy as make_strategy
+    from meshwright.frameworks.writing import export as export
+    from meshwright.sharding.strategy import Structure as Structure
+    from meshwright.sharding.strategy import make_strategy as make_strategy
+    from meshwright.train.answer import Plan as Plan
+    from meshwright.train.estimate import estimate as estimate
+    from meshwright.train.explain import explain as explain
+    from meshwright.train.files import save as save_plan
+    from meshwright.train.legality import check as check
+    from meshwright.train.plan import front as front
+    from meshwright.train.plan import plan as plan
+    from meshwright.train.plan_files import load_plan as load_plan
+    from meshwright.train.question import training as training
+    from meshwright.train.replan import replan as replan
 
 _HOME = {
-    "MeshwrightError": "base.errors",
-    "load_model": "catalog.models", "load_system": "catalog.systems",
-    "export": "planner", "check": "planner", "estimate": "planner", "explain": "planner",
-    "front": "planner", "load_plan": "planner", "plan": "planner", "replan": "planner",
-    "training": "planner", "Plan": "plans", "save_plan": "plans", "Structure": "strategy.strategy",
-    "make_strategy": "strategy.strategy",
+    "MeshwrightError": "base.errors", "Plan": "train.answer", "Structure": "sharding.strategy",
+    "check": "train.legality", "estimate": "train.estimate", "explain": "train.explain",
+    "export": "frameworks.writing", "front": "train.plan", "load_model": "catalog.models",
+    "load_plan": "train.plan_files", "load_system": "catalog.systems",
+    "make_strategy": "sharding.strategy", "plan": "train.plan", "replan": "train.replan",
+    "save_plan": "train.files", "training": "train.question",
 }  # fmt: skip
 _CALLED = {"save_plan": "save"}
 

@@ -5,27 +5,21 @@ import pkgutil
 import numpy as np
 import pytest
 
-import meshwright.strategy.axes as package
+import meshwright.sharding.axes as package
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.axes import all_rules
+from meshwright.sharding.axis import axes
+from meshwright.sharding.calls import call_elements
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.layout import home, weight_home
+from meshwright.sharding.local_sizes import degree_of, local_elements
+from meshwright.sharding.strategy import ContextKind, Streamed, Structure, make_strategy, row, stack
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
     FeedForwardSpec,
     LayerSpec,
     ModelSpec,
-)
-from meshwright.strategy.axes import all_rules, axes
-from meshwright.strategy.calls import call_elements
-from meshwright.strategy.derivation import derive_calls
-from meshwright.strategy.layout import home, weight_home
-from meshwright.strategy.local_sizes import degree_of, local_elements
-from meshwright.strategy.strategy import (
-    ContextKind,
-    Streamed,
-    Structure,
-    make_strategy,
-    row,
-    stack,
 )
 
 GQA = AttentionSpec(num_heads=16, num_kv_heads=4, head_size=8, value_head_size=8)

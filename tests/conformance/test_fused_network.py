@@ -5,20 +5,20 @@ from collections.abc import Iterator
 import pytest
 
 from meshwright.catalog.graphs.read import graph_names
+from meshwright.dataflow.choices import SplitChoices
+from meshwright.dataflow.fused_stages import fused_stage_time
+from meshwright.dataflow.graphs import load_graph
+from meshwright.dataflow.machine import Machine
+from meshwright.dataflow.memory import Holding
+from meshwright.dataflow.planning import machine_named
+from meshwright.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
+from meshwright.dataflow.sharding import Sharding, choose_sharding
+from meshwright.dataflow.work import StageWork
 from meshwright.graph.dataflow.backward import gradient_name, with_backward
 from meshwright.graph.dataflow.dlrm import dlrm_a
 from meshwright.graph.dataflow.gpt import gpt_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.hpl import hpl
-from meshwright.planner.dataflow.fused_stages import fused_stage_time
-from meshwright.planner.dataflow.graphs import load_graph
-from meshwright.planner.dataflow.planning import machine_named
-from meshwright.pricing.dataflow.machine import Machine
-from meshwright.pricing.dataflow.memory import Holding
-from meshwright.pricing.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
-from meshwright.search.dataflow.choices import SplitChoices
-from meshwright.search.dataflow.sharding import Sharding, choose_sharding
-from meshwright.search.dataflow.work import StageWork
 from meshwright.spec.collective import CollectiveKind
 
 PASSES, LAYERS, DEGREE = 6, 3, 4

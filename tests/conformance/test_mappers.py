@@ -5,10 +5,10 @@ import pytest
 from grid_networks import grid, star
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.placement.embeddings import embeddings, hop_volume
-from meshwright.placement.mappers import mappers, ring_demands
-from meshwright.placement.placement import hop_distances, sequential
-from meshwright.placement.tcme.optimiser import optimise
+from meshwright.network.embeddings import embeddings, hop_volume
+from meshwright.network.mappers import mappers, ring_demands
+from meshwright.network.placement import hop_distances, sequential
+from meshwright.network.tcme.optimiser import optimise
 
 NETWORKS = {
     "4x8": grid(4, 8),

@@ -11,13 +11,13 @@ import pytest
 from small_problems import chip, gqa, level, model, problem, system
 
 from meshwright.cost.operator import op_cost
-from meshwright.pricing.streaming import Way, stream_links
+from meshwright.cost.streaming import Way, stream_links
+from meshwright.sharding.strategy import Streamed, StreamForm, Structure, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
-from meshwright.strategy.strategy import Streamed, StreamForm, Structure, make_strategy, stack
-from meshwright.streams import streams
 from meshwright.streams.policy import Transfer
 from meshwright.streams.product import ProductStream, enumerate_block
 from meshwright.streams.product_replay import play_product
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import links_of, reverse
 
 TOKENS, HIDDEN, FFN = 384, 64, 256

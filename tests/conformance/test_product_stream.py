@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from meshwright.streams import streams
 from meshwright.streams.line import Line
 from meshwright.streams.product import ProductStream, enumerate_block
 from meshwright.streams.product_replay import play_product
+from meshwright.streams.registry import streams
 from meshwright.streams.replay import violations
 from meshwright.streams.volumes import product_received_bytes, square_break_even
 

@@ -9,8 +9,7 @@ import pytest
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
-from meshwright.schedule import schedules
-from meshwright.schedule.registry import Task, TaskKind
+from meshwright.schedule.registry import Task, TaskKind, schedules
 from meshwright.schedule.timeline import StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)

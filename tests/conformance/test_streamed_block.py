@@ -12,7 +12,6 @@ from transformer_block import (
     block_forward_backward,
 )
 
-from meshwright.streams import streams
 from meshwright.streams.carriage import walk_behind
 from meshwright.streams.dense_replay import (
     reduced_product,
@@ -21,6 +20,7 @@ from meshwright.streams.dense_replay import (
     streamed_product_gradients,
 )
 from meshwright.streams.line import Line
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import enumerate_rounds, links_of
 from meshwright.streams.token_order import contiguous_tokens, zigzag_tokens
 from meshwright.streams.volumes import (

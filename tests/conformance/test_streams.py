@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import meshwright.streams as package
-from meshwright.streams import streams
 from meshwright.streams.carriage import exchange
 from meshwright.streams.dense_replay import stream_layer
+from meshwright.streams.registry import streams
 from meshwright.streams.replay import violations
 from meshwright.streams.rounds import counted_transfers, enumerate_rounds, links_of, reverse
 

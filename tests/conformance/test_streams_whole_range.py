@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from meshwright.streams import streams
 from meshwright.streams.dense_replay import stream_layer
 from meshwright.streams.line import Line
+from meshwright.streams.registry import streams
 from meshwright.streams.replay import violations
 from meshwright.streams.rounds import counted_transfers, enumerate_rounds, links_of, reverse
 

@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import pytest
 from temp_results import RESULTS, unjudged
 
-from meshwright.studies import crossover, studies
+from meshwright.studies import crossover
 from meshwright.studies.claims import Verdict
 from meshwright.studies.dfmodel import trillion
+from meshwright.studies.registry import studies
 from meshwright.studies.temp import cases, strategies, wafers
 from meshwright.studies.temp.settings import mixes
 from meshwright.studies.writing import document, study_markdown, table_csv, table_svg

@@ -8,7 +8,6 @@ from network_cuts import flow_between, halves, smallest_bisection
 from sampled import sampled
 
 from meshwright.spec.system import NetworkLevel
-from meshwright.topology import topologies
 from meshwright.topology.dragonfly import Dragonfly
 from meshwright.topology.fat_tree import FatTree
 from meshwright.topology.hierarchical import Hierarchical
@@ -16,7 +15,7 @@ from meshwright.topology.leaf_spine import LeafSpine
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.multi_wafer import MultiWafer
 from meshwright.topology.reach import connected_components, hop_distances
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.registry import LinkSpec, topologies
 from meshwright.topology.torus import Torus
 from meshwright.topology.wafer import Wafer
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.cli.commands import COMMANDS
-from meshwright.cli.main import main
-from meshwright.validation.rows import (
+from meshwright.calibration.rows import (
     HardwareFields,
     ModelFields,
     ParallelismFields,
     SoftwareFields,
 )
+from meshwright.cli.commands import COMMANDS
+from meshwright.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))

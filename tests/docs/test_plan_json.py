@@ -7,19 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from meshwright import plans
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.serving.memory import SERVING_MEMORY_PARTS
 from meshwright.cost.step import TIME_PARTS
-from meshwright.diagnosis import factors
-from meshwright.plans import comparison, operators
-from meshwright.plans import serving as serving_plans
-from meshwright.pricing.serving.price import SERVING_TIME_PARTS
-from meshwright.search.sensitivity import Change
+from meshwright.serve import answer as serving_plans
+from meshwright.serve.memory import SERVING_MEMORY_PARTS
+from meshwright.serve.price import SERVING_TIME_PARTS
+from meshwright.sharding.strategy import StrategyOf, Structure
 from meshwright.spec import chip, model, provenance, system, workload
-from meshwright.strategy.strategy import StrategyOf, Structure
+from meshwright.train import comparison
+from meshwright.train import operator_strategies as operators
+from meshwright.train.answer import (
+    Candidate,
+    Coverage,
+    Estimate,
+    HotLink,
+    Placement,
+    Plan,
+    Replan,
+    Robustness,
+    Segment,
+    Trials,
+    WhyNot,
+)
+from meshwright.train.measured import factors
+from meshwright.train.measured.answer import Diagnosis, Improvement, Loss
+from meshwright.train.sensitivity import Change
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plan_json.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.*?)\|", re.MULTILINE)
@@ -34,26 +48,26 @@ UNITS = {
     for head, body in re.findall(r"^### (.+?)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
 }
 DECLARED = {
-    "Plan": plans.Plan,
-    "Candidate": (plans.Candidate, "plan"),
-    "Placement": plans.Placement,
-    "Hot link": plans.HotLink,
-    "Segment": plans.Segment,
+    "Plan": Plan,
+    "Candidate": (Candidate, "plan"),
+    "Placement": Placement,
+    "Hot link": HotLink,
+    "Segment": Segment,
     "Strategy": StrategyOf,
     "Structure": Structure,
-    "Estimate": plans.Estimate,
+    "Estimate": Estimate,
     "Time parts": TIME_PARTS,
     "Memory parts": MEMORY_PARTS,
-    "Coverage": plans.Coverage,
-    "Robustness": plans.Robustness,
-    "Trials": plans.Trials,
+    "Coverage": Coverage,
+    "Robustness": Robustness,
+    "Trials": Trials,
     "Factors": factors.Factors,
     "Factor": factors.Factor,
-    "Diagnosis": plans.Diagnosis,
-    "Loss": plans.Loss,
-    "Improvement": plans.Improvement,
-    "Why not": plans.WhyNot,
-    "Replan": plans.Replan,
+    "Diagnosis": Diagnosis,
+    "Loss": Loss,
+    "Improvement": Improvement,
+    "Why not": WhyNot,
+    "Replan": Replan,
     "Change": Change,
     "Operators": operators.OperatorPlan,
     "Operator option": operators.OperatorOption,

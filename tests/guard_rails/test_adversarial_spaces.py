@@ -10,15 +10,11 @@ from functools import cache
 import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
+from meshwright.cost.price import price_one
 from meshwright.cost.step import TIME_PARTS
-from meshwright.planner.legality import check_problem
-from meshwright.planner.question import make_problem, training
-from meshwright.pricing.price import price_one
-from meshwright.pricing.steps import fits_memory, shard_degrees
-from meshwright.search.exhaustive import search
-from meshwright.search.space import SearchSpace
-from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import (
+from meshwright.cost.steps import fits_memory, shard_degrees
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
     Recompute,
@@ -26,6 +22,10 @@ from meshwright.strategy.strategy import (
     Structure,
     make_strategy,
 )
+from meshwright.train.exhaustive import search
+from meshwright.train.legality import check_problem
+from meshwright.train.question import make_problem, training
+from meshwright.train.space import SearchSpace
 
 PLAIN = Structure(sequence_parallel=False, zero_stage=0)
 LEAN = {"recompute": (Recompute.NONE,), "context_kind": (ContextKind.RING,)}

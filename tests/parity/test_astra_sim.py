@@ -24,12 +24,11 @@ import pytest
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.placement.demands import Demands
-from meshwright.placement.routing import default_routes
-from meshwright.simulation.run import simulate
-from meshwright.simulation.tasks import flow_graph
-from meshwright.topology import topologies
-from meshwright.topology.registry import LinkSpec
+from meshwright.network.demands import Demands
+from meshwright.network.routing import default_routes
+from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.tasks import flow_graph
+from meshwright.topology.registry import LinkSpec, topologies
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "astra_sim_collectives.json").read_text())
 WITHIN = 0.01

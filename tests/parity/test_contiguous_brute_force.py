@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sampled import sampled
 
-from meshwright.onchip.contiguous.balanced import balanced_stops
-from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages, too_large
-from meshwright.onchip.contiguous.loads import LayerLoads
-from meshwright.onchip.contiguous.rooms import Rooms
+from meshwright.sram.contiguous.balanced import balanced_stops
+from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
+from meshwright.sram.contiguous.greedy import greedy_stops, least_stages, too_large
+from meshwright.sram.contiguous.loads import LayerLoads
+from meshwright.sram.contiguous.rooms import Rooms
 
 INSTANCES = 500
 BATCHES = sampled(range(0, INSTANCES, 50), in_quick_run=4)

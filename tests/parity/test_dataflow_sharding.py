@@ -6,9 +6,9 @@ import pytest
 from dataflow_graphs import random_tables
 from sampled import sampled
 
+from meshwright.dataflow.choices import SplitChoices
+from meshwright.dataflow.sharding import choose_sharding
 from meshwright.search.choices.program import solve_program
-from meshwright.search.dataflow.choices import SplitChoices
-from meshwright.search.dataflow.sharding import choose_sharding
 
 EXACT = {"rel": 1e-7, "abs": 1e-9}
 

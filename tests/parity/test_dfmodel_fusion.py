@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.baselines.dfmodel.accelerators import accelerator_named
+from meshwright.dataflow.dfmodel.accelerators import accelerator_named
+from meshwright.dataflow.fusion.choosing import Candidate, best_of
+from meshwright.dataflow.fusion.cores import core_choices
+from meshwright.dataflow.fusion.fusion import evaluate, fuse
+from meshwright.dataflow.fusion.lattice.lattice import lattice_of, limits_of
+from meshwright.dataflow.fusion.lattice.symmetry import Branches
+from meshwright.dataflow.fusion.problem import FusionProblem, Share, fusion_problem
+from meshwright.dataflow.fusion.rules import DFMODEL, OWN
+from meshwright.dataflow.fusion.shapes import TileShape
+from meshwright.dataflow.fusion.tensors import Tensors
 from meshwright.graph.dataflow.gpt import gpt_layer
 from meshwright.graph.dataflow.kernel import Unit
-from meshwright.onchip.fusion.choosing import Candidate, best_of
-from meshwright.onchip.fusion.cores import core_choices
-from meshwright.onchip.fusion.fusion import evaluate, fuse
-from meshwright.onchip.fusion.lattice.lattice import lattice_of, limits_of
-from meshwright.onchip.fusion.lattice.symmetry import Branches
-from meshwright.onchip.fusion.problem import FusionProblem, Share, fusion_problem
-from meshwright.onchip.fusion.rules import DFMODEL, OWN
-from meshwright.onchip.fusion.shapes import TileShape
-from meshwright.onchip.fusion.tensors import Tensors
 
 LAYERS = 96
 STREAM_BYTES = 2048 * 12288 * 2

@@ -10,13 +10,13 @@ from sampled import sampled
 from small_problems import random_problem
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.cost.price import price_columns
 from meshwright.cost.step import TIME_PARTS
-from meshwright.planner.question import make_problem, training
-from meshwright.pricing.price import price_columns
-from meshwright.search.exhaustive import search
-from meshwright.search.space import SearchSpace
-from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import ContextKind, Recompute, StrategyOf, row
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, row
+from meshwright.train.exhaustive import search
+from meshwright.train.question import make_problem, training
+from meshwright.train.space import SearchSpace
 
 NUM_ROWS = 10_000
 PRUNED_SEEDS = range(50)

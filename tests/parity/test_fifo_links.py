@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.placement.routes import make_routes
-from meshwright.simulation.builder import TaskGraphBuilder
-from meshwright.simulation.run import simulate
-from meshwright.simulation.switching import store_and_forward
+from meshwright.network.routes import make_routes
+from meshwright.network.simulation.builder import TaskGraphBuilder
+from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.switching import store_and_forward
 
 RING = grid(1, 8, wraps=True, bandwidth=4e12)
 RING.latency_s[:] = 200e-9

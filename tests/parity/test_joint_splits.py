@@ -5,17 +5,17 @@ from itertools import product
 
 import pytest
 
+from meshwright.dataflow.choices import SplitChoices
+from meshwright.dataflow.fusing import fuse_graph
+from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.problem import Share, fusion_problem
+from meshwright.dataflow.fusion_answer import FusionQuestion, Target
+from meshwright.dataflow.ring import NETWORK, Ring
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.fft import fft
 from meshwright.graph.dataflow.gpt import gpt_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.machine import CoreGrid
-from meshwright.onchip.fusion.problem import Share, fusion_problem
-from meshwright.planner.dataflow.fusing import fuse_graph
-from meshwright.plans.fusion import FusionQuestion, Target
-from meshwright.pricing.dataflow.ring import NETWORK, Ring
-from meshwright.search.dataflow.choices import SplitChoices
 
 GRID = CoreGrid(
     num_cores=16, array_rows=4, array_columns=2, frequency_hz=1e9, sram_bytes=1e6,

@@ -15,15 +15,15 @@ import pytest
 
 from meshwright.graph.op import OpKind, Phase
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.forward import attention_layout, elementwise_input, traveling_axes
+from meshwright.sharding.layout import arbiter, home, matrices
+from meshwright.sharding.layout import weight_home as derived_weight_home
+from meshwright.sharding.local_sizes import FLAT
+from meshwright.sharding.sharding import Move, Operand, Sharding, matmul, reshard
+from meshwright.sharding.strategy import ContextKind, Streamed, Structure
 from meshwright.spec.collective import CollectiveKind as Kind
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.strategy.derivation import derive_calls
-from meshwright.strategy.forward import attention_layout, elementwise_input, traveling_axes
-from meshwright.strategy.layout import arbiter, home, matrices
-from meshwright.strategy.layout import weight_home as derived_weight_home
-from meshwright.strategy.local_sizes import FLAT
-from meshwright.strategy.sharding import Move, Operand, Sharding, matmul, reshard
-from meshwright.strategy.strategy import ContextKind, Streamed, Structure
 
 HEADS, SIZE, HIDDEN, TOKENS = 8, 4, 16, 8
 AXES = ("one", "two")

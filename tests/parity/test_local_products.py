@@ -8,6 +8,9 @@ from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.layout import forward_products
+from meshwright.sharding.local_sizes import local_elements, local_size
+from meshwright.sharding.strategy import Streamed, Structure, make_strategy
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -15,9 +18,6 @@ from meshwright.spec.model import (
     LayerSpec,
     ModelSpec,
 )
-from meshwright.strategy.layout import forward_products
-from meshwright.strategy.local_sizes import local_elements, local_size
-from meshwright.strategy.strategy import Streamed, Structure, make_strategy
 
 SEQUENCE = 512
 GQA = AttentionSpec(num_heads=16, num_kv_heads=4, head_size=8, value_head_size=8)

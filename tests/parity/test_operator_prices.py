@@ -8,14 +8,14 @@ import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.price import price_columns
 from meshwright.cost.step import TIME_PARTS
-from meshwright.placement.resharding import LayoutMoves, all_ways, busiest_s, moved
-from meshwright.pricing.operators.groups import BEFORE, handovers, operator_groups
-from meshwright.pricing.operators.options import Frame
-from meshwright.pricing.placed.price import choice_network, physical_network
-from meshwright.pricing.price import price_columns
-from meshwright.search.operators.assignment import assign, best_uniform, model_graph
-from meshwright.strategy.strategy import Recompute, Structure, stack
+from meshwright.network.resharding import LayoutMoves, all_ways, busiest_s, moved
+from meshwright.sharding.strategy import Recompute, Structure, stack
+from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
+from meshwright.wafer.operators.groups import BEFORE, handovers, operator_groups
+from meshwright.wafer.operators.options import Frame
+from meshwright.wafer.price import choice_network, physical_network
 
 SMALL = model(num_layers=4)
 TIED = model(num_layers=3, tied_embeddings=True)

@@ -8,11 +8,9 @@ import pytest
 from small_problems import dense, experts, gqa, level, mla, model, problem, system
 
 from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.pricing.layers import price_layers, streamed_blocks
-from meshwright.pricing.placed.passes import piece_passes
-from meshwright.spec.workload import SoftwareStack
-from meshwright.strategy.local_sizes import degree_of
-from meshwright.strategy.strategy import (
+from meshwright.cost.layers import price_layers, streamed_blocks
+from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.strategy import (
     ContextKind,
     Recompute,
     Streamed,
@@ -21,8 +19,10 @@ from meshwright.strategy.strategy import (
     make_strategy,
     stack,
 )
-from meshwright.streams import streams
+from meshwright.spec.workload import SoftwareStack
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import enumerate_rounds
+from meshwright.wafer.passes import piece_passes
 
 GRID = system(level(4, "mesh"), level(4, "mesh", message_half_bytes=1e4))
 MODELS = {

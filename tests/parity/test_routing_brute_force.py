@@ -10,7 +10,7 @@ import pytest
 from grid_networks import demands_of, grid
 
 from meshwright.base.compiled import has_numba
-from meshwright.placement.tcme.optimiser import optimise
+from meshwright.network.tcme.optimiser import optimise
 
 TESTS = Path(__file__).parents[1]
 

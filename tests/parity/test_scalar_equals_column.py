@@ -11,10 +11,10 @@ from sampled import sampled
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.price import price_columns, price_one
 from meshwright.cost.step import TIME_PARTS
-from meshwright.pricing.price import price_columns, price_one
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.strategy import Offload, row, stack
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.strategy import Offload, row, stack
 
 STRUCTURES = tuple(structures())
 SEEDS = range(40)

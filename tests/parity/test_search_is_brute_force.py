@@ -14,14 +14,12 @@ import pytest
 from sampled import sampled
 from small_problems import random_problem
 
-from meshwright.pricing.power import idles_above_cap
-from meshwright.pricing.price import price_columns, price_one
-from meshwright.pricing.steps import fits_memory, shard_degrees
-from meshwright.search.exhaustive import search
-from meshwright.search.space import SearchSpace
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.space import MICRO_BATCH_SIZES, Choices, device_counts
-from meshwright.strategy.strategy import (
+from meshwright.cost.power import idles_above_cap
+from meshwright.cost.price import price_columns, price_one
+from meshwright.cost.steps import fits_memory, shard_degrees
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.space import MICRO_BATCH_SIZES, Choices, device_counts
+from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
     Recompute,
@@ -33,6 +31,8 @@ from meshwright.strategy.strategy import (
     stack,
     take,
 )
+from meshwright.train.exhaustive import search
+from meshwright.train.space import SearchSpace
 
 SEEDS = range(200)
 LARGE_SEEDS = range(1000, 1010)

@@ -12,14 +12,14 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.pricing.serving.price import price_serving
-from meshwright.pricing.serving.problem import ServingProblem
-from meshwright.search.serving.search import Objective, search_serving
-from meshwright.search.serving.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
+from meshwright.serve.price import price_serving
+from meshwright.serve.problem import ServingProblem
+from meshwright.serve.search import Objective, search_serving
+from meshwright.serve.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import AXES, ContextKind, Structure, make_strategy, stack, take
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.space import Choices
-from meshwright.strategy.strategy import AXES, ContextKind, Structure, make_strategy, stack, take
 
 MODELS = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite", "llama3-70b")
 NUMBERS = (1, 2, 4, 8)

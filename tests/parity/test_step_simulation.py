@@ -14,18 +14,11 @@ from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, 
 from small_problems import chip, model, problem
 
 from meshwright.cost.step import TIME_PARTS
-from meshwright.pricing.placed import simulated as simulated_module
-from meshwright.pricing.placed.exchanges import Exchanges
-from meshwright.pricing.placed.passes import Message, PiecePasses, Work, piece_passes
-from meshwright.pricing.placed.price import only, physical_network
-from meshwright.pricing.placed.step_tasks import COMPUTE, Run, StepWork, step_tasks
-from meshwright.schedule import schedules
+from meshwright.network.simulation.critical_path import critical_path, seconds_by_track
+from meshwright.network.simulation.run import simulate
+from meshwright.schedule.registry import schedules
 from meshwright.schedule.timeline import StageTimes, build_timeline
-from meshwright.simulation.critical_path import critical_path, seconds_by_track
-from meshwright.simulation.run import simulate
-from meshwright.spec.chip import MemoryLevel
-from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.strategy import (
+from meshwright.sharding.strategy import (
     Recompute,
     ScheduleKind,
     Streamed,
@@ -33,6 +26,13 @@ from meshwright.strategy.strategy import (
     Structure,
     make_strategy,
 )
+from meshwright.spec.chip import MemoryLevel
+from meshwright.spec.collective import CollectiveKind
+from meshwright.wafer import simulated as simulated_module
+from meshwright.wafer.exchanges import Exchanges
+from meshwright.wafer.passes import Message, PiecePasses, Work, piece_passes
+from meshwright.wafer.price import only, physical_network
+from meshwright.wafer.step_tasks import COMPUTE, Run, StepWork, step_tasks
 
 EXACT = {"rel": 1e-9}
 FAST_MEMORY = chip(

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from meshwright.streams import streams
 from meshwright.streams.product import ProductStream, enumerate_block
+from meshwright.streams.registry import streams
 from meshwright.streams.round_model import (
     product_backward_s,
     product_forward_s,

@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from meshwright.streams import streams
 from meshwright.streams.carriage import walk_behind
 from meshwright.streams.line import Line
+from meshwright.streams.registry import streams
 from meshwright.streams.round_model import backward_s, exchange_s, forward_s
 from meshwright.streams.rounds import enumerate_rounds, links_of, reverse
 

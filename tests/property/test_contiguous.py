@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.onchip.contiguous.balanced import balanced_stops
-from meshwright.onchip.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.onchip.contiguous.greedy import greedy_stops, least_stages
-from meshwright.onchip.contiguous.loads import LayerLoads
-from meshwright.onchip.contiguous.loop import decode_schedule, measured_rates, round_s
-from meshwright.onchip.contiguous.rooms import Rooms
-from meshwright.pricing.partition.rates import StageSeconds, rates
-from meshwright.schedule import schedules
+from meshwright.schedule.registry import schedules
 from meshwright.schedule.timeline import StageTimes as PassTimes
 from meshwright.schedule.timeline import build_timeline
 from meshwright.spec.workload import Training
+from meshwright.sram.contiguous.balanced import balanced_stops
+from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
+from meshwright.sram.contiguous.greedy import greedy_stops, least_stages
+from meshwright.sram.contiguous.loads import LayerLoads
+from meshwright.sram.contiguous.loop import decode_schedule, measured_rates, round_s
+from meshwright.sram.contiguous.rooms import Rooms
+from meshwright.sram.rates import StageSeconds, rates
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 

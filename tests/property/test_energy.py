@@ -7,14 +7,14 @@ import pytest
 from placed_problems import drawn, every_placement, grid_problem
 from small_problems import problem, random_problem, random_strategy, structures
 
+from meshwright.cost.price import price_one
 from meshwright.cost.step import TIME_PARTS
-from meshwright.planner.question import with_powers
-from meshwright.pricing.placed.choices import Choice
-from meshwright.pricing.placed.price import only, physical_network, price_placed
-from meshwright.pricing.placed.step_links import price_below_caps, step_links, with_link_energy
-from meshwright.pricing.price import price_one
-from meshwright.search.placing import place
-from meshwright.strategy.strategy import Offload, StreamForm, Structure, make_strategy
+from meshwright.sharding.strategy import Offload, StreamForm, Structure, make_strategy
+from meshwright.train.question import with_powers
+from meshwright.wafer.choices import Choice
+from meshwright.wafer.placing import place
+from meshwright.wafer.price import only, physical_network, price_placed
+from meshwright.wafer.step_links import price_below_caps, step_links, with_link_energy
 
 IDLE_W = 0.5
 LINK_J_PER_BYTE = 2e-9

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.placement.embeddings import block_embedding
-from meshwright.placement.faults.balance import balanced_rows
-from meshwright.placement.faults.maps import FaultRates, classify, random_faults
-from meshwright.placement.faults.recovery import Action, recover
-from meshwright.placement.placement import hop_distances
+from meshwright.network.embeddings import block_embedding
+from meshwright.network.faults.balance import balanced_rows
+from meshwright.network.faults.maps import FaultRates, classify, random_faults
+from meshwright.network.faults.recovery import Action, recover
+from meshwright.network.placement import hop_distances
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright import plans
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.planner import draw, estimate, simulate, training
-from meshwright.report.grids.placement import hottest_lines, placement_lines
-from meshwright.strategy.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.train import files
+from meshwright.train.estimate import estimate
+from meshwright.train.question import training
+from meshwright.wafer.drawing import draw
+from meshwright.wafer.report_placement import hottest_lines, placement_lines
+from meshwright.wafer.simulate import simulate
 
 VALUES = st.one_of(
     st.none(), st.integers(-2, 40), st.floats(-2, 40), st.text(max_size=3),
@@ -24,7 +27,7 @@ def original():
     work = training("wafer-2x2", sequence_length=128, global_batch_size=8)
     structure = Structure(sequence_parallel=False, zero_stage=1)
     plan = estimate("gpt2-medium", "wafer-2x2", work, make_strategy(tp=2, dp_shard=2), structure)
-    return json.loads(plans.to_json(plan))
+    return json.loads(files.to_json(plan))
 
 
 def with_placement(original, **fields):
@@ -36,9 +39,9 @@ def with_placement(original, **fields):
 
 def test_a_plan_with_a_placement_survives_its_file(original):
     text = json.dumps(original)
-    plan = plans.from_json(text)
-    assert plans.from_json(plans.to_json(plan)) == plan
-    assert json.loads(plans.to_json(plan)) == original
+    plan = files.from_json(text)
+    assert files.from_json(files.to_json(plan)) == plan
+    assert json.loads(files.to_json(plan)) == original
     assert plan.best.placement.grid_shape == (2, 2)
     assert sorted(plan.best.placement.devices) == [0, 1, 2, 3]
     assert plan.best.estimate.fidelity == "contended"
@@ -64,20 +67,20 @@ def test_a_plan_with_a_placement_survives_its_file(original):
 ])  # fmt: skip
 def test_a_bad_placement_is_refused_with_its_field(original, fields, path):
     with pytest.raises(SpecError, match=rf"best\.placement\.{path}") as caught:
-        plans.from_json(with_placement(original, **fields), origin="plan.json")
+        files.from_json(with_placement(original, **fields), origin="plan.json")
     assert str(caught.value).startswith("plan.json: ")
 
 
 def test_a_plan_on_no_grid_has_no_placement(original):
     work = training("4xH100", sequence_length=128, global_batch_size=8)
-    flat = json.loads(plans.to_json(
+    flat = json.loads(files.to_json(
         estimate("gpt2-medium", "4xH100", work, make_strategy(dp_shard=4),
                  Structure(sequence_parallel=False))
     ))  # fmt: skip
     assert flat["best"]["placement"] is None
     flat["best"]["placement"] = original["best"]["placement"]
     with pytest.raises(SpecError, match=r"best\.placement\.grid_shape"):
-        plans.from_json(json.dumps(flat))
+        files.from_json(json.dumps(flat))
 
 
 @settings(
@@ -90,7 +93,7 @@ def test_a_mutated_placement_that_is_read_is_drawn_and_told(original, data):
     names = data.draw(st.lists(st.sampled_from(fields), min_size=1, max_size=2, unique=True))
     text = with_placement(original, **{name: data.draw(VALUES) for name in names})
     try:
-        plan = plans.from_json(text)
+        plan = files.from_json(text)
     except SpecError as error:
         refusal = error
     else:
@@ -105,7 +108,7 @@ def test_a_mutated_placement_that_is_read_is_drawn_and_told(original, data):
 @given(shape=st.sampled_from([[1, 2], [2, 1]]), order=st.permutations(["tp", "dp_shard"]))
 def test_any_placement_that_fits_is_simulated(original, shape, order):
     shapes = {"tp": shape, "dp_shard": shape[::-1]}
-    plan = plans.from_json(with_placement(original, shapes=shapes, axes=list(order)))
+    plan = files.from_json(with_placement(original, shapes=shapes, axes=list(order)))
     try:
         step = simulate(plan).step
     except MeshwrightError as error:

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshwright import plans
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.diagnosis.factors import Measurement
-from meshwright.planner import estimate, explain, learn, training
-from meshwright.planner.question import problem_of
-from meshwright.strategy.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.train import files
+from meshwright.train.estimate import estimate
+from meshwright.train.explain import explain
+from meshwright.train.measured.factors import Measurement
+from meshwright.train.measured.learning import learn
+from meshwright.train.question import problem_of, training
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 10**20), st.floats(), st.text(max_size=4),
@@ -31,7 +33,7 @@ def original():
     plain = estimate("gpt2-medium", "8xH100", work, strategy, Structure())
     job = Measurement("job", problem_of(plain), strategy, Structure(), 0.1)
     plan = replace(plain, factors=learn([job]))
-    return json.loads(plans.to_json(plan))
+    return json.loads(files.to_json(plan))
 
 
 def places(value, path=()):
@@ -74,11 +76,11 @@ def test_a_mutated_plan_is_read_or_refused(original, data):
     text = json.dumps(mutated(original, data.draw))
     refusal = None
     try:
-        plan = plans.from_json(text, origin="plan.json")
+        plan = files.from_json(text, origin="plan.json")
     except SpecError as error:
         refusal = error
     if refusal is None:
-        assert plans.from_json(plans.to_json(plan)) == plan
+        assert files.from_json(files.to_json(plan)) == plan
     else:
         assert refusal.faults
         assert str(refusal).startswith("plan.json: ")
@@ -89,7 +91,7 @@ def test_a_text_is_no_way_around_finite_numbers(original, text):
     changed = copy.deepcopy(original)
     changed["best"]["estimate"]["step_time_s"] = text
     with pytest.raises(SpecError, match=r"best\.estimate\.step_time_s"):
-        plans.from_json(json.dumps(changed))
+        files.from_json(json.dumps(changed))
 
 
 @settings(max_examples=50, deadline=None)
@@ -98,7 +100,7 @@ def test_a_cut_plan_is_refused(original, cut, junk):
     whole = json.dumps(original)
     text = whole[: int(cut * (len(whole) - 1))] + junk
     with pytest.raises(SpecError):
-        plans.from_json(text)
+        files.from_json(text)
 
 
 @settings(max_examples=15, deadline=None)
@@ -110,4 +112,4 @@ def test_a_mutated_plan_that_is_read_is_explained_or_refused(original, data):
         name = data.draw(st.sampled_from(sorted(segment[part])))
         segment[part][name] = data.draw(VALUES)
     with contextlib.suppress(MeshwrightError):
-        assert explain(plans.from_json(json.dumps(changed))).shares
+        assert explain(files.from_json(json.dumps(changed))).shares

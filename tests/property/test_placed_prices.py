@@ -5,13 +5,10 @@ from placed_problems import ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
 from meshwright.cost.step import TIME_PARTS
-from meshwright.pricing.placed.choices import all_choices
-from meshwright.pricing.placed.price import only, physical_network, price_placed
-from meshwright.search.placing import place, routed
-from meshwright.strategy.strategy import (
-    Structure,
-    make_strategy,
-)
+from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.wafer.choices import all_choices
+from meshwright.wafer.placing import place, routed
+from meshwright.wafer.price import only, physical_network, price_placed
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.base.errors import SpecError
-from meshwright.pricing.price import price_columns
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.strategy import (
+from meshwright.cost.price import price_columns
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.strategy import (
     Offload,
     Recompute,
     ScheduleKind,

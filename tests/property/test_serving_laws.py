@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.cost.serving.operators import hit_fraction
-from meshwright.pricing.serving.price import SERVING_TIME_PARTS, price_serving
-from meshwright.pricing.serving.problem import ServingProblem
+from meshwright.serve.operators import hit_fraction
+from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import Structure, make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.strategy.strategy import Structure, make_strategy, stack
 
 SYSTEM = load_system("16xH100")
 CONSTANTS = load_calibration("hopper")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.sharding.sharding import Operand, Sharding, matmul, reshard
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.sharding import Operand, Sharding, matmul, reshard
 
 DEGREES = {"a": 2, "b": 3}
 REST = {"m": 1, "k": 2, "n": 1, "e": 1}

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from small_problems import MODELS, SYSTEMS, problem, random_strategy
 
-from meshwright.pricing.layers import price_layers
-from meshwright.spec.workload import SoftwareStack
-from meshwright.strategy.axes.tatp import may_stream_inputs
-from meshwright.strategy.strategy import (
+from meshwright.cost.layers import price_layers
+from meshwright.sharding.axes.tatp import may_stream_inputs
+from meshwright.sharding.strategy import (
     ContextKind,
     Recompute,
     Streamed,
@@ -17,6 +16,7 @@ from meshwright.strategy.strategy import (
     Structure,
     stack,
 )
+from meshwright.spec.workload import SoftwareStack
 
 GRIDS = SYSTEMS[4:6]
 

@@ -7,12 +7,12 @@ from grid_networks import grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.placement.demands import Demands
-from meshwright.placement.routing import default_routes
-from meshwright.simulation.builder import TaskGraphBuilder
-from meshwright.simulation.run import run_tasks, simulate
-from meshwright.simulation.switching import store_and_forward
-from meshwright.simulation.tasks import flow_graph
+from meshwright.network.demands import Demands
+from meshwright.network.routing import default_routes
+from meshwright.network.simulation.builder import TaskGraphBuilder
+from meshwright.network.simulation.run import run_tasks, simulate
+from meshwright.network.simulation.switching import store_and_forward
+from meshwright.network.simulation.tasks import flow_graph
 
 MESH = grid(2, 3, bandwidth=2.0)
 DEVICE = st.integers(0, MESH.num_devices - 1)

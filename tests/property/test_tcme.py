@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.placement.routing import default_routes, shortest_routes, xy_routes
-from meshwright.placement.tcme.cuts import cut_bound
-from meshwright.placement.tcme.dual import dual_bound
-from meshwright.placement.tcme.lp import lp_bound
-from meshwright.placement.tcme.messages import make_messages
-from meshwright.placement.tcme.optimiser import optimise
+from meshwright.network.routing import default_routes, shortest_routes, xy_routes
+from meshwright.network.tcme.cuts import cut_bound
+from meshwright.network.tcme.dual import dual_bound
+from meshwright.network.tcme.lp import lp_bound
+from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.optimiser import optimise
 
 SLACK = 1 + 1e-6
 

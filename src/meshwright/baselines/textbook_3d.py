@@ -16,7 +16,7 @@ from typing import Generic
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num, where
-from meshwright.strategy.space import factorizations
+from meshwright.sharding.space import factorizations
 
 
 class StateSharding(StrEnum):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshwright.cli.reading import output_file
 
 if TYPE_CHECKING:
-    from meshwright.validation.inference.fitting import ServingFit
-    from meshwright.validation.rows import Row
+    from meshwright.calibration.inference.fitting import ServingFit
+    from meshwright.calibration.rows import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import InfeasibleError
+    from meshwright.calibration.inference.table import published_inference_rows
+    from meshwright.calibration.rows import read_rows
+    from meshwright.calibration.table import published_rows
     from meshwright.cli.output import show, write_whole
-    from meshwright.validation.inference.table import published_inference_rows
-    from meshwright.validation.rows import read_rows
-    from meshwright.validation.table import published_rows
 
     path = output_file("--out", args.out) if args.out is not None else None
     published = (*published_rows(), *published_inference_rows())
@@ -54,17 +54,17 @@ class _Fitted(NamedTuple):
 
 def _fitted(rows: Sequence[Row], name: str, command: str) -> _Fitted:
     """Return the constants of training fitted to some rows, and on top of them those of serving."""
-    from meshwright.validation.fitting.evaluation import BASE, fit_rows
-    from meshwright.validation.fitting.fit import fit
-    from meshwright.validation.fitting.record import calibration_text, fit_lines, fit_record
-    from meshwright.validation.inference.record import (
+    from meshwright.calibration.fitting.evaluation import BASE, fit_rows
+    from meshwright.calibration.fitting.fit import fit
+    from meshwright.calibration.fitting.record import calibration_text, fit_lines, fit_record
+    from meshwright.calibration.inference.record import (
         serving_alone_text,
         serving_fit_lines,
         serving_fit_record,
         serving_text,
     )
-    from meshwright.validation.memory import fit as memory_fit
-    from meshwright.validation.predictions import predict
+    from meshwright.calibration.memory import fit as memory_fit
+    from meshwright.calibration.predictions import predict
 
     served = [row for row in rows if row.is_inference]
     steps = [row for row in rows if not row.is_inference]
@@ -89,7 +89,7 @@ def _serving_fit(rows: Sequence[Row], text: str) -> ServingFit | None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from meshwright.validation.inference.fitting import fit_serving, serving_rows
+    from meshwright.calibration.inference.fitting import fit_serving, serving_rows
 
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"

@@ -15,12 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each broken rule with its fix; 0 when legal, 2 otherwise."""
-    from meshwright import planner
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.strategy.strategy import plan_string
+    from meshwright.sharding.strategy import plan_string
 
     asked, strategy, structure = strategy_question(args)
-    faults = planner.check(asked.model, asked.system, asked.workload, strategy, structure)
+    faults = api.check(asked.model, asked.system, asked.workload, strategy, structure)
     text = plan_string(strategy, structure)
     data = {
         "plan": text,

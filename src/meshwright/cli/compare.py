@@ -22,16 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search each recipe, and print; 3 where nothing fits, whatever is free."""
-    from meshwright import planner
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.plans.comparison import comparison_data
-    from meshwright.report.comparison import comparison_lines
+    from meshwright.train.comparison import comparison_data
+    from meshwright.train.report_comparison import comparison_lines
 
     reading = Reading()
     against = reading.value(recipes_of, args.against) if args.against is not None else None
     asked = reading.value(question_of, args)
     reading.done()
-    found = planner.compare(
+    found = api.compare(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=factors_of(args, asked.system.chip.family),
         progress=None if args.json else Reporter(),
@@ -48,7 +48,7 @@ def recipes_of(text: str) -> tuple[str, ...]:
     UnknownNameError
         A name that no recipe has.
     """
-    from meshwright.baselines.recipes import recipes
+    from meshwright.train.recipes import recipes
 
     names = tuple(part.strip() for part in text.split(","))
     for name in names:

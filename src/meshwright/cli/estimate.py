@@ -20,21 +20,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price, write, print."""
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.plan import plan_lines
+    from meshwright.train import files
+    from meshwright.train.report import plan_lines
 
     path = output_file("--out", args.out) if args.out is not None else None
     asked, strategy, structure = strategy_question(args)
-    plan = planner.estimate(
+    plan = api.estimate(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration, factors=factors_of(args, asked.system.chip.family),
         command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
     if path is not None:
-        plans.save(plan, path)
+        files.save(plan, path)
     if args.json:
-        show((), plans.to_data(plan), as_json=True)
+        show((), files.to_data(plan), as_json=True)
     else:
-        show(plan_lines(plan, planner.what_would_change(plan)), None, as_json=False)
+        show(plan_lines(plan, api.what_would_change(plan)), None, as_json=False)
     return 0 if plan.best.estimate.fits else 3

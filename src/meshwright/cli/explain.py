@@ -20,7 +20,7 @@ from meshwright.cli.reading import Reading, needed, picture_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshwright.plans import Plan
+    from meshwright.train.answer import Plan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,12 +52,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> Plan:
     """Return the plan of a file, or the price of the strategy that the options state."""
-    from meshwright import planner
+    from meshwright import api
 
     if args.on is None:
-        return needed("PLAN.json", args.model, planner.load_plan)
+        return needed("PLAN.json", args.model, api.load_plan)
     asked, strategy, structure = strategy_question(with_script(args))
-    return planner.estimate(
+    return api.estimate(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration,
     )  # fmt: skip
@@ -79,19 +79,18 @@ def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
 
 def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
     """Say where a measured step loses time, and what would win it back."""
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.measured.diagnosis import diagnosis_lines
+    from meshwright.train.measured.answer import diagnosis_data
+    from meshwright.train.measured.report_diagnosis import diagnosis_lines
 
     reading = Reading()
     step_s = reading.value(measured_step_s, args.measured, plan)
     memory = args.measured_memory
     size = None if memory is None else reading.value(measured_bytes, memory, plan)
     reading.done()
-    found = planner.diagnose(plan, step_s, measured_memory_bytes=size)
-    show(
-        diagnosis_lines(plan, found), plans.diagnosis_data(found) if args.json else None, args.json
-    )
+    found = api.diagnose(plan, step_s, measured_memory_bytes=size)
+    show(diagnosis_lines(plan, found), diagnosis_data(found) if args.json else None, args.json)
     return 0
 
 
@@ -100,21 +99,23 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
     from dataclasses import asdict
     from itertools import chain
 
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show, write_whole
-    from meshwright.report.explain import explain_lines
-    from meshwright.report.wafer_map import wafer_svg, wafer_text
+    from meshwright.train import files
+    from meshwright.train.report_explain import explain_lines
+    from meshwright.wafer.map.svg import wafer_svg
+    from meshwright.wafer.map.text import wafer_text
 
-    picture = planner.draw(plan, args.colors) if plan.best.placement or path else None
+    picture = api.draw(plan, args.colors) if plan.best.placement or path else None
     if path is not None and picture is not None:
         write_whole(path, wafer_svg(picture))
-    explanation = planner.explain(plan)
+    explanation = api.explain(plan)
     trials = None if plan.robustness is None else plan.robustness.trials
     data = {
         "plan": plan.best.text,
         "limits": dict(explanation.shares),
         "would_change": [asdict(change) for change in explanation.changes],
-        "why_not": [plans.why_not_data(why) for why in explanation.why_not],
+        "why_not": [files.why_not_data(why) for why in explanation.why_not],
         "not_possible": dict(explanation.not_possible),
         "trials": None if trials is None else asdict(trials),
     }

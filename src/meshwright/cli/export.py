@@ -20,8 +20,9 @@ def run(args: argparse.Namespace) -> int:
 
     from meshwright.cli.failures import UsageError
     from meshwright.cli.output import show
-    from meshwright.exporters import exporters, rendered, write
-    from meshwright.plans import load
+    from meshwright.frameworks.registry import exporters, rendered
+    from meshwright.frameworks.writing import export
+    from meshwright.train.files import load
 
     titles = {name: exporters[name].title for name in exporters}
     if args.plan is None:
@@ -37,6 +38,6 @@ def run(args: argparse.Namespace) -> int:
         files = {name: str(text) for name, text in rendered(plan, args.target).items()}
         show([text.rstrip("\n") for text in files.values()], files, args.json)
         return 0
-    paths = [str(path) for path in write(plan, args.target, Path(args.out), force=args.force)]
+    paths = [str(path) for path in export(plan, args.target, Path(args.out), force=args.force)]
     show([f"wrote {path}" for path in paths], {"target": args.target, "files": paths}, args.json)
     return 0

@@ -15,17 +15,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Price the memory of one strategy and print it."""
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.plan import fit_lines
+    from meshwright.train import files
+    from meshwright.train.report import fit_lines
 
     asked, strategy, structure = strategy_question(args)
-    plan = planner.estimate(
+    plan = api.estimate(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration, is_placed=False,
     )  # fmt: skip
     price = plan.best.estimate
-    advice = [] if price.fits else planner.what_would_fit(plan)
+    advice = [] if price.fits else api.what_would_fit(plan)
     data = {
         "plan": plan.best.text,
         "fits": price.fits,
@@ -34,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         "memory_parts_bytes": dict(price.memory_parts_bytes),
         "fullest_stage": price.fullest_stage,
         "host_bytes_per_device": price.host_bytes_per_device,
-        "would_fit": [plans.candidate_data(entry) for entry in advice],
+        "would_fit": [files.candidate_data(entry) for entry in advice],
     }
     show(fit_lines(plan, advice), data, args.json)
     return 0 if price.fits else 3

@@ -10,7 +10,7 @@ from meshwright.cli.question import given_numbers, refuse_idle
 from meshwright.cli.reading import Reading, needed, one_of, picture_file, quantity
 
 if TYPE_CHECKING:
-    from meshwright.plans.fusion import FusionQuestion
+    from meshwright.dataflow.fusion_answer import FusionQuestion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fuse, draw and print."""
     from meshwright.cli.output import show, write_whole
-    from meshwright.planner.dataflow.fusing import fuse_graph
-    from meshwright.plans.fusion import fusion_to_data
-    from meshwright.report.fusion import fusion_lines, fusion_svg
+    from meshwright.dataflow.fusing import fuse_graph
+    from meshwright.dataflow.fusion_answer import fusion_to_data
+    from meshwright.dataflow.picture import fusion_svg
+    from meshwright.dataflow.report_fusion import fusion_lines
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -66,10 +67,10 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
     SpecError
         Every option that is wrong.
     """
-    from meshwright.onchip.fusion.rules import RULES
-    from meshwright.planner.dataflow.fusing import target_named
-    from meshwright.planner.dataflow.graphs import load_graph
-    from meshwright.plans.fusion import FusionQuestion
+    from meshwright.dataflow.fusing import target_named
+    from meshwright.dataflow.fusion.rules import RULES
+    from meshwright.dataflow.fusion_answer import FusionQuestion
+    from meshwright.dataflow.graphs import load_graph
 
     reading = Reading()
     rules = reading.value(one_of, "--rules", args.rules, RULES)

@@ -13,8 +13,8 @@ from meshwright.cli.question import strategy_question
 from meshwright.cli.reading import Reading, faults_of, quantity
 
 if TYPE_CHECKING:
-    from meshwright.diagnosis.factors import Factors, Measurement
-    from meshwright.plans import Plan
+    from meshwright.train.answer import Plan
+    from meshwright.train.measured.factors import Factors, Measurement
 
 MEASURED = "--measured"
 MEASURED_MEMORY = "--measured-memory"
@@ -108,7 +108,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     SpecError
         With all faults of the file, among them jobs on chips of another family.
     """
-    from meshwright import planner
+    from meshwright import api
     from meshwright.base.errors import Fault, SpecError
 
     if args.measured is None:
@@ -123,7 +123,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     ]
     if faults:
         raise SpecError(faults, origin=args.measured)
-    return planner.learn(found)
+    return api.learn(found)
 
 
 def measurements_of(path: Path, calibration: str) -> list[Measurement]:
@@ -134,8 +134,8 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
     SpecError
         With all faults of the file.
     """
-    from meshwright.validation.fitting.jobs import measurements
-    from meshwright.validation.rows import read_rows
+    from meshwright.calibration.fitting.jobs import measurements
+    from meshwright.calibration.rows import read_rows
 
     if path.suffix == ".json":
         return measurements(read_rows(path), calibration, str(path))
@@ -176,10 +176,10 @@ def _place(index: int, path: str) -> str:
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: the options of ``explain`` without their dashes."""
-    from meshwright import planner
+    from meshwright import api
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.diagnosis.factors import Measurement
-    from meshwright.planner.question import problem_of
+    from meshwright.train.measured.factors import Measurement
+    from meshwright.train.question import problem_of
 
     if not isinstance(entry, Mapping):
         raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
@@ -188,7 +188,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
         if text is None:
             raise SpecError(Fault(option, "is needed"))
     asked, strategy, structure = strategy_question(with_script(args))
-    plan = planner.estimate(
+    plan = api.estimate(
         asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
         is_placed=False,
     )  # fmt: skip

@@ -19,10 +19,10 @@ from meshwright.cli.reading import (
 from meshwright.cli.serving import precision_of
 
 if TYPE_CHECKING:
-    from meshwright.planner.partitioning.partition import Cut
-    from meshwright.plans.partitions import PartitionPlan
     from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Workload
+    from meshwright.sram.answer import PartitionPlan
+    from meshwright.sram.partition import Cut
 
 OBJECTIVES = ("count", "balance", "time")
 MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
@@ -59,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Cut, draw and print."""
     from meshwright.cli.output import show, write_whole
-    from meshwright.plans.partitions import partition_to_data
-    from meshwright.report.partition import partition_lines, partition_svg
+    from meshwright.sram.answer import partition_to_data
+    from meshwright.sram.picture import partition_svg
+    from meshwright.sram.report import partition_lines
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -78,7 +79,7 @@ def _modelled(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
     """Return the cut of a model."""
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
-    from meshwright.planner.partitioning.partition import partition
+    from meshwright.sram.partition import partition
 
     model = reading.value(load_model, args.model)
     system = reading.value(needed, "--on", args.on, load_system)
@@ -93,9 +94,9 @@ def _modelled(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
 
 def _measured(reading: Reading, args: argparse.Namespace) -> PartitionPlan:
     """Return the cut of measured layers."""
-    from meshwright.catalog.footprints import load_footprints
+    from meshwright.catalog.footprints.reading import load_footprints
     from meshwright.catalog.systems import load_system
-    from meshwright.planner.partitioning.partition import partition_measured
+    from meshwright.sram.partition import partition_measured
 
     refuse_idle(reading, args, MODEL_ONLY, "is of use with a model only")
     if args.on is None and args.capacity is None:
@@ -121,7 +122,7 @@ def _cut(args: argparse.Namespace) -> Cut:
     SpecError
         Every one that is wrong.
     """
-    from meshwright.planner.partitioning.partition import Cut
+    from meshwright.sram.partition import Cut
 
     reading = Reading()
     found: dict[str, Any] = {"level": args.level}
@@ -144,8 +145,8 @@ def _workload(args: argparse.Namespace, system: SystemSpec) -> Workload:
         Every option that is missing or wrong.
     """
     from meshwright.catalog.workloads import load_optimizer
-    from meshwright.planner.question import training
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+    from meshwright.train.question import training
 
     reading = Reading()
     idle = ("weights", "kv_cache") if args.training else ("optimizer",)

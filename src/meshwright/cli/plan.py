@@ -24,8 +24,8 @@ from meshwright.cli.serving import SERVING_ONLY, add_serving, is_serving, run_se
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshwright.diagnosis.factors import Factors
-    from meshwright.plans import Plan
+    from meshwright.train.answer import Plan
+    from meshwright.train.measured.factors import Factors
 
 ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
 NOT_FOR_GRAPHS = (
@@ -67,11 +67,12 @@ def run(args: argparse.Namespace) -> int:
     factors = factors_of(args, asked.system.chip.family)
     if args.pareto:
         return _run_front(args, asked, factors)
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.plan import plan_lines
+    from meshwright.train import files
+    from meshwright.train.report import plan_lines
 
-    plan = planner.plan(
+    plan = api.plan(
         asked.model, asked.system, asked.workload,
         allowed=asked.allowed, top=top, calibration=args.calibration, factors=factors,
         per_operator=args.per_operator,
@@ -79,47 +80,49 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     _save(plan, path)
     if args.json:
-        show((), plans.to_data(plan), as_json=True)
+        show((), files.to_data(plan), as_json=True)
     else:
-        show(plan_lines(plan, planner.what_would_change(plan)), None, as_json=False)
+        show(plan_lines(plan, api.what_would_change(plan)), None, as_json=False)
     return 0
 
 
 def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | None) -> int:
     """Print the front of the whole space."""
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.plan import front_lines
+    from meshwright.train import files
+    from meshwright.train.report import front_lines
 
-    found, unknown = planner.front(
+    found, unknown = api.front(
         asked.model, asked.system, asked.workload,
         allowed=asked.allowed, calibration=args.calibration, factors=factors,
         progress=_progress(args),
     )  # fmt: skip
-    data = {"front": [plans.candidate_data(c) for c in found], "left_out": list(unknown)}
+    data = {"front": [files.candidate_data(c) for c in found], "left_out": list(unknown)}
     show(front_lines(found, unknown), data, args.json)
     return 0
 
 
 def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -> int:
     """Plan again for the devices that are left."""
-    from meshwright import planner, plans
+    from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.report.plan import replan_lines
+    from meshwright.train import files
+    from meshwright.train.report import replan_lines
 
     without = reading.value(needed, "--without", args.without, _number_lost)
-    before = reading.value(planner.load_plan, args.origin)
+    before = reading.value(api.load_plan, args.origin)
     reading.done()
-    changed = planner.replan(before, without=without, progress=_progress(args))
+    changed = api.replan(before, without=without, progress=_progress(args))
     _save(changed.plan, path)
     data = {
         "num_lost": changed.num_lost,
         "throughput_fraction": changed.throughput_fraction,
         "changed": list(changed.changed),
         "moved_bytes_per_device": changed.moved_bytes_per_device,
-        "plan": plans.to_data(changed.plan),
+        "plan": files.to_data(changed.plan),
     }
-    lines = replan_lines(changed, planner.what_would_change(changed.plan))
+    lines = replan_lines(changed, api.what_would_change(changed.plan))
     show(lines, data, args.json)
     return 0
 
@@ -130,10 +133,10 @@ def _number_lost(text: str) -> int:
 
 def _save(plan: Plan, path: Path | None) -> None:
     """Write a plan where the user asked for it."""
-    from meshwright import plans
+    from meshwright.train import files
 
     if path is not None:
-        plans.save(plan, path)
+        files.save(plan, path)
 
 
 def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:

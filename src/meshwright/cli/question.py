@@ -17,10 +17,10 @@ from meshwright.cli.reading import (
 )
 
 if TYPE_CHECKING:
+    from meshwright.sharding.strategy import Strategy, Structure
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Training
-    from meshwright.strategy.strategy import Strategy, Structure
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
 OTHER_DEGREES = {"dp_shard": "dp-shard", "num_virtual_stages": "vpp", "micro_batch_size": "mbs"}
@@ -108,7 +108,7 @@ def question_of(args: argparse.Namespace) -> Question:
     SpecError, UnknownNameError
         Everything that is missing or wrong, at once.
     """
-    from meshwright.planner.question import training
+    from meshwright.train.question import training
 
     reading = Reading()
     model, system = read_model_and_system(reading, args)
@@ -129,7 +129,7 @@ def read_model_and_system(
     """Return the model and the system, to be used after ``reading.done``."""
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
-    from meshwright.planner.question import with_powers
+    from meshwright.train.question import with_powers
 
     model = reading.value(needed, "MODEL", args.model, load_model)
     system = reading.value(needed, "--on", args.on, load_system)
@@ -311,7 +311,7 @@ def _degree(name: str, text: str) -> object:
 
 def _choice(name: str, text: str) -> object:
     """Return one value of a structural choice."""
-    from meshwright.strategy.strategy import (
+    from meshwright.sharding.strategy import (
         ContextKind,
         Offload,
         Recompute,
@@ -336,7 +336,7 @@ def strategy_of(
     virtual stages), nothing recomputed.
     """
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.strategy.strategy import Recompute, ScheduleKind, Structure, make_strategy
+    from meshwright.sharding.strategy import Recompute, ScheduleKind, Structure, make_strategy
 
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):

@@ -60,9 +60,9 @@ def run_serving(
 ) -> int:
     """Search, write, print."""
     from meshwright.cli.output import show
-    from meshwright.planner.serving.serve import serve
-    from meshwright.plans.serving import save_serving, serving_to_data
-    from meshwright.report.serving import serving_lines
+    from meshwright.serve.answer import save_serving, serving_to_data
+    from meshwright.serve.report import serving_lines
+    from meshwright.serve.serve import serve
 
     model, system = read_model_and_system(reading, args)
     workload = reading.value(serving_workload, args)

@@ -24,9 +24,9 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.catalog.graphs.write import graph_yaml
     from meshwright.cli.output import show
     from meshwright.cli.reading import whole_number
+    from meshwright.dataflow.graphs import load_graph
+    from meshwright.dataflow.report_graph import graph_lines, graph_record
     from meshwright.graph.dataflow.declared import to_spec
-    from meshwright.planner.dataflow.graphs import load_graph
-    from meshwright.report.graphs import graph_lines, graph_record
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)

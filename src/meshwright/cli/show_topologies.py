@@ -18,8 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.base.errors import Fault, SpecError
     from meshwright.cli.output import show
     from meshwright.report.topologies import topologies_lines, topologies_record
-    from meshwright.topology import topologies
-    from meshwright.topology.registry import LinkSpec
+    from meshwright.topology.registry import LinkSpec, topologies
 
     if not 1 <= args.devices <= MOST_DEVICES:
         fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")

@@ -33,17 +33,17 @@ def run_plan(path: str, trace: str | None, *, as_json: bool) -> int:
     """Print the simulated step of a plan, and write its trace."""
     import sys
 
-    from meshwright import planner
+    from meshwright import api
     from meshwright.cli.output import show
     from meshwright.cli.reading import output_file
-    from meshwright.exporters.perfetto import write_trace
-    from meshwright.report.grids.simulation import simulation_data, simulation_lines
+    from meshwright.frameworks.perfetto import write_trace
+    from meshwright.wafer.report_simulation import simulation_data, simulation_lines
 
     target = output_file("--trace", trace) if trace is not None else None
-    plan = planner.load_plan(path)
+    plan = api.load_plan(path)
     if sys.stderr.isatty() and not as_json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
-    played = planner.simulate(plan)
+    played = api.simulate(plan)
     if target is not None:
         graph = played.step.graph
         notes = {"plan": plan.best.text, "fidelity": "simulated"}
@@ -60,14 +60,14 @@ def run_flows(path: str, *, as_json: bool) -> int:
     """Print when each flow of each scenario of a file ends."""
     import sys
 
-    from meshwright import planner
+    from meshwright import api
     from meshwright.cli.output import show
     from meshwright.report.flows import flow_lines, flow_record
 
-    file = planner.load_flows(path)
+    file = api.load_flows(path)
     for warning in file.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    runs = [(scenario, planner.simulate_flows(scenario)) for scenario in file.scenarios]
+    runs = [(scenario, api.simulate_flows(scenario)) for scenario in file.scenarios]
     lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
     records = [flow_record(scenario, timeline) for scenario, timeline in runs]
     show(lines, {"scenarios": records}, as_json)

@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Print a study, or the list of them; write its files where asked."""
     from meshwright.cli.output import show
     from meshwright.cli.reading import Reading
-    from meshwright.studies import studies
+    from meshwright.studies.registry import studies
 
     reading = Reading()
     folder = reading.value(_folder, args.out) if args.out is not None else None

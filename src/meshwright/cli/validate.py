@@ -11,8 +11,8 @@ from meshwright.cli.reading import output_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshwright.validation.outcome import Validation
-    from meshwright.validation.rows import Row
+    from meshwright.calibration.outcome import Validation
+    from meshwright.calibration.rows import Row
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
     """Predict each row and print the errors; 3 where no row could be predicted."""
     from pathlib import Path
 
+    from meshwright.calibration.inference.predictions import predict_all
+    from meshwright.calibration.inference.table import published_inference_rows
+    from meshwright.calibration.outcome import Validation, validation_data, validation_lines
+    from meshwright.calibration.rows import read_rows
+    from meshwright.calibration.table import published_rows
     from meshwright.cli.output import show
-    from meshwright.validation.inference.predictions import predict_all
-    from meshwright.validation.inference.table import published_inference_rows
-    from meshwright.validation.outcome import Validation, validation_data, validation_lines
-    from meshwright.validation.rows import read_rows
-    from meshwright.validation.table import published_rows
 
     target = args.document and output_file("--document", args.document, ".md")
     path = args.measurements
@@ -56,12 +56,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
     """Write the document, its pictures, and what serving has beside them."""
+    from meshwright.calibration.document import document
+    from meshwright.calibration.inference.document import inference_document
+    from meshwright.calibration.inference.predictions import predict_all
+    from meshwright.calibration.outcome import Validation
     from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.cli.output import write_whole
-    from meshwright.validation.document import document
-    from meshwright.validation.inference.document import inference_document
-    from meshwright.validation.inference.predictions import predict_all
-    from meshwright.validation.outcome import Validation
 
     before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
     name = found.calibration

@@ -12,9 +12,9 @@ from typing import Any
 
 from meshwright.base.arrays import larger, positive_part, smaller
 from meshwright.collectives.bounds import least_sent_bytes
+from meshwright.sharding.strategy import Structure
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.strategy.strategy import Structure
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from meshwright.cost.operator import op_cost
 from meshwright.cost.streamed.rounds import LayerStreams
 from meshwright.cost.streamed.travels import AXIS
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
+from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.derivation import SavedTensor
+from meshwright.sharding.layout import weight_home
+from meshwright.sharding.local_sizes import degree_of, local_elements
+from meshwright.sharding.strategy import Recompute, StrategyOf, Structure
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import SelectiveRecompute
-from meshwright.strategy.calls import CollectiveCall, call_elements
-from meshwright.strategy.derivation import SavedTensor
-from meshwright.strategy.layout import weight_home
-from meshwright.strategy.local_sizes import degree_of, local_elements
-from meshwright.strategy.strategy import Recompute, StrategyOf, Structure
 
 CallTime = Callable[[CollectiveKind, str, Any], Any]
 """Seconds of a collective of a kind over an axis, for a number of bytes."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger
 from meshwright.graph.op import TOKEN_DIMS, Op, OpKind, Tensor
-from meshwright.strategy.axis import EXPERT_INNER_DIMS, INNER_DIMS
-from meshwright.strategy.strategy import StrategyOf
+from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS
+from meshwright.sharding.strategy import StrategyOf
 
 _BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})
 _SPLIT_BY_INPUT_STREAMS = (INNER_DIMS | EXPERT_INNER_DIMS | _BY_KV_HEAD) - {"vocab"}

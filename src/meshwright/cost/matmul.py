@@ -15,7 +15,7 @@ from meshwright.cost.compute import (
 )
 from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.graph.op import Op
-from meshwright.strategy.axis import INNER_DIMS
+from meshwright.sharding.axis import INNER_DIMS
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""

@@ -8,8 +8,8 @@ from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import larger, smaller, where
+from meshwright.sharding.strategy import Offload, Structure
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.strategy.strategy import Offload, Structure
 
 GATHERED_LAYERS = 2.0
 """Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""

@@ -13,8 +13,8 @@ import numpy as np
 from meshwright.base.arrays import larger, positive_part
 from meshwright.cost.data_parallel import Exposure, Transfer, overlapped, plain, slowdown_s
 from meshwright.cost.memory import ShardDegrees, StageState, resident_bytes
+from meshwright.sharding.strategy import Offload, Structure
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.strategy.strategy import Offload, Structure
 
 
 @dataclass(frozen=True)

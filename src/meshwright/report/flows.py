@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.catalog.flows import FlowScenario
-from meshwright.simulation.timeline import Timeline
+from meshwright.catalog.flows.scenarios import FlowScenario
+from meshwright.network.simulation.timeline import Timeline
 
 MOST_FLOWS, MOST_LINKS = 12, 5
 """Lines of the tables: the last flows to end, and the links that carried most for longest."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.strategy.strategy import AXES, Offload, Strategy, Structure
+from meshwright.sharding.strategy import AXES, Offload, Strategy, Structure
 
 TIE = 0.01
 """Plans within this share of the best time are ties; headroom decides among them."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.baselines.textbook_3d import TextbookSetting, ranked_grids
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
-from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, shown
 from meshwright.studies.registry import StudyResult, studies
+from meshwright.train.answer import Candidate
 
 TOKENS = 4e6
 """Of a step."""
@@ -66,12 +66,12 @@ def best_in(setup: Setup, num_devices: int, space: str) -> Candidate | None:
     if not setup.has_experts and "ep" in space.split():
         return best_in(setup, num_devices, "with cp" if "cp" in space else "dp pp tp")
     system = f"{num_devices}x{CHIP}"
-    work = planner.training(
+    work = api.training(
         system,
         sequence_length=setup.sequence_length,
         global_batch_size=int(TOKENS / setup.sequence_length),
     )
-    found = planner.compare(
+    found = api.compare(
         setup.model, system, work, against=(), allowed=SPACES[space], calibration=UNCALIBRATED
     )
     return found.ours.best

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
@@ -14,13 +14,13 @@ from meshwright.collectives.selection import affine_candidates
 from meshwright.collectives.spans import make_group
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
-from meshwright.cost.serving.operators import product_compute_s
-from meshwright.planner.partitioning.partition import Cut
-from meshwright.pricing.network import level_efficiencies
-from meshwright.pricing.partition.setting import room_bytes
+from meshwright.cost.network import level_efficiencies
+from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
+from meshwright.sram.partition import Cut
+from meshwright.sram.setting import room_bytes
 from meshwright.studies.claims import (
     AGREE_WITHIN,
     Claim,
@@ -277,7 +277,7 @@ def _cut_claim() -> Claim:
     layer = LayerFootprint(name="layer", repeat=LAYERS, weights_bytes=DENSE.held_bytes(hidden, 0),
                            activations_bytes=DENSE.held_bytes(hidden, BATCH)
                            - DENSE.held_bytes(hidden, 0))  # fmt: skip
-    plan = planner.partition_measured(
+    plan = api.partition_measured(
         FootprintFile(name="four", layers=(layer,)), Cut(), SYSTEM, calibration=UNCALIBRATED
     )
     stages = len(plan.stages)

@@ -10,11 +10,11 @@ from meshwright.base.units import format_bytes
 from meshwright.catalog.models import load_model
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.derivation import derive_calls, saved_elements
+from meshwright.sharding.local_sizes import local_elements
+from meshwright.sharding.strategy import Recompute, Structure, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.calls import CollectiveCall, call_elements
-from meshwright.strategy.derivation import derive_calls, saved_elements
-from meshwright.strategy.local_sizes import local_elements
-from meshwright.strategy.strategy import Recompute, Structure, make_strategy
 from meshwright.studies.registry import StudyResult, studies
 
 MODEL, SEQUENCE_LENGTH, DEGREE = "gpt3-175b", 2048, 8

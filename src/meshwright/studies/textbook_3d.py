@@ -15,10 +15,11 @@ from meshwright.baselines.textbook_3d import (
     ranked_grids,
 )
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.planner import plan, training
-from meshwright.plans import Candidate
-from meshwright.strategy.space import factorizations
+from meshwright.sharding.space import factorizations
 from meshwright.studies.registry import StudyResult, studies
+from meshwright.train.answer import Candidate
+from meshwright.train.plan import plan
+from meshwright.train.question import training
 
 BOOK = TextbookSetting()
 FAST_FABRIC = replace(BOOK, data_bytes_per_s=200e9)

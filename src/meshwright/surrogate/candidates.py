@@ -10,13 +10,12 @@ from itertools import islice
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.pricing.placed.choices import Choice, all_choices
-from meshwright.pricing.price import price_columns
-from meshwright.pricing.problem import Problem
-from meshwright.pricing.stages import micro_batches
-from meshwright.strategy.axes import all_refusals
-from meshwright.strategy.space import Choices, Grid, degree_columns, divisors
-from meshwright.strategy.strategy import (
+from meshwright.cost.price import price_columns
+from meshwright.cost.problem import Problem
+from meshwright.cost.stages import micro_batches
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
+from meshwright.sharding.strategy import (
     ContextKind,
     Recompute,
     ScheduleKind,
@@ -26,6 +25,7 @@ from meshwright.strategy.strategy import (
     row,
     take,
 )
+from meshwright.wafer.choices import Choice, all_choices
 
 ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
 SCHEDULES = (*ScheduleKind, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ONE_F_ONE_B)

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.pricing.problem import Problem
+from meshwright.cost.problem import Problem
 from meshwright.spec.chip import DType
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import SystemSpec

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.pricing.placed.price import physical_network
 from meshwright.surrogate.candidates import Drawn, draw_candidates
 from meshwright.surrogate.configurations import Configuration, configuration, draw_problem
 from meshwright.surrogate.features import FEATURES
 from meshwright.surrogate.samples import QUANTITIES, Row, measure
+from meshwright.wafer.price import physical_network
 
 DATA = Path(__file__).parent / "data"
 ROWS_FILE = DATA / "rows.npz"

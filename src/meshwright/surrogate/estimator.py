@@ -10,16 +10,16 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
-from meshwright.pricing.network import AxisNetwork
-from meshwright.pricing.placed.choices import Choice
-from meshwright.pricing.placed.price import choice_network
-from meshwright.pricing.price import Priced, price_columns
-from meshwright.pricing.problem import Problem
-from meshwright.strategy.strategy import Strategy, Structure
+from meshwright.cost.network import AxisNetwork
+from meshwright.cost.price import Priced, price_columns
+from meshwright.cost.problem import Problem
+from meshwright.sharding.strategy import Strategy, Structure
 from meshwright.surrogate.configurations import without_computation
 from meshwright.surrogate.features import features
 from meshwright.surrogate.network import Network, shipped_network
 from meshwright.surrogate.samples import FIRST_LEARNED, QUANTITIES, closed_form
+from meshwright.wafer.choices import Choice
+from meshwright.wafer.price import choice_network
 
 
 @dataclass(frozen=True)

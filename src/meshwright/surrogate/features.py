@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.pricing.network import AxisNetwork
-from meshwright.pricing.power import least_link_j
-from meshwright.pricing.price import Priced
-from meshwright.pricing.problem import Problem
-from meshwright.strategy.strategy import (
+from meshwright.cost.network import AxisNetwork
+from meshwright.cost.power import least_link_j
+from meshwright.cost.price import Priced
+from meshwright.cost.problem import Problem
+from meshwright.sharding.strategy import (
     AXES,
     ContextKind,
     Recompute,

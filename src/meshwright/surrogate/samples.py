@@ -13,17 +13,17 @@ from meshwright.cost.energy import (
     system_parts_j,
     total_energy_j,
 )
-from meshwright.pricing.placed.price import PlacedPrice, choice_network, only, price_placed
-from meshwright.pricing.placed.simulated import SimulatedStep, simulate_step
-from meshwright.pricing.placed.step_tasks import COMPUTE
-from meshwright.pricing.power import least_link_j
-from meshwright.pricing.price import Priced, price_columns
-from meshwright.pricing.problem import Problem
-from meshwright.simulation.usage import busy_fractions
+from meshwright.cost.power import least_link_j
+from meshwright.cost.price import Priced, price_columns
+from meshwright.cost.problem import Problem
+from meshwright.network.simulation.usage import busy_fractions
 from meshwright.surrogate.candidates import Drawn
 from meshwright.surrogate.configurations import Configuration
 from meshwright.surrogate.features import MESSAGE_PARTS, features
 from meshwright.topology.network import Network
+from meshwright.wafer.price import PlacedPrice, choice_network, only, price_placed
+from meshwright.wafer.simulated import SimulatedStep, simulate_step
+from meshwright.wafer.step_tasks import COMPUTE
 
 QUANTITIES = ("compute_s", "messages_s", "step_s", "power_w")
 """What is compared: computation of the busiest device, its messages as if nothing hid them, the

@@ -15,14 +15,14 @@ from itertools import permutations
 from math import inf
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.baselines.dfmodel.accelerators import accelerator_named
-from meshwright.baselines.dfmodel.networks import DimKind, NetworkDim
+from meshwright.dataflow.dfmodel.accelerators import accelerator_named
+from meshwright.dataflow.dfmodel.networks import DimKind, NetworkDim
+from meshwright.dataflow.fusing import fuse_graph
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.result import Fusion
+from meshwright.dataflow.fusion_answer import FusionQuestion, Target
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
-from meshwright.onchip.fusion.machine import CoreGrid
-from meshwright.onchip.fusion.result import Fusion
-from meshwright.planner.dataflow.fusing import fuse_graph
-from meshwright.plans.fusion import FusionQuestion, Target
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.systems import network_dims
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
+from meshwright.dataflow.graphs import load_graph
+from meshwright.dataflow.planning import machine_named, plan_dataflow
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.planner import plan, training
-from meshwright.planner.dataflow.graphs import load_graph
-from meshwright.planner.dataflow.planning import machine_named, plan_dataflow
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.peer import peer_passes_per_s
 from meshwright.sweep.points import Point, points_of
 from meshwright.sweep.store import Result
 from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
+from meshwright.train.plan import plan
+from meshwright.train.question import training
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 

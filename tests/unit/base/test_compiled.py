@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.base.compiled import Kernel, as_written, compiled, compiled_inline, has_numba
-from meshwright.placement import paths, routing
+from meshwright.network import paths, routing
 
 
 @compiled_inline

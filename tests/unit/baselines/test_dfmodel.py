@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.baselines.dfmodel.networks import (
+from meshwright.dataflow.dfmodel.networks import (
     DimKind,
     NetworkDim,
     all_reduce_s,
@@ -12,12 +12,12 @@ from meshwright.baselines.dfmodel.networks import (
     network_price,
     send_s,
 )
-from meshwright.baselines.dfmodel.sharding import peer_tables
+from meshwright.dataflow.dfmodel.sharding import peer_tables
+from meshwright.dataflow.sharding import choose_sharding
+from meshwright.dataflow.splits import WHOLE
+from meshwright.dataflow.volume import ring_bytes
 from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
-from meshwright.pricing.dataflow.volume import ring_bytes
-from meshwright.search.dataflow.sharding import choose_sharding
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.dataflow.splits import WHOLE
 
 GPT3 = (12288, 96, 128, 2048)
 ONE_SUM = 2048 * 12288 * 2

@@ -10,7 +10,7 @@ from meshwright.baselines.textbook_3d import (
     price,
     ranked_grids,
 )
-from meshwright.strategy.space import factorizations
+from meshwright.sharding.space import factorizations
 
 BOOK = TextbookSetting()
 MS = 1e-3

@@ -9,12 +9,12 @@ from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.graphs.read import checked, graph_of_text
 from meshwright.catalog.graphs.write import graph_yaml
 from meshwright.catalog.models import load_model
+from meshwright.dataflow.splits import splits_of
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.declared import to_graph, to_spec
 from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.dataflow.transformer import model_graphs
 from meshwright.graph.op import Phase
-from meshwright.strategy.dataflow.splits import splits_of
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from meshwright import plans
 from meshwright.cli.main import main
 from meshwright.report.lines import bar_lines
+from meshwright.train import files
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
 TOO_LARGE = ["llama3-70b", "--on", "8xH100", "--seq", "8k", "--global-batch", "8"]
@@ -93,7 +93,7 @@ def test_the_verdict_comes_first(capsys):
 
 
 def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):
-    best = plans.load(plan_file).best
+    best = files.load(plan_file).best
     s, structure = best.strategy, best.structure
     words = [
         "--tp", f"{s.tp:.0f}", "--pp", f"{s.pp:.0f}", "--cp", f"{s.cp:.0f}", "--dp", f"{s.dp:.0f}",
@@ -157,9 +157,9 @@ def test_estimate_refuses_what_check_refuses(capsys):
 
 def test_plan_files_make_the_round_trip(plan_file):
     text = plan_file.read_text(encoding="utf-8")
-    plan = plans.load(plan_file)
-    assert plans.to_json(plan) + "\n" == text
-    assert plans.from_json(plans.to_json(plan)) == plan
+    plan = files.load(plan_file)
+    assert files.to_json(plan) + "\n" == text
+    assert files.from_json(files.to_json(plan)) == plan
     assert not list(plan_file.parent.glob("*.partial"))
 
 

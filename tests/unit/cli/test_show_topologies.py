@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.topology import topologies
+from meshwright.topology.registry import topologies
 
 
 def output(capsys, *words):

@@ -9,7 +9,7 @@ from meshwright.cost.compute import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import op_cost
 from meshwright.graph.transformer import build_graph
-from meshwright.strategy.strategy import make_strategy
+from meshwright.sharding.strategy import make_strategy
 
 ENGINE = Engine(
     matmul_flops_per_s=1e15,

@@ -13,8 +13,8 @@ from meshwright.cost.step import (
     sharding_copies_s,
     step_time,
 )
+from meshwright.sharding.strategy import Structure
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.strategy.strategy import Structure
 
 MICRO_BATCHES, BUCKETS, DEVICES = 5.0, 4.0, 8.0
 PARAMS = 1_000.0

@@ -10,9 +10,11 @@ from meshwright.catalog.chips import load_chip
 from meshwright.catalog.systems import load_system
 from meshwright.cost.compute import attended_fraction
 from meshwright.cost.engine import make_engine, reached_rate, stated_rate
-from meshwright.planner import check, estimate, training
+from meshwright.sharding.strategy import Offload, Structure, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.strategy.strategy import Offload, Structure, make_strategy
+from meshwright.train.estimate import estimate
+from meshwright.train.legality import check
+from meshwright.train.question import training
 
 H100, HOPPER = load_chip("H100"), load_calibration("hopper")
 

@@ -14,8 +14,8 @@ from meshwright.cost.memory import (
     memory_use,
 )
 from meshwright.cost.step import PipelineCost, offload_step_s, optimizer_step_s
+from meshwright.sharding.strategy import Offload, Structure
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.strategy.strategy import Offload, Structure
 
 ADAM = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12

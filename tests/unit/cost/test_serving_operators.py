@@ -8,7 +8,8 @@ import pytest
 from meshwright.catalog.models import load_model
 from meshwright.cost.compute import Engine
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.serving.operators import (
+from meshwright.graph.transformer import build_graph
+from meshwright.serve.operators import (
     PassShape,
     cache_read_s,
     cached_words_per_token,
@@ -19,9 +20,8 @@ from meshwright.cost.serving.operators import (
     mean_keys_seen,
     product_compute_s,
 )
-from meshwright.graph.transformer import build_graph
+from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.calibration import NEUTRAL
-from meshwright.strategy.strategy import make_strategy
 
 ENGINE = Engine(
     matmul_flops_per_s=1e15, edge_flops_per_s=1e15, attention_forward_flops_per_s=1e15,

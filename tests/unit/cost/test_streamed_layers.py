@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from small_problems import chip, dense, experts, gqa, level, model, problem, system
 
+from meshwright.cost.layers import price_layers, streamed_blocks
 from meshwright.cost.matmul import matmul_cost
 from meshwright.cost.operator import op_cost
-from meshwright.pricing.layers import price_layers, streamed_blocks
-from meshwright.pricing.streaming import ways_to_stream
-from meshwright.spec.model import FeedForwardSpec, LayerSpec
-from meshwright.spec.workload import SoftwareStack
-from meshwright.strategy.strategy import (
+from meshwright.cost.streaming import ways_to_stream
+from meshwright.sharding.strategy import (
     Recompute,
     Streamed,
     StreamForm,
@@ -20,6 +18,8 @@ from meshwright.strategy.strategy import (
     make_strategy,
     stack,
 )
+from meshwright.spec.model import FeedForwardSpec, LayerSpec
+from meshwright.spec.workload import SoftwareStack
 from meshwright.streams.policy import Transfer, attention_bytes, linear_bytes
 
 N, TOKENS, HIDDEN, KEYS, FFN = 8, 512, 64, 32, 256

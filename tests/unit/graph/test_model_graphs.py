@@ -9,6 +9,7 @@ from sampled import sampled
 from meshwright.base.errors import SpecError
 from meshwright.catalog.graphs.read import checked
 from meshwright.catalog.models import load_model, model_names
+from meshwright.dataflow.splits import splits_of
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.chain import chained
 from meshwright.graph.dataflow.declared import to_spec
@@ -16,7 +17,6 @@ from meshwright.graph.dataflow.kernel import Unit
 from meshwright.graph.dataflow.transformer import model_graphs
 from meshwright.graph.op import OpKind, graph_parameters, matmul_flops_per_row
 from meshwright.graph.transformer import build_graph
-from meshwright.strategy.dataflow.splits import splits_of
 
 TOKENS = 256
 

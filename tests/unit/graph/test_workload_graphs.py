@@ -6,13 +6,13 @@ from math import log2
 import pytest
 
 from meshwright.base.errors import SpecError
+from meshwright.dataflow.splits import PARTIAL, WHOLE, splits_of
 from meshwright.graph.dataflow.backward import with_backward
 from meshwright.graph.dataflow.dlrm import dlrm_a
 from meshwright.graph.dataflow.fft import TWIDDLE_FLOPS, fft
 from meshwright.graph.dataflow.hpl import hpl
 from meshwright.graph.dataflow.kernel import MessageKind, Unit, num_elements
 from meshwright.graph.op import Phase
-from meshwright.strategy.dataflow.splits import PARTIAL, WHOLE, splits_of
 
 
 def kernel_of(graph, name):

@@ -1,7 +1,7 @@
 """Colours of heat maps."""
 
 from meshwright.report.heat_map import HeatCells
-from meshwright.report.wafer_map.style import HEAT_STEPS
+from meshwright.report.style import HEAT_STEPS
 
 
 def cells(*values):

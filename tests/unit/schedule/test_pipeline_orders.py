@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.schedule import schedules
+from meshwright.schedule.registry import schedules
 from meshwright.schedule.timeline import StageTimes, build_timeline
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from meshwright.streams import streams
 from meshwright.streams.line import Line
+from meshwright.streams.registry import streams
 from meshwright.streams.replay import violations
 from meshwright.streams.rounds import counted_transfers, enumerate_rounds
 

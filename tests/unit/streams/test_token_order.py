@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshwright.streams import streams
+from meshwright.streams.registry import streams
 from meshwright.streams.rounds import enumerate_rounds
 from meshwright.streams.token_order import (
     contiguous_round_pairs,

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from meshwright.strategy.strategy import make_strategy
+from meshwright.sharding.strategy import make_strategy
 from meshwright.studies.crossover import SETUPS, SPACES, axes_of, best_in
 
 

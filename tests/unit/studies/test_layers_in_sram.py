@@ -2,7 +2,6 @@
 
 import pytest
 
-from meshwright.studies import studies
 from meshwright.studies.claims import Verdict
 from meshwright.studies.layers_in_sram import (
     BATCH,
@@ -14,6 +13,7 @@ from meshwright.studies.layers_in_sram import (
     longest_pass,
     ridge,
 )
+from meshwright.studies.registry import studies
 
 
 @pytest.fixture(scope="module")

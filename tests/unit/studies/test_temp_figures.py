@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.strategy.strategy import make_strategy
+from meshwright.sharding.strategy import make_strategy
 from meshwright.studies.temp.ablation import mean_gain
 from meshwright.studies.temp.collectives import Communication, as_tensor_parallel, saved
 from meshwright.studies.temp.motivation.rings import round_s, shared_link_times

@@ -5,13 +5,13 @@ import pytest
 from placed_problems import grid_problem
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.pricing.placed.price import choice_network
 from meshwright.surrogate.candidates import choices_of
 from meshwright.surrogate.dataset import draw_group, shipped_rows
 from meshwright.surrogate.estimator import shipped
 from meshwright.surrogate.network import shipped_network
 from meshwright.surrogate.samples import QUANTITIES
 from meshwright.surrogate.scores import predicted, score, tuned_scores
+from meshwright.wafer.price import choice_network
 
 STEP = QUANTITIES.index("step_s")
 

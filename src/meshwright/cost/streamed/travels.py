@@ -11,11 +11,11 @@ from typing import Any
 
 from meshwright.cost.compute import Engine
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
+from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.layout import weight_home
+from meshwright.sharding.local_sizes import FLAT, degree_of
+from meshwright.sharding.strategy import StrategyOf, Streamed, Structure
 from meshwright.spec.collective import CollectiveKind
-from meshwright.strategy.calls import CollectiveCall, call_elements
-from meshwright.strategy.layout import weight_home
-from meshwright.strategy.local_sizes import FLAT, degree_of
-from meshwright.strategy.strategy import StrategyOf, Streamed, Structure
 from meshwright.streams.policy import Transfer
 
 AXIS = "tatp"

@@ -18,23 +18,23 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.baselines.dfmodel.accelerators import accelerator_named
-from meshwright.baselines.dfmodel.networks import (
+from meshwright.dataflow.dfmodel.accelerators import accelerator_named
+from meshwright.dataflow.dfmodel.networks import (
     DimKind,
     NetworkDim,
     all_reduce_s,
     network_price,
     send_s,
 )
+from meshwright.dataflow.fusing import problem_of, target_named
+from meshwright.dataflow.fusion.bound import bound_s
+from meshwright.dataflow.fusion.choosing import KnownOrders, shared_orders
+from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion_answer import FusionQuestion
 from meshwright.graph.dataflow.gpt import gpt_training_layer
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.op import Phase
-from meshwright.onchip.fusion.bound import bound_s
-from meshwright.onchip.fusion.choosing import KnownOrders, shared_orders
-from meshwright.onchip.fusion.fusion import fuse
-from meshwright.onchip.fusion.problem import FusionProblem
-from meshwright.planner.dataflow.fusing import problem_of, target_named
-from meshwright.plans.fusion import FusionQuestion
 
 CHIP, NUM_CHIPS, GLOBAL_BATCH = "SN30", 1024, 8192
 HIDDEN, HEADS, HEAD_DIM, LENGTH, LAYERS = 24576, 128, 192, 2048, 128

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans import Candidate
-from meshwright.plans.comparison import Entry
-from meshwright.strategy.strategy import Strategy
+from meshwright.sharding.strategy import Strategy
 from meshwright.studies.claims import Claim, Table, claim_lines, judged, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import (
@@ -28,6 +26,8 @@ from meshwright.studies.temp.cases import (
     wafer,
 )
 from meshwright.studies.temp.throughput import PUBLISHED_CUT
+from meshwright.train.answer import Candidate
+from meshwright.train.comparison import Entry
 
 KINDS = {"megatron-1": False, "megatron-3": True}
 """Recipes that run the degrees of a plan with streams as tp, and their sequence parallelism."""
@@ -67,13 +67,13 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     ours = entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best
     if ours is None or ours.strategy.tatp == 1:
         return None
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = planner.estimate(
+        plan = api.estimate(
             model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
         )
     except (InfeasibleError, SpecError):

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from meshwright.base.arrays import IntArray
-from meshwright.placement.embeddings import block_embedding
-from meshwright.placement.faults.curves import (
-    core_fault_curve,
-    link_fault_curve,
-    stream_throughput,
-)
-from meshwright.placement.placement import hop_distances, sequential
+from meshwright.network.embeddings import block_embedding
+from meshwright.network.faults.curves import core_fault_curve, link_fault_curve, stream_throughput
+from meshwright.network.placement import hop_distances, sequential
 from meshwright.studies.claims import Claim, Table, claim_lines, judged, judged_range
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import SOURCE

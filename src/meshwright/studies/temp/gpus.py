@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
-from meshwright.plans.comparison import Entry
 from meshwright.spec.system import SystemSpec
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines, judged_gain, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import CASES, OURS, SOURCE, entries_of, model_of, wafer
 from meshwright.studies.temp.machines import with_memory_rate
+from meshwright.train.comparison import Entry
 
 PEAK_FLOPS_PER_S = 312e12
 """Of one die, as of an A100; the die of Table I has 1.8e15."""
@@ -53,14 +53,14 @@ def wafer_steps_s(
 def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[float | None]:
     """Return the step times of recipes on a system, with the same state on all of them [s]."""
     asked = CASES[case]
-    optimizer = planner.training(wafer(), sequence_length=1, global_batch_size=1).optimizer
-    work = planner.training(
+    optimizer = api.training(wafer(), sequence_length=1, global_batch_size=1).optimizer
+    work = api.training(
         system,
         sequence_length=asked.sequence_length,
         global_batch_size=asked.global_batch_size,
         optimizer=optimizer,
     )
-    found = planner.compare(
+    found = api.compare(
         model_of(asked), system, work, ours=names[0], against=names, calibration=UNCALIBRATED
     )
     entries = entries_of(found)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshwright.plans.comparison import Entry
-from meshwright.plans.plan import Estimate
 from meshwright.studies.claims import (
     Claim,
     Table,
@@ -31,6 +29,8 @@ from meshwright.studies.temp.cases import (
     compared,
     entries_of,
 )
+from meshwright.train.answer import Estimate
+from meshwright.train.comparison import Entry
 
 PUBLISHED_POWER = {
     "megatron-1 smap": 88.6, "megatron-1 gmap": 94.5, "megatron-3 smap": 94.6,

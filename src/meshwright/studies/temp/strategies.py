@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, SOURCE, Case, model_of, wafer
+from meshwright.train.answer import Candidate
 
 CLOSE = 0.03
 """Share by which a published mix may be slower than ours and still agree."""
@@ -54,11 +54,11 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     if mix is not None:
         allowed |= {n: [v] for n, v in zip(("dp", "cp", "tp", "tatp"), mix, strict=True)}
     system = wafer()
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     try:
-        found = planner.compare(
+        found = api.compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from meshwright.plans.comparison import Entry
 from meshwright.studies.claims import (
     Claim,
     Table,
@@ -26,6 +25,7 @@ from meshwright.studies.temp.cases import (
     compared,
     entries_of,
 )
+from meshwright.train.comparison import Entry
 
 COLLECTIVES = ("tp_comm_s", "cp_comm_s", "dp_comm_s", "pp_comm_s", "tatp_stream_s")
 PUBLISHED_CUT = {

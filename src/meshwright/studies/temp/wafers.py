@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans.comparison import Comparison, Entry
 from meshwright.spec.model import ModelSpec
 from meshwright.studies.claims import Claim, Table, claim_lines, judged, judged_range, shown
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, CASES, SOURCE, model_of
 from meshwright.studies.temp.throughput import PUBLISHED_CUT, collective_s
+from meshwright.train.comparison import Comparison, Entry
 
 PUBLISHED_GAIN = (1.2, 1.6)
 PUBLISHED_BUBBLES = (4.0, 14.0)
@@ -67,8 +67,8 @@ def asked_model(setup: Wafers) -> ModelSpec | str:
 def compared_on(setup: Wafers) -> Comparison:
     """Return ours and the baselines on a set of wafers."""
     system = f"{setup.number}xwafer-4x8"
-    work = planner.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
-    return planner.compare(
+    work = api.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
+    return api.compare(
         asked_model(setup), system, work, against=BASELINE_RECIPES, calibration=UNCALIBRATED
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright import planner
+from meshwright import api
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.compute import Engine, matmul_compute_s
@@ -119,12 +119,12 @@ def round_traffic_bytes(tokens: float, engine: Engine) -> Any:
 def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
     """Return the best plans of a full wafer by degree of tatp, the rest of it replicas."""
     system, rates, savings = wafer(with_hbm=with_hbm), [], []
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     for degree in SHOWN:
         fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
-        found = planner.compare(
+        found = api.compare(
             model_of(case), system, work, against=(), allowed=fixed, calibration=UNCALIBRATED
         )
         price = found.ours.best and found.ours.best.estimate

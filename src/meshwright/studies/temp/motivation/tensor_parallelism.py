@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from meshwright import planner
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans import Plan
-from meshwright.simulation.usage import link_utilisation, sending_fraction
+from meshwright.network.simulation.usage import link_utilisation, sending_fraction
+from meshwright.sharding.strategy import Strategy, Structure, make_strategy
 from meshwright.spec.system import SystemSpec
-from meshwright.strategy.strategy import Strategy, Structure, make_strategy
 from meshwright.studies.claims import (
     Claim,
     Table,
@@ -25,6 +24,7 @@ from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, SOURCE, Case, model_of, wafer
 from meshwright.studies.temp.machines import NEVER_SLOW, TB, Machine
 from meshwright.studies.temp.throughput import COLLECTIVES
+from meshwright.train.answer import Plan
 
 MODELS = (
     Case("Llama3 70B", "llama3-70b", 4096),
@@ -81,19 +81,17 @@ class Memory:
 
 def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: Structure) -> Plan:
     """Return the price of a strategy on a case."""
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
-    return planner.estimate(
-        model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
-    )
+    return api.estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
 
 
 @cache
 def time_of(case: Case, machine: Machine) -> Time:
     """Return the shares of a step on a wafer with these rates."""
     plan = estimated(case, machine.system(), STRATEGY, REPLICATED)
-    price, played = plan.best.estimate, planner.simulate(plan)
+    price, played = plan.best.estimate, api.simulate(plan)
     use = float(link_utilisation(played.step.timeline, played.network).mean())
     return Time(
         case.name,

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans.comparison import Entry
 from meshwright.studies.claims import Claim, Verdict
 from meshwright.studies.temp.cases import BASELINES, CASES, OURS, Case, entries_of, model_of
 from meshwright.studies.temp.machines import AS_ELSEWHERE, NEVER_SLOW, TB, Machine
+from meshwright.train.comparison import Entry
 
 Fixed = tuple[tuple[str, tuple[object, ...]], ...]
 """Allowed values by the name of a choice."""
@@ -67,11 +67,11 @@ Found = Mapping[str, Mapping[str, Entry]]
 def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     """Return the best plan of each system under a setting."""
     system = setting.machine.system()
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     return entries_of(
-        planner.compare(
+        api.compare(
             model_of(case),
             system,
             work,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from meshwright import planner
+from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.plans import Candidate
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, SOURCE, Case, model_of
@@ -19,6 +18,7 @@ from meshwright.studies.temp.settings.grid import (
     claim_under,
 )
 from meshwright.studies.temp.strategies import CLOSE, PUBLISHED, Mix, Published, mix_of
+from meshwright.train.answer import Candidate
 
 WHOLE_BATCH = "the whole batch at once"
 """Each replica passes all of its sequences in one micro-batch."""
@@ -49,12 +49,12 @@ def best_under(case: Case, setting: Setting, mix: Mix | None = None) -> Candidat
 
 def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -> Candidate | None:
     system = setting.machine.system()
-    work = planner.training(
+    work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     allowed = setting.allowed(pp=[1], **fixed)
     try:
-        found = planner.compare(
+        found = api.compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from meshwright.plans.comparison import Entry
 from meshwright.studies.claims import (
     Claim,
     Table,
@@ -35,6 +34,7 @@ from meshwright.studies.temp.throughput import (
     memory_shares,
     step_s,
 )
+from meshwright.train.comparison import Entry
 
 Figures = tuple[float, ...] | None
 

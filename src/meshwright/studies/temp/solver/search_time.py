@@ -9,16 +9,16 @@ from typing import TypeVar
 
 import numpy as np
 
-from meshwright.planner.question import make_problem, training
-from meshwright.pricing.placed.price import physical_network
 from meshwright.search.choices.elimination import cheapest
 from meshwright.search.choices.program import solve_program
-from meshwright.search.operators.assignment import graph_of
-from meshwright.search.operators.frames import likely_bases
-from meshwright.search.operators.plan import Planned, plan_operators
 from meshwright.studies.claims import Claim, Table, Verdict, claim_lines
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import SOURCE
+from meshwright.train.question import make_problem, training
+from meshwright.wafer.operators.assignment import graph_of
+from meshwright.wafer.operators.frames import likely_bases
+from meshwright.wafer.operators.plan import Planned, plan_operators
+from meshwright.wafer.price import physical_network
 
 Result = TypeVar("Result")
 MODEL = "gpt3-76b"

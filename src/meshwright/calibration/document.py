@@ -1,0 +1,234 @@
+"""The validation as a document: tables in Markdown around two pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from meshwright.calibration.errors import by_group, noise_of
+from meshwright.calibration.frameworks import FRAMEWORKS
+from meshwright.calibration.memory.errors import errors_by_group, is_wrongly_fitting
+from meshwright.calibration.outcome import (
+    Validation,
+    chips_text,
+    degrees_text,
+    refusal_counts,
+    worst,
+)
+from meshwright.calibration.pictures.scatter import scatter_svg
+from meshwright.calibration.pictures.sources import sources_svg
+from meshwright.catalog.calibration import FitRecord, GroupRecord
+from meshwright.report.lines import percent
+
+NUM_WORST = 20
+INTRODUCTION = """# Validation
+
+Written by `meshwright validate --document docs/validation.md`. Each published row is predicted
+from its stated configuration alone. Errors are |ln(predicted / measured)| of the throughput: 5 %
+is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out: constants fitted
+anew without that source, and without other sources of its vendor.
+"""
+INTERVALS = """## Intervals
+
+Each prediction has an interval in which four of five measurements are expected; it lies evenly, as
+a factor, about the prediction. It is wider for questions with experts, with words of products
+below 16 bits (for each halving), and on chips of which no measured row is of the family. Half-width
+and factors come from the errors of sources left out. Judged here on sources of which neither the
+constants nor the widths know anything. The score is width plus ten times the distance of what lies
+outside, in logarithms; small is good.
+"""
+MEMORY = """What sources state, of the fullest device, beside what is predicted; left out: constants
+of memory fitted without that source. A row that ran must fit, one that did not must not.
+"""
+TRAITS = {
+    "experts": "with experts", "narrow_words": "words of 8 bits or less",
+    "unseen_family": "chips of a family that no other source has",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Document:
+    """A validation as files: the text, and the pictures that it shows, by their names."""
+
+    text: str
+    pictures: dict[str, str]
+
+
+def document(
+    found: Validation, before: Validation, record: FitRecord | None, name: str
+) -> Document:
+    """Return the document: what was held against what, how wrong, where worst, what was refused.
+
+    Parameters
+    ----------
+    before
+        The same rows under the uncalibrated constants.
+    record
+        What the fit reached on sources left out; None: the constants were not fitted.
+    name
+        First part of the names of the pictures.
+    """
+    pictures = {f"{name}.svg": scatter_svg(found.predictions)}
+    if record is not None:
+        pictures[f"{name}_sources.svg"] = sources_svg(record.groups)
+    return Document("\n".join(_lines(found, before, record, list(pictures))) + "\n", pictures)
+
+
+def _lines(
+    found: Validation, before: Validation, record: FitRecord | None, pictures: Sequence[str]
+) -> Iterator[str]:
+    yield INTRODUCTION
+    yield from _headline(found, before, record)
+    yield f"![predicted against measured]({pictures[0]})\n\n## By source\n"
+    yield from _group_table(found, before, record)
+    if record is not None:
+        yield f"![errors of each source]({pictures[1]})\n"
+        yield from _intervals(record)
+    yield from _memory(found, record)
+    yield from _choices(found)
+    yield "## Worst rows\n"
+    rows = [
+        (
+            e.row.id,
+            e.row.model.name,
+            chips_text(e),
+            degrees_text(e),
+            percent(e.log_error, sign=True),
+        )
+        for e in worst(found.predictions, NUM_WORST)
+    ]
+    yield from table(("row", "model", "chips", "plan", "error"), rows, words=4)
+    yield "## Refused rows\n"
+    yield from table(("reason", "rows"), refusal_counts(found.predictions))
+    yield "## What sources leave unstated\n"
+    yield from table(("framework", "default"), [(f.name, f.why) for f in FRAMEWORKS], words=2)
+
+
+def table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
+) -> Iterator[str]:
+    """Yield a table, and an empty line; columns of words come first, then those of numbers."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * words}{'---:|' * (len(head) - words)}"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
+    yield ""
+
+
+def _headline(found: Validation, before: Validation, record: FitRecord | None) -> Iterator[str]:
+    """Yield the headline: uncalibrated, fitted, left out."""
+    rows = [
+        (name, percent(entry.median_of_medians), percent(entry.overall.p90_abs_log_error))
+        for name, entry in (("uncalibrated", before), (found.calibration, found))
+    ]
+    if record is not None:
+        told = [("sources left out", record.left_out)]
+        if record.left_out_alone is not None:
+            told.append(("those whose chips no other source has (1)", record.left_out_alone))
+        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in told]
+    yield from table(("constants", "median over sources of their medians", "p90 of all rows"), rows)
+
+
+def _group_table(found: Validation, before: Validation, record: FitRecord | None) -> Iterator[str]:
+    """Yield one line for each source."""
+    head = (
+        "source", "rows", "used", "uncalibrated", "median", "p90", "bias", "left out", "its p90",
+        "its bias", "noise", "ranks",
+    )  # fmt: skip
+    entries = by_group(found.predictions)
+    rows = []
+    for name, errors in found.groups.items():
+        group = record.groups.get(name) if record else None
+        ranks = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
+        rows.append((
+            f"{name} (1)" if group and group.alone else name, errors.rows, errors.rows_used,
+            percent(before.groups[name].median_abs_log_error),
+            percent(errors.median_abs_log_error), percent(errors.p90_abs_log_error),
+            percent(errors.bias_log, sign=True), *_left_out(group),
+            percent(noise_of(entries[name])), ranks,
+        ))  # fmt: skip
+    yield from table(head, rows)
+    yield "(1) No other source has rows of its chips: left out, it gets constants fitted to none."
+    yield "Noise: how far apart rows of one configuration were measured, largest over smallest,"
+    yield "their median. Ranks: mean rank correlation of throughput inside sweeps.\n"
+
+
+def _left_out(group: GroupRecord | None) -> tuple[str, str, str]:
+    """Return the errors of a source under constants fitted without it."""
+    if group is None:
+        return "-", "-", "-"
+    out = group.left_out
+    return percent(out.median), percent(out.p90), percent(out.bias, sign=True)
+
+
+def _intervals(record: FitRecord) -> Iterator[str]:
+    """Yield how wide intervals are, and how they held sources left out."""
+    spread = record.spread
+    if spread is None:
+        return
+    yield INTERVALS
+    factors = ", ".join(f"{TRAITS[name]} x {f:.2f}" for name, f in spread.factors.items())
+    yield f"Half-width {percent(spread.half_width)}; {factors}.\n"
+    if not record.intervals:
+        return
+    rows = [
+        (TRAITS.get(name, name), held.rows, percent(held.covered), f"{held.score:.3f}",
+         percent(held.half_width))
+        for name, held in record.intervals.items()
+    ]  # fmt: skip
+    yield from table(("rows", "number", "inside", "score", "median half-width"), rows)
+    covered = [(name, g.rows, percent(g.covered)) for name, g in record.groups.items()]
+    yield from table(("source left out", "rows", "inside"), covered)
+
+
+def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
+    """Yield the errors of memory, and rows that were told wrongly whether they fit."""
+    fitted = record.memory if record else None
+    rows = []
+    for name, mine in errors_by_group(found.trained).items():
+        errors = found.groups.get(name, found.overall)
+        out = fitted.groups[name].left_out if fitted and name in fitted.groups else None
+        rows.append((
+            name, mine.rows, percent(mine.median), percent(mine.p90), percent(mine.bias, sign=True),
+            percent(out.median if out else None), percent(out.p90 if out else None),
+            errors.false_fits, errors.false_ooms,
+        ))  # fmt: skip
+    yield "## Memory\n"
+    yield MEMORY
+    head = ("source", "rows with memory", "median", "p90", "bias", "left out", "its p90",
+            "false fits", "false out of memory")  # fmt: skip
+    yield from table(head, rows)
+    wrong = [
+        (e.row.id, e.row.model.name, chips_text(e), degrees_text(e))
+        for e in found.trained
+        if is_wrongly_fitting(e)
+    ]
+    yield "Rows told wrongly:\n" if wrong else "No row is told wrongly.\n"
+    if wrong:
+        yield from table(("row", "model", "chips", "plan"), wrong, words=4)
+
+
+def _choices(found: Validation) -> Iterator[str]:
+    """Yield what choosing by prediction costs."""
+    families = found.families
+    if not families:
+        return
+    mean = sum(family.regret for family in families) / len(families)
+    thumb = sum(family.rule_of_thumb_regret for family in families) / len(families)
+    pairs = sum(family.ordered_pairs for family in families)
+    right = sum(family.right_pairs for family in families)
+    yield "## Choosing by prediction"
+    yield ""
+    yield f"In {len(families)} families of rows that differ only in the plan, the plan predicted"
+    yield f"fastest was {mean:.1%} slower than the fastest measured one; the one of least model"
+    yield f"parallelism {thumb:.1%}. Of {pairs} pairs measured more than 5 % apart, {right} are in"
+    yield "the right order.\n"
+    rows = [
+        (f.best.row.group, f.best.row.model.name, chips_text(f.best), degrees_text(f.best),
+         degrees_text(f.chosen), len(f.rows), percent(f.regret), percent(f.rule_of_thumb_regret),
+         f"{f.right_pairs} of {f.ordered_pairs}")
+        for f in sorted(families, key=lambda family: -family.regret)
+    ]  # fmt: skip
+    head = ("source", "model", "chips", "measured best", "predicted best", "plans", "regret",
+            "of the rule", "pairs")  # fmt: skip
+    yield from table(head, rows, words=5)

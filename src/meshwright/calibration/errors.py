@@ -1,0 +1,272 @@
+"""How wrong predictions are: errors of each source, of all, and what choosing by them costs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.calibration.predictions import DID_NOT_FIT, Prediction
+
+TIE = 0.05
+"""Measured plans that differ by less are equally good."""
+FEWEST_IN_SWEEP = 4
+SHARE = 0.8
+"""Of measurements that intervals are to hold."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors of some rows; what cannot be told is None."""
+
+    rows: int
+    rows_used: int
+    rows_refused: int
+    median_abs_log_error: float | None
+    p90_abs_log_error: float | None
+    bias_log: float | None
+    """Median of ln(predicted / measured): above 0 is predicted too fast."""
+    memory_median_abs_error: float | None
+    """Median of |ln(predicted / measured)| of the bytes."""
+    false_fits: int
+    """Rows that ran out of memory and are predicted to fit."""
+    false_ooms: int
+    """Rows that ran and are predicted not to fit."""
+    spearman: float | None
+    """Mean rank correlation of throughput inside sweeps, weighted by their rows."""
+    regret_mean: float | None
+    """Mean over families of plans of how much slower the plan ranked first was than the best."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Rows that differ only in the plan, and what choosing among them costs."""
+
+    rows: tuple[Prediction, ...]
+    best: Prediction
+    """The fastest as measured."""
+    chosen: Prediction
+    """The fastest as predicted."""
+    by_rule: Prediction
+    """The one of least model parallelism."""
+    regret: float
+    """How much slower the chosen one is than the best."""
+    rule_of_thumb_regret: float
+    ordered_pairs: int
+    """Pairs whose measurements differ by more than a tie."""
+    right_pairs: int
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """How 80 % intervals held some rows."""
+
+    rows: int
+    """Measured rows that have an interval."""
+    covered: float | None
+    """Share of them inside."""
+    score: float | None
+    """Mean of :func:`interval_score`."""
+
+
+def intervals_of(predictions: Iterable[Prediction]) -> Intervals:
+    """Return how the intervals of some rows held what was measured."""
+    known = [e for e in predictions if e.interval is not None and e.log_error is not None]
+    errors = log_errors(known)
+    widths = [np.log(e.interval[1] / e.interval[0]) / 2.0 for e in known if e.interval is not None]
+    half_widths = np.array(widths, dtype=float)
+    return Intervals(
+        rows=len(known),
+        covered=_of(np.mean, np.abs(errors) <= half_widths),
+        score=_of(np.mean, interval_score(errors, half_widths)),
+    )
+
+
+def interval_score(errors: FloatArray, half_widths: FloatArray) -> FloatArray:
+    """Return the interval score of each logarithm: small is good.
+
+    Width, and 2 / (1 - share) times the distance of what lies outside. Source: Gneiting and
+    Raftery 2007, Strictly proper scoring rules, section 6.2.
+
+    Parameters
+    ----------
+    errors
+        ln(predicted / measured), (rows,).
+    half_widths
+        Of intervals of ln(measured) that lie evenly about ln(predicted), (rows,).
+    """
+    outside = np.maximum(np.abs(errors) - half_widths, 0.0)
+    return np.asarray(2.0 * half_widths + 2.0 / (1.0 - SHARE) * outside, dtype=float)
+
+
+def errors_of(predictions: Sequence[Prediction]) -> Errors:
+    """Return the errors of some rows."""
+    used = [entry for entry in predictions if entry.refused is None]
+    logs = log_errors(used)
+    found = (entry.memory.log_error for entry in used if entry.memory)
+    memory = np.array([error for error in found if error is not None], dtype=float)
+    regrets = [family.regret for family in families_of(used)]
+    return Errors(
+        rows=len(predictions),
+        rows_used=len(used),
+        rows_refused=len(predictions) - len(used),
+        median_abs_log_error=_of(np.median, np.abs(logs)),
+        p90_abs_log_error=_of(_p90, np.abs(logs)),
+        bias_log=_of(np.median, logs),
+        memory_median_abs_error=_of(np.median, np.abs(memory)),
+        false_fits=sum(e.row.task == DID_NOT_FIT and e.fits is True for e in used),
+        false_ooms=sum(e.row.task != DID_NOT_FIT and e.fits is False for e in used),
+        spearman=_spearman_of_sweeps(used),
+        regret_mean=_of(np.mean, regrets),
+    )
+
+
+def by_group(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
+    """Return the rows of each source, in the order in which sources appear."""
+    found: dict[str, list[Prediction]] = {}
+    for entry in predictions:
+        found.setdefault(entry.row.group, []).append(entry)
+    return found
+
+
+def log_errors(predictions: Iterable[Prediction]) -> FloatArray:
+    """Return ln(predicted / measured) of the rows that have both."""
+    found = (entry.log_error for entry in predictions)
+    return np.array([error for error in found if error is not None], dtype=float)
+
+
+def median_of_medians(groups: Mapping[str, Errors]) -> float | None:
+    """Return the headline: the median over sources of the median error of each."""
+    medians = [e.median_abs_log_error for e in groups.values()]
+    return _of(np.median, [median for median in medians if median is not None])
+
+
+def families_of(predictions: Iterable[Prediction]) -> list[Family]:
+    """Return the families of two plans or more; equal plans are one, of median throughput."""
+    found: dict[Hashable, dict[Hashable, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
+    for entry in predictions:
+        if entry.log_error is not None:
+            found[_question_key(entry)][_plan_key(entry)].append(entry)
+    plans = (
+        [_middle(rows) for rows in of_plan.values()]
+        for of_plan in found.values()
+        if len(of_plan) > 1
+    )
+    return [_family(rows) for rows in plans]
+
+
+def noise_of(predictions: Iterable[Prediction]) -> float | None:
+    """Return the median over repeated configurations of how far apart they were measured."""
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for entry in predictions:
+        if entry.measured_tokens_per_s is not None and entry.question is not None:
+            key = (_question_key(entry), _plan_key(entry))
+            found[key].append(entry.measured_tokens_per_s)
+    return _of(np.median, [max(e) / min(e) - 1.0 for e in found.values() if len(e) > 1])
+
+
+def _question_key(entry: Prediction) -> Hashable:
+    """Return what is asked by a row, whatever its plan."""
+    row = entry.row
+    model = replace(row.model, name=None, params_b=None)
+    batch = entry.question.problem.workload.global_batch_size if entry.question else None
+    server = row.framework if row.is_inference else None
+    requests = (server, row.batch, row.input_len, row.output_len)
+    plain = (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
+    return (*plain, *requests)
+
+
+def _plan_key(entry: Prediction) -> Hashable:
+    """Return the plan of a row."""
+    question = entry.question
+    return (question.strategy, question.structure) if question else None
+
+
+def _middle(rows: Sequence[Prediction]) -> Prediction:
+    """Return a row of median throughput for several measurements of one plan."""
+    values = [row.measured_tokens_per_s or 0.0 for row in rows]
+    return replace(rows[0], measured_tokens_per_s=float(np.median(values)))
+
+
+def _family(rows: Sequence[Prediction]) -> Family:
+    """Return what choosing by prediction, and by rule of thumb, costs in a family."""
+    measured = np.array([row.measured_tokens_per_s for row in rows], dtype=float)
+    predicted = np.array([row.predicted_tokens_per_s for row in rows], dtype=float)
+    thumb = min(range(len(rows)), key=lambda index: _rule_of_thumb(rows[index]))
+    pairs = [
+        (measured[a] - measured[b]) * (predicted[a] - predicted[b]) > 0
+        for a, b in combinations(range(len(rows)), 2)
+        if max(measured[a], measured[b]) > (1.0 + TIE) * min(measured[a], measured[b])
+    ]
+    chosen = int(predicted.argmax())
+    return Family(
+        rows=tuple(rows),
+        best=rows[int(measured.argmax())],
+        chosen=rows[chosen],
+        by_rule=rows[thumb],
+        regret=_regret(measured, chosen),
+        rule_of_thumb_regret=_regret(measured, thumb),
+        ordered_pairs=len(pairs),
+        right_pairs=sum(pairs),
+    )
+
+
+def _regret(measured: FloatArray, chosen: int) -> float:
+    """Return how much slower a chosen plan was than the best; ties count as the best."""
+    slower = float(measured.max() / measured[chosen] - 1.0)
+    return slower if slower > TIE else 0.0
+
+
+def _rule_of_thumb(entry: Prediction) -> tuple[float, float, float]:
+    """Return the order of a common rule: least model parallelism, then the largest micro-batch."""
+    assert entry.question is not None
+    s = entry.question.strategy
+    return s.tp * s.pp * s.cp, s.tp, -s.micro_batch_size
+
+
+def _spearman_of_sweeps(predictions: Iterable[Prediction]) -> float | None:
+    """Return the mean rank correlation over sweeps of one model on so many equal chips."""
+    sweeps: dict[Hashable, list[Prediction]] = defaultdict(list)
+    for entry in predictions:
+        if entry.log_error is not None:
+            hardware = entry.row.hardware
+            named = entry.row.model.name, entry.row.task
+            key = (entry.row.group, *named, hardware.chip, hardware.chips)
+            sweeps[key].append(entry)
+    found, weights = [], []
+    for rows in sweeps.values():
+        distinct = {(_question_key(row), _plan_key(row)) for row in rows}
+        correlation = _spearman(rows) if len(distinct) >= FEWEST_IN_SWEEP else None
+        if correlation is not None:
+            found.append(correlation)
+            weights.append(float(len(rows)))
+    return float(np.average(found, weights=weights)) if found else None
+
+
+def _spearman(rows: Sequence[Prediction]) -> float | None:
+    """Return the rank correlation of predicted and measured throughput; None: all are equal."""
+    measured = _ranks([row.measured_tokens_per_s or 0.0 for row in rows])
+    predicted = _ranks([row.predicted_tokens_per_s or 0.0 for row in rows])
+    if np.ptp(measured) == 0 or np.ptp(predicted) == 0:
+        return None
+    return float(np.corrcoef(measured, predicted)[0, 1])
+
+
+def _ranks(values: Sequence[float]) -> FloatArray:
+    """Return the rank of each value; equal ones share their mean rank."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[inverse], dtype=float)
+
+
+def _p90(values: Any) -> Any:
+    return np.quantile(values, 0.9)
+
+
+def _of(statistic: Callable[[Any], Any], values: Any) -> float | None:
+    """Return a statistic of values; None where there are none."""
+    return float(statistic(values)) if len(values) else None

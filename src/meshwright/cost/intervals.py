@@ -1,0 +1,51 @@
+"""Between which values a measurement is expected, from the errors of measured rows alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.spec.workload import BYTES_OF
+
+EXPERTS = "experts"
+"""1 where layers have experts: balance, routing and small products are hard to foresee."""
+NARROW = "narrow_words"
+"""How many times the words of products are halved from 16 bits: casts and scales differ."""
+UNSEEN = "unseen_family"
+"""1 where no measured row is of the family of the chip."""
+TRAITS = (EXPERTS, NARROW, UNSEEN)
+"""What is known of a question before it is measured and tells how far off its price may be."""
+
+
+def traits_of(problem: ProblemOf[Any], *, is_seen: bool) -> dict[str, float]:
+    """Return the degree of each trait of a question."""
+    word_bytes = BYTES_OF[problem.workload.precision.matmul]
+    return {
+        EXPERTS: float(problem.num_experts > 0),
+        NARROW: max(math.log2(2.0 / word_bytes), 0.0),
+        UNSEEN: float(not is_seen),
+    }
+
+
+def half_width(problem: Problem) -> float | None:
+    """Return half of the width of the 80 % interval of ln(measured / predicted); None: unknown."""
+    constants = problem.calibration
+    if constants.spread is None:
+        return None
+    return constants.spread.of(traits_of(problem, is_seen=constants.is_calibrated))
+
+
+def interval(problem: Problem, value: float) -> tuple[float, float] | None:
+    """Return where four of five measurements of such a question lie; None: not known.
+
+    Parameters
+    ----------
+    value
+        The prediction, of a time or a throughput: the interval is symmetric in its logarithm.
+    """
+    width = half_width(problem)
+    if width is None:
+        return None
+    factor = math.exp(width)
+    return value / factor, value * factor

@@ -1,0 +1,240 @@
+"""What is to be priced: model, system, workload and calibration, with what follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property, lru_cache
+from math import prod
+from typing import Any, Generic, TypeVar
+
+from meshwright.cost.compute import Engine
+from meshwright.cost.engine import make_engine
+from meshwright.cost.network import AxisNetwork, Layout, level_efficiencies, make_layout
+from meshwright.graph.op import LayerGraph, Op, OpGraph
+from meshwright.graph.transformer import build_graph
+from meshwright.network.ranks import clear_grids
+from meshwright.sharding.axes.tatp import streams_inputs
+from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.derivation import Keeping, SavedTensor, derive_calls, saved_elements
+from meshwright.sharding.space import device_counts
+from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, Streamed, Structure
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import BYTES_OF, Training, Workload
+from meshwright.topology.of_system import network_of
+
+
+class Mapper(StrEnum):
+    """How the ranks of a strategy get their devices on a grid.
+
+    Source: TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A, for the first two.
+    """
+
+    SMAP = "smap"
+    """In the order of the axes on devices in the order of their numbers."""
+    GMAP = "gmap"
+    """In the nested blocks of the least closed form, which does not see that axes share links."""
+    TMAP = "tmap"
+    """In the nested blocks of the least contended price; messages leave hot links."""
+
+
+DerivedLayout = tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]
+LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
+Work = TypeVar("Work", bound=Workload)
+
+
+HEADS = ("query_heads", "kv_heads")
+
+
+def _sizes_of_heads(piece: LayerGraph) -> tuple[tuple[str, int], ...]:
+    return tuple((name, piece.sizes[name]) for name in HEADS if name in piece.sizes)
+
+
+@lru_cache(maxsize=1024)
+def _derived(
+    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure, keeping: Keeping
+) -> DerivedLayout:
+    """Return the collectives of a piece of a model and what it keeps; problems share them.
+
+    Of its sizes only ``HEADS`` count: whether heads share keys decides whose gradients are summed.
+    """
+    piece = LayerGraph(ops, 1, dict(sizes))
+    return derive_calls(piece, structure), saved_elements(piece, structure, keeping)
+
+
+@dataclass(frozen=True)
+class ProblemOf(ABC, Generic[Work]):
+    """Work to be priced. The calibration may hold columns of perturbed constants."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Work
+    calibration: CalibrationOf[Any]
+    mapper: Mapper = Mapper.TMAP
+
+    @cached_property
+    def graph(self) -> OpGraph:
+        """The operators of the model, under the software of the workload."""
+        software = self.workload.software
+        return build_graph(
+            self.model, dropout=software.dropout, flash_attention=software.flash_attention,
+            fp32_logit_copies=software.fp32_logit_copies,
+        )  # fmt: skip
+
+    @cached_property
+    def pieces(self) -> tuple[LayerGraph, ...]:
+        """The kinds of layers, then the embedding, then the head."""
+        return (*self.graph.layers, self.graph.embedding, self.graph.head)
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What one device does in a second: the slowest one."""
+        return self.engine_at(min(self.system.slowest_speed_factor, 1.0))
+
+    def engine_at(self, speed_factor: float) -> Engine:
+        """Return what a device does in a second that has a share of its cores."""
+        work = self.workload
+        return make_engine(
+            self.system.chip,
+            work.precision,
+            work.software,
+            self.calibration,
+            speed_factor=speed_factor,
+            freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
+        )
+
+    @cached_property
+    def efficiencies(self) -> tuple[Any, ...]:
+        """Share of link bandwidth reached on each level."""
+        return level_efficiencies(self.system, self.calibration)
+
+    @cached_property
+    def _layouts(self) -> dict[LayoutKey, tuple[DerivedLayout, ...]]:
+        return {}
+
+    @cached_property
+    def keeping(self) -> Keeping:
+        """What the software of the workload keeps for the backward pass."""
+        work = self.workload
+        matmul, activation = BYTES_OF[work.precision.matmul], BYTES_OF[work.precision.activation]
+        is_cast = work.software.keeps_cast_inputs and matmul < activation
+        return Keeping(work.software.selective_recompute, matmul if is_cast else None)
+
+    def layouts(self, structure: Structure) -> tuple[DerivedLayout, ...]:
+        """Return, for each piece, its collectives and what it keeps, under a structure.
+
+        Derived once for each combination of the choices on which they depend.
+        """
+        key = (
+            structure.sequence_parallel,
+            structure.context_kind,
+            structure.recompute,
+            Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS,
+        )
+        if key not in self._layouts:
+            plain = Structure(
+                sequence_parallel=key[0], context_kind=key[1], recompute=key[2], streamed=key[3],
+                zero_stage=0,
+            )  # fmt: skip
+            self._layouts[key] = tuple(
+                _derived(piece.ops, _sizes_of_heads(piece), plain, self.keeping)
+                for piece in self.pieces
+            )
+        return self._layouts[key]
+
+    def network(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> AxisNetwork:
+        """Return the groups of columns of strategies under one order of the axes."""
+        return self.network_with(self.layout(axis_order, strategy), strategy)
+
+    def layout(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> Layout:
+        """Return where the members of each axis lie under one order of the axes."""
+        return make_layout(
+            self.system.levels,
+            axis_order,
+            strategy,
+            self.num_experts,
+            in_blocks=self.mapper is not Mapper.SMAP,
+        )
+
+    def network_with(self, layout: Layout, strategy: StrategyOf[Any]) -> AxisNetwork:
+        """Return the groups of columns of strategies whose layout is known."""
+        kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
+        return AxisNetwork(
+            levels=self.system.levels,
+            efficiency=self.efficiencies,
+            strategy=strategy,
+            layout=layout,
+            sizes={"kv_heads": kv_heads},
+            experts_per_token=self.experts_per_token,
+        )
+
+    @property
+    def experts_per_token(self) -> int:
+        """Experts that a token visits, where its copies for one host travel as one; else 0."""
+        if not self.workload.software.deduplicated_dispatch:
+            return 0
+        kinds = self.model.layer_kinds
+        return max((kind.experts.top_k for kind in kinds if kind.experts), default=0)
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether neighbours share links, so that tensor streams have somewhere to run."""
+        return any(level.kind in ("torus", "mesh") for level in self.system.levels)
+
+    @property
+    def grid_sides(self) -> tuple[int, ...]:
+        """Sides of the grid of devices, innermost first, and how many grids stand side by side.
+
+        Empty where the system is no grid.
+        """
+        levels = self.system.levels
+        is_grid = len(levels) > 1 and all(level.kind in ("mesh", "torus") for level in levels)
+        return tuple(level.size for level in levels) if is_grid else ()
+
+    @cached_property
+    def whole_grids(self) -> tuple[tuple[int, ...], ...]:
+        """The largest grids of working devices that a grid with faults still holds.
+
+        Innermost side first; empty where the system is no grid, or has no faults.
+        """
+        system = self.system
+        if not self.grid_sides or not (system.dead_devices or system.dead_links):
+            return ()
+        return tuple(clear_grids(network_of(system), self.grid_sides))
+
+    @property
+    def device_numbers(self) -> tuple[int, ...]:
+        """The numbers of devices worth using, the largest first."""
+        if self.whole_grids:
+            return tuple(sorted({prod(sides) for sides in self.whole_grids}, reverse=True))
+        return device_counts(self.system.num_alive, self.system.domain_size)
+
+    @property
+    def num_experts(self) -> int:
+        """Routed experts of the model; 0 for a dense one."""
+        kinds = self.model.layer_kinds
+        return max((kind.experts.num_experts for kind in kinds if kind.experts), default=0)
+
+    @property
+    @abstractmethod
+    def pass_length(self) -> int:
+        """Tokens of one sequence that pass through the layers at once."""
+
+    def bound_sizes(self, piece: LayerGraph, micro_batch_size: Any) -> Mapping[str, Any]:
+        """Return the sizes of a piece with its token dims bound to a micro-batch."""
+        length = float(self.pass_length)
+        return piece.bind(length * micro_batch_size, length)
+
+
+@dataclass(frozen=True)
+class Problem(ProblemOf[Training]):
+    """A training step to be priced."""
+
+    @property
+    def pass_length(self) -> int:
+        """Tokens of one sequence."""
+        return self.workload.sequence_length

@@ -1,0 +1,204 @@
+"""The training step of a plan as one program for each rank.
+
+Ranks run the tasks of their pipeline stage in the order of the schedule. Parameters are gathered
+and gradients summed layer by layer, as the stage of ZeRO says; the update comes last. Left out:
+launches, the sum of one number for the gradient norm, and traffic to a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import islice
+
+from meshwright.cost.problem import Problem
+from meshwright.cost.stage import deal_layers
+from meshwright.cost.stages import micro_batches, send_bytes
+from meshwright.frameworks.chakra.groups import RankMesh
+from meshwright.frameworks.chakra.program import Groups, Node
+from meshwright.frameworks.chakra.recorder import Recorder
+from meshwright.frameworks.chakra.rounds import Form, write_stream
+from meshwright.frameworks.chakra.state import State
+from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
+from meshwright.schedule.registry import Task, TaskKind, schedules
+from meshwright.sharding.strategy import Strategy, StreamForm, Structure
+from meshwright.streams.registry import streams
+from meshwright.streams.rounds import enumerate_rounds
+
+
+class StepProgram:
+    """The programs of all ranks; each is made when it is asked for."""
+
+    def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
+        self.problem, self.structure, self.strategy = problem, structure, strategy
+        self.mesh = RankMesh(strategy, structure.axis_order)
+        self.pieces = Pieces(problem, structure, strategy)
+        self.state = State(problem, structure, strategy)
+        self.num_stages = int(strategy.pp)
+        self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
+        self.num_micro_batches = int(micro_batches(problem, strategy))
+        self.send_bytes = float(send_bytes(problem, structure, strategy))
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks 0 to n - 1."""
+        return int(self.strategy.num_devices)
+
+    @cached_property
+    def groups(self) -> Groups:
+        """Ranks of each group that any rank names."""
+        for rank in self.mesh.along(0, "pp"):
+            self.nodes(rank)
+        return {name: members for members, name in self.mesh.names.items()}
+
+    @cached_property
+    def places(self) -> list[list[tuple[str, int]]]:
+        """Name and piece of the layers and edges of each run of the pipeline, first to last."""
+        pattern, num_kinds = self.problem.model.layer_pattern, len(self.problem.graph.layers)
+        counts = deal_layers(pattern, num_kinds, self.num_runs, 1).sum(axis=1).tolist()
+        layers = iter([(f"L{number}", kind) for number, kind in enumerate(pattern)])
+        runs = [list(islice(layers, int(count))) for count in counts]
+        runs[0].insert(0, ("embedding", num_kinds))
+        runs[-1].append(("head", num_kinds + 1))
+        return runs
+
+    @cached_property
+    def form(self) -> Form | None:
+        """The form of the tensor streams, as it was priced; None without tatp."""
+        links = self.pieces.links
+        if links is None:
+            return None
+        chosen = self.structure.stream_form
+        if chosen in (StreamForm.AUTO, StreamForm.CYCLE):
+            chosen = StreamForm.CYCLE if links.num_parts > 1 else StreamForm.LINE_STREAM
+        return Form(enumerate_rounds(streams[str(chosen)], int(self.strategy.tatp)))
+
+    def nodes(self, rank: int) -> list[Node]:
+        """Return the program of a rank."""
+        return _RankWriter(self, rank).nodes()
+
+
+class _RankWriter:
+    """Writes the program of one rank."""
+
+    def __init__(self, program: StepProgram, rank: int) -> None:
+        self.program, self.state = program, program.state
+        self.recorder = Recorder(rank, program.mesh)
+        self.pipeline = program.mesh.along(rank, "pp")
+        self.stage = self.pipeline.index(rank)
+        self.zero_stage = program.structure.zero_stage
+        self.gradients_at_home: list[int] = []
+        """What completes the gradients of streams in the last micro-batch."""
+
+    def nodes(self) -> list[Node]:
+        """Return all nodes, task by task."""
+        program = self.program
+        order = schedules[program.structure.schedule].order(
+            self.stage, program.num_stages, program.num_runs // program.num_stages,
+            program.num_micro_batches,
+        )  # fmt: skip
+        last = {task.chunk: n for n, task in enumerate(order) if task.kind in _COMPLETE}
+        for number, task in enumerate(order):
+            run = task.chunk * program.num_stages + self.stage
+            if task.kind is TaskKind.FORWARD:
+                self._forward(task, run)
+            else:
+                self._backward(task, run, is_last=last[task.chunk] == number)
+        self._end()
+        return self.recorder.nodes
+
+    def _forward(self, task: Task, run: int) -> None:
+        """Write down a forward pass through a run of layers, and what comes and goes."""
+        self._receive(task, run - 1, self.stage - 1, "activations")
+        for place, index in self.program.places[run]:
+            label = f"F{task.micro_batch} {place}"
+            self.recorder.begin_piece()
+            if self.zero_stage == 3 or (self.zero_stage > 0 and task.micro_batch == 0):
+                self._exchange(label, self.state.gathers(index))
+            self._play(label, self.program.pieces.steps(index, TaskKind.FORWARD))
+        self._send(task, run, self.stage + 1, "activations")
+
+    def _backward(self, task: Task, run: int, *, is_last: bool) -> None:
+        """Write down a backward pass, or one half of it, and the sums of its gradients."""
+        sends = task.kind is not TaskKind.BACKWARD_WEIGHT
+        gathers = sends and self.zero_stage == 3 and self.program.structure.reshard_after_forward
+        if sends:
+            self._receive(task, run, self.stage + 1, "gradients")
+        for place, index in reversed(self.program.places[run]):
+            label = f"{task.kind}{task.micro_batch} {place}"
+            self.recorder.begin_piece()
+            if gathers:
+                self._exchange(label, self.state.gathers(index))
+            self._play(label, self.program.pieces.steps(index, task.kind))
+            if task.kind in _COMPLETE:
+                self._sum_gradients(label, index, is_last=is_last)
+        if sends:
+            self._send(task, run - 1, self.stage - 1, "gradients")
+
+    def _play(self, label: str, steps: Iterable[Step]) -> None:
+        """Write down the steps of a pass."""
+        for step in steps:
+            if isinstance(step, Work):
+                self.recorder.compute(f"{label} {step.name}", step)
+            elif isinstance(step, Exchange):
+                self.recorder.exchange(f"{label} {step.name}", step)
+            elif self.program.form is not None:
+                name = f"{label} {step.work.name}"
+                home = write_stream(self.recorder, self.program.form, name, step)
+                self.recorder.arrived += home
+
+    def _exchange(self, label: str, steps: Iterable[Exchange], *, holds_up: bool = True) -> None:
+        for step in steps:
+            self.recorder.exchange(f"{label} {step.name}", step, holds_up=holds_up)
+
+    def _sum_gradients(self, label: str, index: int, *, is_last: bool) -> None:
+        """Write down the sums over data axes: after each backward pass, or after the last one."""
+        if self.zero_stage >= 2 or (self.zero_stage == 1 and is_last):
+            self._exchange(label, self.state.scatters(index), holds_up=False)
+        if is_last:
+            self._exchange(label, self.state.sums(index), holds_up=False)
+            self.gradients_at_home += self.recorder.arrived
+
+    def _receive(self, task: Task, boundary: int, stage: int, what: str) -> None:
+        """Write down what arrives over the boundary behind a run, if there is one."""
+        if self._is_boundary(boundary):
+            source = self.pipeline[stage % len(self.pipeline)]
+            name = f"{task.kind}{task.micro_batch} {what} from {source}"
+            tag = self._tag(task, boundary)
+            self.recorder.receive(name, source, self.program.send_bytes, tag)
+
+    def _send(self, task: Task, boundary: int, stage: int, what: str) -> None:
+        """Write down what leaves over a boundary."""
+        if self._is_boundary(boundary):
+            target = self.pipeline[stage % len(self.pipeline)]
+            name = f"{task.kind}{task.micro_batch} {what} to {target}"
+            tag = self._tag(task, boundary)
+            self.recorder.send(name, target, self.program.send_bytes, tag)
+
+    def _is_boundary(self, boundary: int) -> bool:
+        return 0 <= boundary < self.program.num_runs - 1
+
+    def _tag(self, task: Task, boundary: int) -> int:
+        """Return a number for each boundary, direction and micro-batch."""
+        is_backward = task.kind is not TaskKind.FORWARD
+        return (task.micro_batch * self.program.num_runs + boundary) * 2 + is_backward
+
+    def _end(self) -> None:
+        """Write down the sums of the step over other axes, and the update."""
+        program = self.program
+        mine = [
+            place
+            for run in range(self.stage, program.num_runs, program.num_stages)
+            for place in program.places[run]
+        ]
+        for place, index in mine:
+            self._exchange(f"end {place}", program.pieces.sums(index), holds_up=False)
+        ends = (0, program.num_stages - 1)
+        if program.problem.graph.tied and program.num_stages > 1 and self.stage in ends:
+            self._exchange("end", [self.state.tied_sum()], holds_up=False)
+        update = self.state.update([index for _, index in mine])
+        self.recorder.finish(update, self.gradients_at_home)
+
+
+_COMPLETE = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
+"""Tasks that complete the gradients of a micro-batch."""

@@ -1,0 +1,255 @@
+"""What a device does in one pass through a piece of the model: work, exchanges and streams.
+
+The operators, their prices and their derived collectives are those of the plan; nothing is listed
+by hand. Streams of weights over tatp stand for themselves, all other collectives are exchanges,
+those of activations that move piece by piece (keys and values) included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.matmul import OpCost
+from meshwright.cost.operator import op_cost
+from meshwright.cost.problem import Problem
+from meshwright.cost.streaming import Way, stream_links
+from meshwright.graph.op import Op, OpKind, Phase
+from meshwright.schedule.registry import TaskKind
+from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.strategy import Recompute, Strategy, Streamed, Structure, stack
+from meshwright.spec.collective import CollectiveKind
+
+INPUT_OF_LAYER = "layer input gradient"
+"""Site of the sums that close the backward pass of a layer."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Computation."""
+
+    name: str
+    flops: float
+    traffic_bytes: float
+    seconds: float
+    """Without launches and without waiting for links [s]."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A collective over an axis, or over a group of axes."""
+
+    name: str
+    kind: CollectiveKind
+    axis: str
+    num_bytes: float
+    """The full tensor on one rank [bytes]."""
+    is_early: bool = False
+    """What it sends was there before the pass: it may run ahead of it."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """Sizes of dims that the group depends on."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An operator whose weights travel over tatp while it computes, round by round."""
+
+    work: Work
+    item_bytes: float
+    """Of one travelling sub-weight; 0 where none travels [bytes]."""
+    accumulator_bytes: float
+    """Of one travelling gradient; 0 where none travels [bytes]."""
+
+
+Step = Work | Exchange | Stream
+
+
+class Pieces:
+    """The steps of each kind of layer, of the embedding and of the head, worked out once each."""
+
+    def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
+        self.problem, self.strategy = problem, strategy
+        self.structure = replace(structure, streamed=Streamed.WEIGHTS)
+        self.network = problem.network(structure.axis_order, stack([strategy]))
+        self.links = stream_links(self.network, structure) if strategy.tatp > 1 else None
+        """The links of the streams; None without tatp."""
+        self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
+
+    def way(self, index: int) -> Way:
+        """Return a piece with its weights streamed over tatp."""
+        return Way(self.problem, self.structure, self.network, index, self.links)
+
+    def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
+        """Return what a device does in a task with one piece of the model."""
+        if (index, kind) not in self._known:
+            self._known[index, kind] = tuple(_merged(self._steps(index, kind)))
+        return self._known[index, kind]
+
+    def sums(self, index: int) -> list[Exchange]:
+        """Return the sums of weight gradients over axes that are no data axes, once per step."""
+        calls = [call for call in self._calls(index) if call.per_step]
+        return [self._exchange(index, c) for c in calls if not c.axis.startswith(("dp", "edp"))]
+
+    def _recompute(self, index: int) -> Recompute:
+        """Return what a piece computes again; edges never do."""
+        is_edge = index >= len(self.problem.graph.layers)
+        return Recompute.NONE if is_edge else self.structure.recompute
+
+    def _calls(self, index: int) -> list[CollectiveCall]:
+        """Return the collectives of a piece over more than one device."""
+        structure = replace(self.structure, recompute=self._recompute(index))
+        sizes = self.problem.pieces[index].sizes
+        return [
+            call
+            for call in self.problem.layouts(structure)[index][0]
+            if degree_of(call.axis, self.strategy, sizes) > 1
+        ]
+
+    def _costs(self, index: int) -> list[tuple[Op, OpCost]]:
+        """Return the price of each operator of a piece on one device."""
+        way = self.way(index)
+        engine, causal = self.problem.engine, self.problem.workload.causal
+        return [
+            (op, op_cost(op, way.local, engine, way.streams, causal=causal)) for op in way.piece.ops
+        ]
+
+    def _steps(self, index: int, kind: TaskKind) -> Iterator[Step]:
+        """Yield the steps of a pass, operator by operator."""
+        costs, calls = self._costs(index), self._calls(index)
+        calls = [call for call in calls if not call.per_step]
+        if kind is TaskKind.FORWARD:
+            for op, cost in costs:
+                now = [c for c in calls if c.phase is Phase.FORWARD]
+                yield from self._op_steps(index, op, _forward(op, cost), now)
+            return
+        phases = _PHASES[kind]
+        if Phase.INPUT_GRADIENT in phases:
+            again = [c for c in calls if c.replayed]
+            for op, cost in costs:
+                if self._runs_again(index, op):
+                    work = replace(_forward(op, cost), name=f"{op.name} again")
+                    yield from self._op_steps(index, op, work, again)
+        now = [c for c in calls if c.phase in phases and not c.replayed]
+        for op, cost in reversed(costs):
+            yield from self._op_steps(index, op, _backward(op, cost, phases), now)
+        yield from (self._exchange(index, c) for c in now if c.site == INPUT_OF_LAYER)
+
+    def _runs_again(self, index: int, op: Op) -> bool:
+        """Return whether the backward pass repeats the forward pass of an operator."""
+        recompute = self._recompute(index)
+        is_core = recompute is Recompute.SELECTIVE and op.is_recomputed_selectively
+        return recompute is Recompute.FULL or is_core
+
+    def _op_steps(
+        self, index: int, op: Op, work: Work, calls: Sequence[CollectiveCall]
+    ) -> Iterator[Step]:
+        """Yield the exchanges of an operator before its work, then the work, then the others."""
+        own = [call for call in calls if call.site.partition(":")[0] == op.name]
+        streamed = [call for call in own if call.streamed and call.of_weight]
+        plain = [call for call in own if not (call.streamed and call.of_weight)]
+        late = [call for call in plain if call.site.endswith(_AFTERWARDS)]
+        yield from (self._exchange(index, call) for call in plain if call not in late)
+        if streamed:
+            gathers = [c for c in streamed if c.kind is CollectiveKind.ALL_GATHER]
+            scatters = [c for c in streamed if c.kind is not CollectiveKind.ALL_GATHER]
+            members = self.strategy.tatp
+            yield Stream(
+                work,
+                sum(self._num_bytes(index, call) for call in gathers) / members,
+                sum(self._num_bytes(index, call) for call in scatters) / members,
+            )
+        else:
+            yield work
+        yield from (self._exchange(index, call) for call in late)
+
+    def _exchange(self, index: int, call: CollectiveCall) -> Exchange:
+        """Return a call with its bytes."""
+        name = f"{call.tensor.name} {call.kind}"
+        is_early = call.is_regather or call.of_weight
+        sizes = tuple(self.problem.pieces[index].sizes.items()) if "/" in call.axis else ()
+        return Exchange(name, call.kind, call.axis, self._num_bytes(index, call), is_early, sizes)
+
+    def _num_bytes(self, index: int, call: CollectiveCall) -> float:
+        """Return the bytes of the full tensor of a call on one rank [bytes]."""
+        problem = self.problem
+        sizes = problem.bound_sizes(problem.pieces[index], self.strategy.micro_batch_size)
+        word = problem.engine.activation_bytes
+        if call.of_weight and call.streamed:
+            is_gradient = call.kind is CollectiveKind.REDUCE_SCATTER
+            gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
+            word = gradient if is_gradient else problem.engine.matmul_word_bytes
+        elif call.tensor.word_bytes is not None:
+            word = call.tensor.word_bytes
+        return float(word * call_elements(call, sizes, self.strategy))
+
+
+_AFTERWARDS = (": output", ": weight gradient")
+"""Sites of what an operator sends when it has computed."""
+_PHASES = {
+    TaskKind.BACKWARD: (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT),
+    TaskKind.BACKWARD_INPUT: (Phase.INPUT_GRADIENT,),
+    TaskKind.BACKWARD_WEIGHT: (Phase.WEIGHT_GRADIENT,),
+}
+
+
+def _forward(op: Op, cost: OpCost) -> Work:
+    """Return the work of an operator in the forward pass."""
+    figures = (cost.forward_flops, cost.forward_traffic_bytes, cost.forward_s)
+    return Work(op.name, *map(_number, figures))
+
+
+def _backward(op: Op, cost: OpCost, phases: tuple[Phase, ...]) -> Work:
+    """Return the work of an operator in the phases of a backward pass.
+
+    The two gradients of a matrix product have equal FLOPs; all other operators have one gradient.
+    """
+    is_product = op.kind is OpKind.MATMUL
+    share_of = {
+        Phase.INPUT_GRADIENT: 0.5 if is_product else 1.0,
+        Phase.WEIGHT_GRADIENT: 0.5 if is_product else 0.0,
+    }
+    seconds_of = {
+        Phase.INPUT_GRADIENT: cost.input_gradient_s,
+        Phase.WEIGHT_GRADIENT: cost.weight_gradient_s,
+    }
+    share = sum(share_of[phase] for phase in phases)
+    return Work(
+        f"{op.name} gradient",
+        share * _number(cost.backward_flops),
+        share * _number(cost.backward_traffic_bytes),
+        sum(_number(seconds_of[phase]) for phase in phases),
+    )
+
+
+def _number(value: Any) -> float:
+    """Return a number, or the only row of a column."""
+    return float(np.asarray(value, dtype=float).reshape(-1)[0])
+
+
+def _merged(steps: Iterable[Step]) -> Iterator[Step]:
+    """Yield the steps with neighbouring work joined, and work that does nothing left out."""
+    waiting: Work | None = None
+    for step in steps:
+        if not isinstance(step, Work):
+            if waiting is not None:
+                yield waiting
+            waiting = None
+            yield step
+        elif step.flops or step.traffic_bytes:
+            waiting = step if waiting is None else _both(waiting, step)
+    if waiting is not None:
+        yield waiting
+
+
+def _both(first: Work, second: Work) -> Work:
+    """Return two works as one."""
+    return Work(
+        f"{first.name.partition(' .. ')[0]} .. {second.name}",
+        first.flops + second.flops,
+        first.traffic_bytes + second.traffic_bytes,
+        first.seconds + second.seconds,
+    )

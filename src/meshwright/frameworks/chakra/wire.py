@@ -1,0 +1,126 @@
+"""Rank programs as bytes: the messages of the Chakra schema in the wire format of protobuf.
+
+Only what readers use is written. The type of each attribute is part of the format: readers take a
+value in another field of the attribute as 0.
+
+Source: mlcommons/chakra, schema/protobuf/et_def.proto; protobuf encoding guide (varints, fields).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from meshwright.frameworks.chakra.program import Collective, Compute, Message, Node
+from meshwright.spec.collective import CollectiveKind
+
+SCHEMA_VERSION = "0.0.4"
+
+_NUMBER, _NAME, _TYPE, _DATA_DEPS, _DURATION, _ATTRIBUTE = 1, 2, 3, 5, 7, 10
+"""Fields of a node."""
+_INT32, _INT64, _UINT64, _BOOL, _STRING = 7, 9, 13, 27, 29
+"""Fields of an attribute, one for each type of value; its name is field 1."""
+_COMPUTE, _SEND, _RECEIVE, _COLLECTIVE = 4, 5, 6, 7
+"""Types of nodes."""
+_KINDS = {
+    CollectiveKind.ALL_REDUCE: 0,
+    CollectiveKind.ALL_GATHER: 2,
+    CollectiveKind.BROADCAST: 5,
+    CollectiveKind.ALL_TO_ALL: 6,
+    CollectiveKind.REDUCE_SCATTER: 7,
+}
+
+
+def varint(value: int) -> bytes:
+    """Return a number that is not negative in groups of seven bits, lowest first."""
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    groups.append(value)
+    return bytes(groups)
+
+
+def delimited(content: bytes) -> bytes:
+    """Return bytes behind their length: a record of a trace, or the value of a field."""
+    return varint(len(content)) + content
+
+
+def _number(field: int, value: int) -> bytes:
+    return varint(field << 3) + varint(value)
+
+
+def _bytes(field: int, content: bytes) -> bytes:
+    return varint(field << 3 | 2) + delimited(content)
+
+
+@lru_cache(maxsize=4096)
+def _attribute(name: str, field: int, value: int | str) -> bytes:
+    """Return one attribute of a node, whose value lies in the field of its type."""
+    content = _bytes(field, value.encode()) if isinstance(value, str) else _number(field, value)
+    return _bytes(_ATTRIBUTE, _bytes(1, name.encode()) + content)
+
+
+def encoded_trace(nodes: Iterable[Node]) -> Iterator[bytes]:
+    """Yield the records of one rank: the version of the schema, then each node."""
+    yield delimited(_bytes(1, SCHEMA_VERSION.encode()))
+    for node in nodes:
+        yield delimited(encoded_node(node))
+
+
+def encoded_node(node: Node) -> bytes:
+    """Return one node; numbers and sizes of nodes are not negative."""
+    kind, duration, attributes = _described(node)
+    parts = [_number(_NUMBER, node.number), _bytes(_NAME, node.name.encode()), _number(_TYPE, kind)]
+    if node.needs:
+        parts.append(_bytes(_DATA_DEPS, b"".join(map(varint, node.needs))))
+    if duration:
+        parts.append(_number(_DURATION, duration))
+    parts.append(_attribute("is_cpu_op", _BOOL, 0))
+    parts += [_attribute(*attribute) for attribute in attributes]
+    return b"".join(parts)
+
+
+_Attributes = list[tuple[str, int, int | str]]
+
+
+def _described(node: Node) -> tuple[int, int, _Attributes]:
+    """Return type, duration [us] and attributes of a node."""
+    if isinstance(node, Compute):
+        return _COMPUTE, node.duration_us, _work(node)
+    if isinstance(node, Collective):
+        return _COLLECTIVE, 0, _exchange(node)
+    return _SEND if node.is_send else _RECEIVE, 0, _ends(node)
+
+
+def _work(node: Compute) -> _Attributes:
+    """Return FLOPs and bytes. Readers divide by the FLOPs, so that work without any says 1."""
+    if not node.num_ops and not node.tensor_bytes:
+        return []
+    return [
+        ("num_ops", _INT64, max(node.num_ops, 1)),
+        ("tensor_size", _UINT64, node.tensor_bytes),
+    ]
+
+
+def _exchange(node: Collective) -> _Attributes:
+    """Return kind, size and group; of an all-gather the size is that of one shard."""
+    is_gather = node.kind is CollectiveKind.ALL_GATHER
+    size = round(node.num_bytes / node.group_size) if is_gather else node.num_bytes
+    attributes: _Attributes = [
+        ("comm_type", _INT64, _KINDS[node.kind]),
+        ("comm_size", _INT64, size),
+    ]
+    if node.group is not None:
+        attributes.append(("pg_name", _STRING, str(node.group)))
+    return attributes
+
+
+def _ends(node: Message) -> _Attributes:
+    """Return both ends, tag and size of a message."""
+    return [
+        ("comm_src", _INT32, node.source),
+        ("comm_dst", _INT32, node.destination),
+        ("comm_tag", _INT32, node.tag),
+        ("comm_size", _INT64, node.num_bytes),
+    ]

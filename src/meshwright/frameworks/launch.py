@@ -1,0 +1,100 @@
+"""How a job is started: hosts and processes, and text that is safe inside a script."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.frameworks.layout import micro_batches
+from meshwright.train.answer import Plan
+
+Words = tuple[str, ...]
+"""One option of a command line with its values."""
+RACK_DOMAIN = 17
+"""A scale-up domain of so many devices spans hosts."""
+RACK_HOST_SIZE = 4
+"""Devices of one host in such a domain. Source: NVIDIA GB200 NVL72, four GPUs in a tray."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Hosts of a job, and processes on each: one for each device."""
+
+    num_hosts: int
+    devices_per_host: int
+
+
+def host_size(plan: Plan) -> int:
+    """Return the devices of one host: the innermost domain, or a part of a rack-scale one."""
+    domain = plan.system.levels[0].size if plan.system.levels else 1
+    size = RACK_HOST_SIZE if domain >= RACK_DOMAIN else domain
+    return min(size, plan.system.num_devices)
+
+
+def plan_launch(plan: Plan) -> Launch:
+    """Return hosts and processes for the devices used; each host starts as many."""
+    used, size = int(plan.best.strategy.num_devices), host_size(plan)
+    return Launch(1, used) if used <= size else Launch(used // size, size)
+
+
+def torchrun_words(launch: Launch) -> list[str]:
+    """Return the start of a torchrun command; the address of the first host is left to the user."""
+    words = ["torchrun", f"--nnodes={launch.num_hosts}"]
+    words.append(f"--nproc-per-node={launch.devices_per_host}")
+    if launch.num_hosts > 1:
+        words += ["--rdzv-backend=c10d", '--rdzv-endpoint="${HEAD_ADDRESS:?the first host}:29500"']
+    return words
+
+
+def on_one_line(text: str) -> str:
+    """Return text for a comment: characters that could end the line are spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def header(plan: Plan, title: str, notes: Sequence[str] = ()) -> list[str]:
+    """Return comment lines that say what the file is, from which plan, and at which price."""
+    estimate, work, launch = plan.best.estimate, plan.workload, plan_launch(plan)
+    idle = plan.system.num_devices - int(plan.best.strategy.num_devices)
+    hosts = "1 host" if launch.num_hosts == 1 else f"{launch.num_hosts} hosts"
+    calibrated = "calibrated" if estimate.is_calibrated else "uncalibrated"
+    lines = [
+        f"{title}, written by meshwright {plan.version}".rstrip(),
+        f"model: {plan.model.name}",
+        f"system: {plan.system.name} ({plan.system.num_devices} x {plan.system.chip.name})",
+        f"plan: {plan.best.text}",
+        f"step: {format_seconds(estimate.step_time_s)} ({estimate.fidelity}, {calibrated}), "
+        f"{format_bytes(estimate.memory_bytes)} on the fullest device",
+        f"batch: {work.global_batch_size} sequences of {work.sequence_length} tokens, "
+        f"{micro_batches(plan)} micro-batches on each data-parallel rank",
+        f"devices: {launch.num_hosts * launch.devices_per_host}, on {hosts} of "
+        f"{launch.devices_per_host} processes" + (f"; {idle} devices stay idle" if idle else ""),
+        f"optimizer: priced as {work.optimizer.name}, {work.optimizer.weight_bytes_per_param:g} + "
+        f"{work.optimizer.gradient_bytes_per_param:g} + "
+        f"{work.optimizer.state_bytes_per_param:g} bytes per parameter",
+        *notes,
+    ]
+    if plan.command:
+        lines.append(f"planned with: {plan.command}")
+    return [f"# {on_one_line(line)}" for line in lines]
+
+
+def shell_script(
+    comments: Iterable[str],
+    variables: Iterable[str],
+    program: Sequence[str],
+    options: Iterable[Words],
+    last: Sequence[Words] = (),
+) -> str:
+    """Return a shell script that starts a program with one option on each line.
+
+    Words of the options are quoted; ``program`` and ``variables`` are shell text already. What
+    the user adds behind the name of the script goes to the program, before the ``last`` options.
+    """
+    quoted = [shlex.join(words) for words in options]
+    lines = [" ".join(program), *quoted, '"$@"', *(shlex.join(words) for words in last)]
+    command = " \\\n    ".join(lines)
+    return "\n".join(
+        ["#!/usr/bin/env bash", *comments, "set -euo pipefail", *variables, command, ""]
+    )

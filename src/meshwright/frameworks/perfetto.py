@@ -1,0 +1,202 @@
+"""A simulated run as a trace file that Perfetto and Chrome open.
+
+Devices are processes, what they do on each track are threads, and the share of its bandwidth that
+each link carries is a counter of the node at which it begins. Times are whole nanoseconds, the
+resolution of these viewers. Tasks of one track that overlap are spread over several threads.
+
+Source: Trace Event Format (Google): complete, counter and metadata events, JSON object format.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.routes import Routes
+from meshwright.network.simulation.timeline import Timeline
+from meshwright.topology.network import Network
+
+BLOCK_EVENTS = 10_000
+"""Events that are written at once."""
+
+
+def write_trace(
+    timeline: Timeline,
+    network: Network,
+    path: Path,
+    *,
+    num_bytes: FloatArray | None = None,
+    routes: Routes | None = None,
+    notes: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a timeline as a trace, whole or not at all; compressed where the name ends in .gz.
+
+    Parameters
+    ----------
+    num_bytes
+        What each task sends, (tasks,); shown with those that send anything [bytes].
+    routes
+        The links that each task uses, one route for each; shown with those that use any.
+    notes
+        What the trace is of: plan, fidelity.
+    """
+    events = chain(
+        _process_names(timeline, network),
+        _tasks(timeline, _details(timeline, network, num_bytes, routes)),
+        _counters(timeline, network),
+    )
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            if path.suffix == ".gz":
+                with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                    _write(packed, events, notes or {})
+            else:
+                _write(file, events, notes or {})
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(file: BinaryIO | gzip.GzipFile, events: Iterator[str], notes: Mapping[str, Any]) -> None:
+    """Write the object: its notes, then the events block by block."""
+    file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(notes)},"traceEvents":['.encode())
+    separator = "\n"
+    while block := list(islice(events, BLOCK_EVENTS)):
+        file.write((separator + ",\n".join(block)).encode())
+        separator = ",\n"
+    file.write(b"\n]}\n")
+
+
+def _process_names(timeline: Timeline, network: Network) -> Iterator[str]:
+    """Yield a name for each node that works or from which a link carries anything.
+
+    Viewers keep process 0 for themselves, so that the process of a node has its number plus one.
+    """
+    nodes = np.union1d(timeline.device, network.source[np.unique(timeline.link)])
+    for node in nodes.tolist():
+        yield _metadata("process_name", node + 1, name=_node_name(node, network))
+        yield _metadata("process_sort_index", node + 1, sort_index=node)
+
+
+def _node_name(node: int, network: Network) -> str:
+    """Return the name of a node, with its place on a grid."""
+    if node >= network.num_devices:
+        return f"node {node}"
+    if not network.grid_shape:
+        return f"device {node}"
+    place = ", ".join(str(index) for index in np.unravel_index(node, network.grid_shape))
+    return f"device {node} ({place})"
+
+
+def _metadata(kind: str, process: int, thread: int = 0, **arguments: str | int) -> str:
+    """Return an event that names or orders a process or a thread."""
+    event = {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": arguments}
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _tasks(timeline: Timeline, details: Iterator[str]) -> Iterator[str]:
+    """Yield the names of the threads, then an event for each task."""
+    start, end = _nanoseconds(timeline.start_s), _nanoseconds(timeline.end_s)
+    place = timeline.device * len(timeline.tracks) + timeline.track
+    lanes = _lanes(place, start, end)
+    threads, thread = np.unique(np.stack([place, lanes]), axis=1, return_inverse=True)
+    for index, (at, lane) in enumerate(threads.T.tolist(), start=1):
+        device, track = divmod(at, len(timeline.tracks))
+        name = timeline.tracks[track] + (f" ({lane + 1})" if lane else "")
+        yield _metadata("thread_name", device + 1, index, name=name)
+        yield _metadata("thread_sort_index", device + 1, index, sort_index=index)
+    texts = {name: json.dumps(name) for name in set(timeline.task_name)}
+    columns = (timeline.device + 1, thread.reshape(-1) + 1, start, end - start)
+    rows = zip(timeline.task_name, *(column.tolist() for column in columns), details, strict=True)
+    for name, process, number, begin, duration, detail in rows:
+        yield (
+            f'{{"ph":"X","name":{texts[name]},"pid":{process},"tid":{number},'
+            f'"ts":{_micro(begin)},"dur":{_micro(duration)}{detail}}}'
+        )
+
+
+def _nanoseconds(seconds: FloatArray) -> IntArray:
+    """Return times in whole nanoseconds [ns]."""
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _micro(nanoseconds: int) -> str:
+    """Return nanoseconds as a JSON number of microseconds."""
+    whole, rest = divmod(nanoseconds, 1000)
+    return f"{whole}.{rest:03d}" if rest else str(whole)
+
+
+def _lanes(place: IntArray, start: IntArray, end: IntArray) -> IntArray:
+    """Return a lane for each task, so that tasks of one place and lane never overlap.
+
+    The lowest free lane is taken in order of start: as few lanes as tasks run at once.
+    """
+    order = np.lexsort((end, start, place))
+    lanes = np.zeros(len(order), dtype=np.int64)
+    busy: list[tuple[int, int]] = []
+    free: list[int] = []
+    here, used = -1, 0
+    rows = zip(*(column[order].tolist() for column in (place, start, end)), strict=True)
+    for row, (at, begin, finish) in enumerate(rows):
+        if at != here:
+            here, used, busy, free = at, 0, [], []
+        while busy and busy[0][0] <= begin:
+            heappush(free, heappop(busy)[1])
+        if not free:
+            heappush(free, used)
+            used += 1
+        lane = heappop(free)
+        heappush(busy, (finish, lane))
+        lanes[order[row]] = lane
+    return lanes
+
+
+def _details(
+    timeline: Timeline, network: Network, num_bytes: FloatArray | None, routes: Routes | None
+) -> Iterator[str]:
+    """Yield the arguments of each task as text: what it sends, and over which links."""
+    names = [f'"{name}"' for name in _link_names(network)]
+    sizes = np.zeros(len(timeline.device)) if num_bytes is None else num_bytes
+    for task, size in enumerate(sizes.tolist()):
+        parts = [f'"bytes":{size:.17g}'] if size else []
+        if routes is not None and len(used := routes.of(task)):
+            parts.append(f'"links":[{",".join(names[link] for link in used.tolist())}]')
+        yield f',"args":{{{",".join(parts)}}}' if parts else ""
+
+
+def _link_names(network: Network) -> list[str]:
+    """Return a name for each link: its ends, and its number where another one runs beside it."""
+    pairs = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    return [
+        f"{ends[0]} > {ends[1]}" + ("" if network.link_between[ends] == link else f" #{link}")
+        for link, ends in enumerate(pairs)
+    ]
+
+
+def _counters(timeline: Timeline, network: Network) -> Iterator[str]:
+    """Yield the share of its bandwidth that each link carries, whenever it changes [%].
+
+    Of several changes within a nanosecond the last one counts.
+    """
+    at = _nanoseconds(timeline.change_s)
+    order = np.lexsort((at, timeline.link))
+    same = (np.diff(timeline.link[order]) == 0) & (np.diff(at[order]) == 0)
+    kept = np.sort(order[np.append(~same, True)[: len(order)]])
+    link = timeline.link[kept]
+    share = 100.0 * timeline.rate_bytes_per_s[kept] / network.bandwidth_bytes_per_s[link]
+    names = _link_names(network)
+    processes = (network.source + 1).tolist()
+    for which, begin, percent in zip(link.tolist(), at[kept].tolist(), share.tolist(), strict=True):
+        yield (
+            f'{{"ph":"C","name":"link {names[which]}","pid":{processes[which]},'
+            f'"ts":{_micro(begin)},"args":{{"percent":{percent:.6g}}}}}'
+        )

@@ -1,0 +1,143 @@
+"""What no target or no framework can express, and questions that several targets ask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.launch import host_size
+from meshwright.frameworks.layout import MESH_AXES, degrees
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.rules import Case
+from meshwright.sharding.strategy import Offload, stack
+from meshwright.train.answer import Plan
+
+GPU_VENDORS = ("NVIDIA", "AMD")
+"""Vendors whose devices PyTorch drives under the name ``cuda``."""
+
+
+def framework_refusals(plan: Plan) -> list[Fault]:
+    """Return what keeps a plan from any framework: its devices, and what keeps it from all."""
+    checks = (_segments, _tatp, _devices, _hosts, _axis_order, _batch, _rules)
+    return [fault for check in checks for fault in check(plan)]
+
+
+def plan_refusals(plan: Plan) -> list[Fault]:
+    """Return what keeps a plan from any target: its shape, its batch, its legality."""
+    return [fault for check in (_segments, _axis_order, _batch, _rules) for fault in check(plan)]
+
+
+def _segments(plan: Plan) -> Iterator[Fault]:
+    count = len(plan.best.segments)
+    if count != 1:
+        message = f"{count} segments of layers with strategies of their own; one can be written"
+        yield Fault("best.segments", message, "plan with one segment")
+
+
+def _tatp(plan: Plan) -> Iterator[Fault]:
+    tatp = degrees(plan)["tatp"]
+    if tatp > 1:
+        message = f"tatp {tatp}: tensor streams exist in no released framework"
+        yield Fault("strategy.tatp", message, "tatp=1")
+
+
+def _devices(plan: Plan) -> Iterator[Fault]:
+    chip, used = plan.system.chip, int(plan.best.strategy.num_devices)
+    if chip.vendor not in GPU_VENDORS:
+        message = f"{chip.name} of {chip.vendor} is no device of PyTorch's cuda backend"
+        yield Fault("system.chip", message, f"a system of {' or '.join(GPU_VENDORS)} devices")
+    if used != plan.best.estimate.num_devices_used or used > plan.system.num_alive:
+        yield Fault(
+            "strategy",
+            f"the degrees multiply to {used} devices, the estimate uses "
+            f"{plan.best.estimate.num_devices_used} of {plan.system.num_alive}",
+            "estimate the strategy again",
+        )
+
+
+def _hosts(plan: Plan) -> Iterator[Fault]:
+    used, size = int(plan.best.strategy.num_devices), host_size(plan)
+    if used > size and used % size:
+        message = f"{used} devices do not fill hosts of {size}; torchrun starts as many on each"
+        yield Fault("strategy", message, f"{used // size * size} devices")
+    if plan.system.dead_devices:
+        message = f"{len(plan.system.dead_devices)} devices are dead; ranks are given out in a row"
+        yield Fault("system.dead_devices", message, "leave their hosts out of the system")
+
+
+def _axis_order(plan: Plan) -> Iterator[Fault]:
+    order = plan.best.structure.axis_order
+    wrong = [axis for axis in MESH_AXES if order.count(axis) != 1]
+    if wrong:
+        message = f"names {wrong[0]} {order.count(wrong[0])} times; each axis stands once"
+        yield Fault("structure.axis_order", message, ",".join(MESH_AXES))
+
+
+def _batch(plan: Plan) -> Iterator[Fault]:
+    sizes, batch = degrees(plan), plan.workload.global_batch_size
+    unit = sizes["dp"] * sizes["micro_batch_size"]
+    if batch >= unit and batch % unit:
+        yield Fault(
+            "workload.global_batch_size",
+            f"{batch} is not divisible by dp {sizes['dp']} x micro-batch "
+            f"{sizes['micro_batch_size']}; ranks would run different numbers of micro-batches",
+            _nearest_batch(batch, sizes["dp"], sizes["micro_batch_size"]),
+        )
+
+
+def _nearest_batch(batch: int, dp: int, micro_batch_size: int) -> str:
+    """Return the nearest micro-batch that divides the batch of a rank; else the nearest batch."""
+    if batch % dp == 0:
+        sizes = range(micro_batch_size, 0, -1)
+        return f"micro_batch_size={next(size for size in sizes if batch // dp % size == 0)}"
+    unit = dp * micro_batch_size
+    return f"global_batch_size={max(1, round(batch / unit)) * unit}"
+
+
+def _rules(plan: Plan) -> Iterator[Fault]:
+    """Yield what the axes themselves refuse; narrow tiles are slow, not inexpressible."""
+    columns, structure = stack([plan.best.strategy]), plan.best.structure
+    case = Case(plan.model, plan.workload, structure, columns, 1.0, 1.0)
+    for refusal in all_refusals(
+        plan.model, plan.workload, columns, structure, tile_rows=1.0, tile_columns=1.0
+    ):
+        fix = refusal.rule.nearest_legal_fix(case)
+        if refusal.name == "pp-micro-batches":
+            fix = _even_rounds(plan) or fix
+        yield Fault("strategy", f"{refusal.text(case, 0)} [{refusal.name}]", fix)
+
+
+def _even_rounds(plan: Plan) -> str:
+    """Return the largest smaller micro-batch that gives each rank whole rounds of pp of them."""
+    sizes, batch = degrees(plan), plan.workload.global_batch_size
+    unit = sizes["dp"] * sizes["pp"]
+    smaller = range(sizes["micro_batch_size"], 0, -1)
+    found = next((size for size in smaller if batch % (unit * size) == 0), None)
+    return f"micro_batch_size={found}" if found else ""
+
+
+def offload_refusals(plan: Plan, kept: Collection[Offload]) -> Iterator[Fault]:
+    """Yield what may not live on the host; ``kept`` are the kinds that a target has."""
+    offload = plan.best.structure.offload
+    if offload is not Offload.NONE and offload not in kept:
+        known = ", ".join(kept) or "nothing"
+        message = f"{offload} on the host; what can move there on request: {known}"
+        yield Fault("structure.offload", message, "offload=none")
+
+
+def optimizer_refusals(plan: Plan, name: str, needed_bytes: float) -> Iterator[Fault]:
+    """Yield an optimizer that keeps fewer bytes per parameter than the one of the target."""
+    preset = plan.workload.optimizer
+    kept = (
+        preset.weight_bytes_per_param
+        + preset.gradient_bytes_per_param
+        + preset.state_bytes_per_param
+    )
+    if kept < needed_bytes:
+        message = f"{preset.name} keeps {kept:g} bytes per parameter, Adam here {needed_bytes:g}"
+        yield Fault("workload.optimizer", message, f"plan with optimizer {name}")
+
+
+def choice_refusal(path: str, found: object, reason: str, fix: str) -> Fault:
+    """Return the refusal of one choice: what was found, why not, what would do."""
+    return Fault(path, f"{found}: {reason}", fix)

@@ -1,0 +1,56 @@
+"""The table of export targets, and the one way to render a plan for a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from meshwright.base.errors import Fault, UnsupportedError
+from meshwright.base.registry import Registry
+from meshwright.train.answer import Plan
+
+Files = Mapping[str, str] | Mapping[str, bytes]
+"""Content by name; large files are made when they are asked for."""
+
+
+class Exporter(Protocol):
+    """One framework or simulator: what it cannot express, and the files that express the rest."""
+
+    title: str
+    """What reads the files, and the version whose names are written."""
+    is_text: bool
+    """Whether the files can be shown."""
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return everything that this target cannot express, with the nearest fix."""
+
+    @staticmethod
+    def render(plan: Plan) -> Files:
+        """Return the files by name, for a plan that is not refused."""
+
+
+exporters: Registry[type[Exporter]] = Registry("export target")
+
+
+def refusals(plan: Plan, target: str) -> list[Fault]:
+    """Return everything of a plan that a target cannot express."""
+    return list(exporters[target].refusals(plan))
+
+
+def rendered(plan: Plan, target: str) -> Files:
+    """Return the files of a target by name.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such target; lists the near ones.
+    UnsupportedError
+        When the target cannot express the plan; names everything that it cannot.
+    """
+    exporter = exporters[target]
+    faults = refusals(plan, target)
+    if faults:
+        lines = "\n".join(f"  - {fault}" for fault in faults)
+        raise UnsupportedError(f"{exporter.title} cannot express this plan\n{lines}", faults)
+    return exporter.render(plan)

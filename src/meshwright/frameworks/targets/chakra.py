@@ -1,0 +1,54 @@
+"""Chakra: the step of a plan as execution traces, one for each rank, as ASTRA-sim reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.catalog.calibration import load_calibration
+from meshwright.cost.layers import streamed_blocks
+from meshwright.cost.problem import Problem
+from meshwright.frameworks.chakra.files import TraceFiles
+from meshwright.frameworks.chakra.step_program import StepProgram
+from meshwright.frameworks.refusals import choice_refusal, offload_refusals, plan_refusals
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import Streamed, stack
+from meshwright.train.answer import Plan
+
+
+@exporters.register("chakra")
+class ChakraTraces:
+    """Traces in the schema of mlcommons/chakra, and the groups of ranks that they name."""
+
+    title = "Chakra execution traces, schema 0.0.4"
+    is_text = False
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the traces do not hold."""
+        return [*plan_refusals(plan), *offload_refusals(plan, ()), *_stream_refusals(plan)]
+
+    @staticmethod
+    def render(plan: Plan) -> Mapping[str, bytes]:
+        """Return the files; ranks are those of the axis order, wherever they are placed."""
+        return TraceFiles(StepProgram(_problem(plan), plan.best.structure, plan.best.strategy))
+
+
+def _problem(plan: Plan) -> Problem:
+    """Return what the plan was made for."""
+    constants = load_calibration(plan.system.chip.family, plan.calibration)
+    if plan.factors is not None:
+        constants = plan.factors.applied(constants)
+    return Problem(plan.model, plan.system, plan.workload, constants)
+
+
+def _stream_refusals(plan: Plan) -> Iterator[Fault]:
+    structure, strategy = plan.best.structure, plan.best.strategy
+    if strategy.tatp == 1:
+        return
+    problem = _problem(plan)
+    network = problem.network(structure.axis_order, stack([strategy]))
+    blocks = [way for piece in streamed_blocks(problem, structure, network) for way, _ in piece]
+    if any(way.structure.streamed is not Streamed.WEIGHTS for way in blocks):
+        reason = "traces hold streams of weights alone; this plan streams inputs of some layers"
+        yield choice_refusal("structure.streamed", structure.streamed, reason, "streamed=weights")

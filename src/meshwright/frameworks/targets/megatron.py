@@ -1,0 +1,239 @@
+"""Megatron-LM: the arguments of ``pretrain_gpt.py``, as a script for torchrun.
+
+Source: megatron-core 0.19.2, ``megatron.training.arguments``; rank order of ``parallel_state``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.launch import Words, header, plan_launch, shell_script, torchrun_words
+from meshwright.frameworks.layout import MESH_AXES, chunk_lengths, degrees, num_experts, ordered_as
+from meshwright.frameworks.megatron_model import model_options, model_refusals
+from meshwright.frameworks.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.train.answer import Plan
+
+FILE_NAME = "pretrain_gpt.sh"
+PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+"""Order of the axes under ``--use-tp-pp-dp-mapping``."""
+PRECISIONS: dict[str, tuple[Words, ...]] = {
+    "fp32": (),
+    "bf16": (("--bf16",),),
+    "fp16": (("--fp16",),),
+    "fp8": (("--bf16",), ("--fp8-format", "hybrid")),
+}
+FSDP_STRATEGY = {2: "optim_grads", 3: "optim_grads_params"}
+
+
+@exporters.register("megatron")
+class MegatronArguments:
+    """A shell script that starts ``pretrain_gpt.py``."""
+
+    title = "Megatron-LM (megatron-core 0.19.2)"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the arguments cannot say."""
+        return [
+            *framework_refusals(plan),
+            *_pipeline_refusals(plan),
+            *_order_refusals(plan),
+            *_tensor_refusals(plan),
+            *_state_refusals(plan),
+            *_workload_refusals(plan),
+            *model_refusals(plan.model),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        notes = (
+            "add what a plan does not hold (data, learning rate, rotary base, epsilon), as in",
+            f"  {FILE_NAME} --mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 50",
+        )
+        options = [
+            *_parallel_options(plan),
+            *_pipeline_options(plan),
+            *_state_options(plan),
+            *_memory_options(plan),
+            *_workload_options(plan),
+            *model_options(plan),
+        ]
+        comments = header(plan, MegatronArguments.title, notes)
+        program = [*torchrun_words(plan_launch(plan)), "pretrain_gpt.py"]
+        return {FILE_NAME: shell_script(comments, _variables(plan), program, options)}
+
+
+def _uses_fsdp(plan: Plan) -> bool:
+    return plan.best.structure.zero_stage >= 2
+
+
+def _has_data_axes(plan: Plan) -> bool:
+    sizes = degrees(plan)
+    return sizes["dp"] * sizes["cp"] > 1
+
+
+def _pipeline_refusals(plan: Plan) -> Iterator[Fault]:
+    schedule = plan.best.structure.schedule
+    if degrees(plan)["pp"] > 1 and schedule in (ScheduleKind.GPIPE, ScheduleKind.ZERO_BUBBLE):
+        reason = "Megatron-LM runs 1F1B, plain or interleaved"
+        yield choice_refusal("structure.schedule", schedule, reason, "schedule=1f1b")
+
+
+def _order_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, found = degrees(plan), ",".join(plan.best.structure.axis_order)
+    default = ",".join(MESH_AXES)
+    if not ordered_as(plan, MESH_AXES) and not ordered_as(plan, PIPELINE_INSIDE):
+        reason = "ranks lie tp, cp, dp, pp or tp, cp, pp, dp, innermost first"
+        yield choice_refusal("structure.axis_order", found, reason, default)
+        return
+    matches = sizes["ep"] * sizes["etp"] == sizes["tp"] * sizes["cp"]
+    if num_experts(plan) and not matches and not ordered_as(plan, MESH_AXES):
+        reason = "with pp inside of dp, stages match only where ep x etp equals tp x cp"
+        yield choice_refusal("structure.axis_order", found, reason, default)
+
+
+def _tensor_refusals(plan: Plan) -> Iterator[Fault]:
+    structure, tp = plan.best.structure, degrees(plan)["tp"]
+    if tp == 1 or structure.sequence_parallel:
+        return
+    if structure.overlap_tensor_parallel:
+        reason = "--tp-comm-overlap needs sequence parallelism"
+        fix = "sequence_parallel=true"
+        yield choice_refusal("structure.overlap_tensor_parallel", True, reason, fix)
+    if num_experts(plan):
+        reason = "experts with tp above 1 need sequence parallelism"
+        fix = "sequence_parallel=true"
+        yield choice_refusal("structure.sequence_parallel", False, reason, fix)
+
+
+def _state_refusals(plan: Plan) -> Iterator[Fault]:
+    structure = plan.best.structure
+    if structure.zero_stage == 3 and not structure.reshard_after_forward:
+        reason = "Megatron-FSDP drops gathered weights after each pass"
+        fix = "reshard_after_forward=true or zero_stage=2"
+        yield choice_refusal("structure.reshard_after_forward", False, reason, fix)
+    yield from offload_refusals(plan, () if _uses_fsdp(plan) else (Offload.OPTIMIZER,))
+    name = "megatron-adam-bf16-gradients" if _has_short_gradients(plan) else "megatron-adam"
+    yield from optimizer_refusals(plan, name, 16.0 if _has_short_gradients(plan) else 18.0)
+
+
+def _has_short_gradients(plan: Plan) -> bool:
+    """Return whether gradients are kept and summed in two bytes."""
+    return plan.workload.optimizer.gradient_bytes_per_param <= 2
+
+
+def _workload_refusals(plan: Plan) -> Iterator[Fault]:
+    work = plan.workload
+    if work.precision.matmul not in PRECISIONS:
+        reason = f"written for {', '.join(PRECISIONS)}"
+        yield choice_refusal("workload.precision.matmul", work.precision.matmul, reason, "bf16")
+    if not work.causal:
+        yield choice_refusal("workload.causal", False, "pretrain_gpt.py masks causally", "true")
+
+
+def _variables(plan: Plan) -> Iterator[str]:
+    """Yield the environment: Megatron-FSDP wants several hardware queues, all else just one."""
+    fsdp = _uses_fsdp(plan)
+    yield "unset CUDA_DEVICE_MAX_CONNECTIONS" if fsdp else "export CUDA_DEVICE_MAX_CONNECTIONS=1"
+
+
+def _parallel_options(plan: Plan) -> Iterator[Words]:
+    sizes, structure = degrees(plan), plan.best.structure
+    yield "--tensor-model-parallel-size", f"{sizes['tp']}"
+    yield "--pipeline-model-parallel-size", f"{sizes['pp']}"
+    yield "--context-parallel-size", f"{sizes['cp']}"
+    if sizes["cp"] > 1:
+        ulysses = structure.context_kind is ContextKind.ULYSSES
+        yield "--cp-comm-type", "a2a" if ulysses else "p2p"
+    if num_experts(plan):
+        yield "--expert-model-parallel-size", f"{sizes['ep']}"
+        yield "--expert-tensor-parallel-size", f"{sizes['etp']}"
+    if structure.sequence_parallel:
+        yield ("--sequence-parallel",)
+    if structure.overlap_tensor_parallel and sizes["tp"] > 1:
+        yield ("--tp-comm-overlap",)
+    if not ordered_as(plan, MESH_AXES):
+        yield ("--use-tp-pp-dp-mapping",)
+
+
+def _pipeline_options(plan: Plan) -> Iterator[Words]:
+    """Yield virtual stages, and the layers of each stage where they differ."""
+    sizes, lengths = degrees(plan), chunk_lengths(plan)
+    if sizes["num_virtual_stages"] > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", f"{sizes['num_virtual_stages']}"
+    if len(set(lengths)) == 1:
+        return
+    middle = set(lengths[1:-1])
+    if len(middle) > 1:
+        yield "--pipeline-model-parallel-layout", pipeline_layout(lengths)
+        return
+    if middle and lengths[0] not in middle:
+        yield "--decoder-first-pipeline-num-layers", f"{lengths[0]}"
+    yield "--decoder-last-pipeline-num-layers", f"{lengths[-1]}"
+
+
+def pipeline_layout(lengths: Sequence[int]) -> str:
+    """Return the stages in Megatron's letters: E embedding, t layer, L loss, | between stages."""
+    stages = [f"t*{length}" for length in lengths]
+    return "|".join([f"E{stages[0]}", *stages[1:-1], f"{stages[-1]}L"])
+
+
+def _state_options(plan: Plan) -> Iterator[Words]:
+    """Yield how weights, gradients and optimizer state are sharded and summed."""
+    structure, replicas = plan.best.structure, degrees(plan)["dp_replicate"]
+    if structure.zero_stage:
+        yield ("--use-distributed-optimizer",)
+        if replicas > 1:
+            yield "--num-distributed-optimizer-instances", f"{replicas}"
+    if _uses_fsdp(plan):
+        yield ("--use-megatron-fsdp",)
+        yield "--data-parallel-sharding-strategy", FSDP_STRATEGY[structure.zero_stage]
+        yield "--ckpt-format", "fsdp_dtensor"
+    if structure.overlap_data_parallel and _has_data_axes(plan):
+        yield ("--overlap-grad-reduce",)
+        if structure.zero_stage:
+            yield ("--overlap-param-gather",)
+    if _has_short_gradients(plan):
+        yield ("--grad-reduce-in-bf16",)
+
+
+def _memory_options(plan: Plan) -> Iterator[Words]:
+    structure = plan.best.structure
+    if structure.recompute is Recompute.FULL:
+        yield "--recompute-granularity", "full"
+        yield "--recompute-method", "uniform"
+        yield "--recompute-num-layers", "1"
+    elif structure.recompute is Recompute.SELECTIVE:
+        yield "--recompute-granularity", "selective"
+        yield "--recompute-modules", "core_attn"
+    if structure.offload is Offload.OPTIMIZER:
+        yield ("--optimizer-cpu-offload",)
+        yield ("--use-precision-aware-optimizer",)
+
+
+def _workload_options(plan: Plan) -> Iterable[Words]:
+    work, software = plan.workload, plan.workload.software
+    yield "--micro-batch-size", f"{degrees(plan)['micro_batch_size']}"
+    yield "--global-batch-size", f"{work.global_batch_size}"
+    yield "--seq-length", f"{work.sequence_length}"
+    if work.total_tokens is not None:
+        yield "--train-iters", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
+    yield from PRECISIONS[work.precision.matmul]
+    yield "--attention-backend", "flash" if software.flash_attention else "unfused"
+    if not software.dropout:
+        yield "--attention-dropout", "0.0"
+        yield "--hidden-dropout", "0.0"
+    if software.cuda_graphs:
+        yield "--cuda-graph-impl", "local"
+    if software.fused_loss:
+        yield ("--cross-entropy-loss-fusion",)

@@ -1,0 +1,221 @@
+"""PyTorch: a script that builds the device mesh, its groups, and wraps a model as planned.
+
+Source: PyTorch 2.13, ``init_device_mesh``, ``fully_shard``, ``torch.distributed.pipelining``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks import torch_script as text
+from meshwright.frameworks.launch import header, plan_launch, torchrun_words
+from meshwright.frameworks.layout import (
+    GRADIENT_AXES,
+    MESH_AXES,
+    SHARD_AXES,
+    axes_in_use,
+    chunk_lengths,
+    degrees,
+    mesh_dims,
+    micro_batches,
+    ordered_as,
+)
+from meshwright.frameworks.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
+from meshwright.frameworks.registry import exporters
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.train.answer import Plan
+
+FILE_NAME = "device_mesh.py"
+SCHEDULES = {
+    ScheduleKind.GPIPE: "GPipe",
+    ScheduleKind.ONE_F_ONE_B: "1F1B",
+    ScheduleKind.INTERLEAVED: "Interleaved1F1B",
+    ScheduleKind.ZERO_BUBBLE: "InterleavedZeroBubble",
+}
+RECOMPUTE = {
+    Recompute.NONE: text.NO_RECOMPUTE,
+    Recompute.SELECTIVE: text.SELECTIVE_RECOMPUTE,
+    Recompute.FULL: text.FULL_RECOMPUTE,
+}
+DTYPES = {"bf16": "torch.bfloat16", "fp32": "torch.float32", "tf32": "torch.float32"}
+ADAM_BYTES = 16.0
+"""FP32 parameters, gradients and two moments of AdamW."""
+
+
+@exporters.register("torch")
+class TorchScript:
+    """A script for ``torchrun``: mesh, groups, data-parallel wrapper, recomputation, pipeline."""
+
+    title = "PyTorch 2.13 device mesh"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the script cannot say."""
+        return [
+            *framework_refusals(plan),
+            *_parallel_refusals(plan),
+            *_numeric_refusals(plan),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script."""
+        start = " ".join([*torchrun_words(plan_launch(plan)), FILE_NAME])
+        notes = [f"start on each host: {start}", *_notes(plan)]
+        parts = [*_functions(plan), _main(plan)]
+        head = ["#!/usr/bin/env python3", *header(plan, TorchScript.title, notes), ""]
+        body = "\n\n".join([text.IMPORTS + _constants(plan), *parts])
+        return {FILE_NAME: "\n".join(head) + "\n" + body}
+
+
+def is_hybrid(plan: Plan) -> bool:
+    """Return whether FSDP shards within replicas."""
+    return plan.best.structure.zero_stage >= 2 and degrees(plan)["dp_replicate"] > 1
+
+
+def _parallel_refusals(plan: Plan) -> Iterable[Fault]:
+    structure, sizes = plan.best.structure, degrees(plan)
+    if sizes["cp"] > 1 and structure.context_kind is ContextKind.ULYSSES:
+        reason = "PyTorch's context parallelism passes keys and values round a ring"
+        yield choice_refusal("structure.context_kind", "ulysses", reason, "context_kind=ring")
+    if sizes["tp"] > 1 and structure.overlap_tensor_parallel:
+        reason = "asynchronous tensor parallelism is a pass of torch.compile over your model"
+        yield choice_refusal("structure.overlap_tensor_parallel", True, reason, "false")
+    if sizes["dp"] * sizes["cp"] > 1 and not structure.overlap_data_parallel:
+        reason = "DDP and FSDP always reduce beside the backward pass"
+        yield choice_refusal("structure.overlap_data_parallel", False, reason, "true")
+    yield from _order_refusals(plan)
+
+
+def _order_refusals(plan: Plan) -> Iterable[Fault]:
+    structure, sizes = plan.best.structure, degrees(plan)
+    used = axes_in_use(plan)
+    if is_hybrid(plan) and "cp" in used and used.index("cp") > used.index("dp_replicate"):
+        found = ",".join(structure.axis_order)
+        reason = "hybrid FSDP needs the shards, cp among them, inside of the replicas"
+        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
+    if sizes["ep"] * sizes["etp"] > 1 and not ordered_as(plan, MESH_AXES):
+        found = ",".join(structure.axis_order)
+        reason = "experts use the devices of tp, cp and dp side by side"
+        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
+
+
+def _numeric_refusals(plan: Plan) -> Iterable[Fault]:
+    structure, precision = plan.best.structure, plan.workload.precision
+    kept = [Offload.ACTIVATIONS]
+    if structure.zero_stage >= 2:
+        kept.append(Offload.ALL)
+    yield from offload_refusals(plan, kept)
+    yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
+    if precision.matmul not in DTYPES:
+        reason = "PyTorch itself trains linear layers in bf16 or fp32"
+        yield choice_refusal("workload.precision.matmul", precision.matmul, reason, "bf16")
+
+
+def _notes(plan: Plan) -> Iterable[str]:
+    """Yield what a reader must know of the way PyTorch does it."""
+    if plan.best.structure.zero_stage == 2:
+        yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
+    if plan.best.structure.zero_stage < 2:
+        yield "precision: run the forward pass under torch.autocast(DEVICE, dtype=DTYPE)"
+    if degrees(plan)["tp"] > 1:
+        split = "with" if plan.best.structure.sequence_parallel else "without"
+        yield f"tp: parallelize_module(block, groups['tp'], ...), {split} SequenceParallel norms"
+
+
+def _constants(plan: Plan) -> str:
+    """Return the numbers of the plan as constants."""
+    work, sizes = plan.workload, degrees(plan)
+    values: dict[str, object] = {
+        "NUM_DEVICES": int(plan.best.strategy.num_devices),
+        "GLOBAL_BATCH_SIZE": work.global_batch_size,
+        "MICRO_BATCH_SIZE": sizes["micro_batch_size"],
+        "NUM_MICRO_BATCHES": micro_batches(plan),
+        "SEQUENCE_LENGTH": work.sequence_length,
+        "SEQUENCE_PARALLEL": plan.best.structure.sequence_parallel,
+    }
+    if sizes["pp"] > 1:
+        values |= {
+            "NUM_VIRTUAL_STAGES": sizes["num_virtual_stages"],
+            "PIPELINE_SCHEDULE": SCHEDULES[plan.best.structure.schedule],
+            "LAYERS_OF_STAGE": chunk_lengths(plan),
+        }
+    dtype = DTYPES[work.precision.matmul]
+    lines = [f"DTYPE = {dtype}", *(f"{name} = {_written(value)}" for name, value in values.items())]
+    if work.precision.matmul == "tf32":
+        lines.append('torch.set_float32_matmul_precision("high")')
+    return "\n".join(lines) + "\n"
+
+
+def _functions(plan: Plan) -> Iterable[str]:
+    """Yield the functions that this plan needs."""
+    sizes, structure = degrees(plan), plan.best.structure
+    yield _mesh(plan)
+    if sizes["ep"] * sizes["etp"] > 1:
+        yield _expert_mesh(sizes)
+    yield from _data_parallel(plan)
+    yield RECOMPUTE[structure.recompute]
+    if structure.offload is not Offload.NONE:
+        yield text.SAVE_ON_CPU
+    if sizes["pp"] > 1:
+        yield text.PIPELINE
+
+
+def _mesh(plan: Plan) -> str:
+    dims = mesh_dims(plan)
+    return text.MESH.format(
+        shape=tuple(dims.values()),
+        names=_written(tuple(dims)),
+        data=_written(_in_order(dims, ("dp_replicate", "dp_shard"))),
+        shards=_written(_in_order(dims, SHARD_AXES)),
+        gradients=_written(_in_order(dims, GRADIENT_AXES)),
+    )
+
+
+def _in_order(dims: Iterable[str], axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return axes in the order of the mesh, as slices must be."""
+    return tuple(axis for axis in dims if axis in axes)
+
+
+def _expert_mesh(sizes: dict[str, int]) -> str:
+    """Return the second view of the ranks: copies of the experts x ep x etp in each stage."""
+    copies = sizes["dp"] * sizes["cp"] * sizes["tp"] // (sizes["ep"] * sizes["etp"])
+    shape = (sizes["pp"], copies, sizes["ep"], sizes["etp"])
+    return text.EXPERTS.format(shape=shape, names=_written(("pp", "expert_dp", "ep", "etp")))
+
+
+def _data_parallel(plan: Plan) -> Iterable[str]:
+    """Yield the wrapper and the optimizer of the ZeRO stage."""
+    structure = plan.best.structure
+    if structure.zero_stage < 2:
+        yield text.DISTRIBUTED_DATA_PARALLEL
+        yield text.ZERO_OPTIMIZER if structure.zero_stage else text.PLAIN_OPTIMIZER
+        return
+    keeps_weights = structure.zero_stage == 2 or not structure.reshard_after_forward
+    on_host = structure.offload is Offload.ALL
+    yield text.FULLY_SHARD.format(
+        stage=structure.zero_stage,
+        mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
+        reshard=not keeps_weights,
+        offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
+        pin='pin_memory=DEVICE == "cuda"' if on_host else "",
+    )
+    yield text.PLAIN_OPTIMIZER
+
+
+def _main(plan: Plan) -> str:
+    sizes = degrees(plan)
+    has_experts = sizes["ep"] * sizes["etp"] > 1
+    return text.MAIN if has_experts else text.MAIN.replace(text.ADD_EXPERT_GROUPS, "")
+
+
+def _written(value: object) -> str:
+    """Return a value as Python writes it, with double quotes."""
+    return repr(value).replace("'", '"')

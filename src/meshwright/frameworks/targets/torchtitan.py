@@ -1,0 +1,201 @@
+"""torchtitan: the options of its trainer, as a script for torchrun.
+
+Source: torchtitan 0.3.0, ``torchtitan/config/configs.py``, ``trainer.py``,
+``distributed/pipeline_parallel.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshwright.base.errors import Fault
+from meshwright.frameworks.launch import Words, header, plan_launch, shell_script, torchrun_words
+from meshwright.frameworks.layout import MESH_AXES, chunk_lengths, degrees, ordered_as
+from meshwright.frameworks.refusals import (
+    choice_refusal,
+    framework_refusals,
+    offload_refusals,
+    optimizer_refusals,
+)
+from meshwright.frameworks.registry import exporters
+from meshwright.frameworks.torchtitan_models import MODULES, model_refusals, shipped_config
+from meshwright.sharding.strategy import ContextKind, Recompute, ScheduleKind
+from meshwright.train.answer import Plan
+
+FILE_NAME = "torchtitan.sh"
+SCHEDULES = {
+    ScheduleKind.GPIPE: "GPipe",
+    ScheduleKind.ONE_F_ONE_B: "1F1B",
+    ScheduleKind.INTERLEAVED: "Interleaved1F1B",
+}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp8": "bfloat16"}
+ADAM_BYTES = 16.0
+"""FP32 parameters, gradients and two moments of AdamW."""
+
+
+@exporters.register("torchtitan")
+class TorchtitanOptions:
+    """A shell script that starts ``torchtitan.train``."""
+
+    title = "torchtitan 0.3.0"
+    is_text = True
+
+    @staticmethod
+    def refusals(plan: Plan) -> Sequence[Fault]:
+        """Return what the options cannot say."""
+        return [
+            *framework_refusals(plan),
+            *_pipeline_refusals(plan),
+            *_parallel_refusals(plan),
+            *_data_refusals(plan),
+            *_software_refusals(plan),
+            *model_refusals(plan.model, plan.workload.precision.matmul),
+        ]
+
+    @staticmethod
+    def render(plan: Plan) -> dict[str, str]:
+        """Return the script; the choice of recomputation is a command and stands last."""
+        work = plan.workload
+        config = shipped_config(plan.model, work.precision.matmul)
+        name = config.name if config else ""
+        options = [
+            ("--module", MODULES[plan.model.architecture]),
+            ("--config", name),
+            *_parallel_options(plan),
+            *_pipeline_options(plan),
+            *_training_options(plan),
+            *_compile_options(plan),
+        ]
+        recompute = (f"activation-checkpoint:{plan.best.structure.recompute}",)
+        comments = header(plan, TorchtitanOptions.title, list(_notes(plan)))
+        program = [*torchrun_words(plan_launch(plan)), "-m torchtitan.train"]
+        return {FILE_NAME: shell_script(comments, (), program, options, [recompute])}
+
+
+def data_degrees(plan: Plan) -> tuple[int, int]:
+    """Return replicas and shards: without ZeRO every rank of dp is a replica."""
+    sizes = degrees(plan)
+    if plan.best.structure.zero_stage == 0:
+        return sizes["dp"], 1
+    return sizes["dp_replicate"], sizes["dp_shard"]
+
+
+def _pipeline_refusals(plan: Plan) -> Iterator[Fault]:
+    schedule = plan.best.structure.schedule
+    if degrees(plan)["pp"] > 1 and schedule not in SCHEDULES:
+        reason = "its zero-bubble schedules need two stages or more on each rank"
+        yield choice_refusal("structure.schedule", schedule, reason, "schedule=1f1b")
+
+
+def _parallel_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, structure = degrees(plan), plan.best.structure
+    if sizes["cp"] > 1 and structure.context_kind is ContextKind.ULYSSES:
+        reason = "it has ring attention only"
+        yield choice_refusal("structure.context_kind", "ulysses", reason, "context_kind=ring")
+    if sizes["cp"] > 1 and MODULES.get(plan.model.architecture) == "gpt_oss":
+        reason = "the attention of module gpt_oss does not split sequences"
+        yield choice_refusal("strategy.cp", sizes["cp"], reason, "cp=1")
+    if sizes["etp"] > 1:
+        reason = "an expert lies whole on one rank"
+        yield choice_refusal("strategy.etp", sizes["etp"], reason, "etp=1")
+    if not ordered_as(plan, MESH_AXES):
+        found = ",".join(structure.axis_order)
+        reason = "the mesh is tp, cp, dp_shard, dp_replicate, pp, innermost first"
+        yield choice_refusal("structure.axis_order", found, reason, ",".join(MESH_AXES))
+
+
+def _data_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, structure = degrees(plan), plan.best.structure
+    stage = structure.zero_stage
+    if stage == 1:
+        reason = "FSDP shards gradients as well"
+        yield choice_refusal("structure.zero_stage", stage, reason, "zero_stage=2")
+    if stage == 0 and sizes["cp"] > 1:
+        reason = "FSDP shards over cp, also without data parallelism"
+        yield choice_refusal("structure.zero_stage", stage, reason, "zero_stage=2")
+    if sizes["dp"] * sizes["cp"] > 1 and not structure.overlap_data_parallel:
+        reason = "FSDP always reduces beside the backward pass"
+        yield choice_refusal("structure.overlap_data_parallel", False, reason, "true")
+    yield from offload_refusals(plan, ())
+    yield from optimizer_refusals(plan, "fsdp-mixed", ADAM_BYTES)
+
+
+def _software_refusals(plan: Plan) -> Iterator[Fault]:
+    sizes, software = degrees(plan), plan.workload.software
+    if plan.best.structure.recompute is Recompute.SELECTIVE:
+        reason = "torchtitan's selective keeps attention and recomputes elementwise operators"
+        yield choice_refusal("structure.recompute", "selective", reason, "recompute=full or none")
+    if software.cuda_graphs and (sizes["pp"] > 1 or sizes["ep"] > 1):
+        reason = "CUDA graphs exclude pipeline and expert parallelism"
+        yield choice_refusal("workload.software.cuda_graphs", True, reason, "false")
+    if not plan.workload.causal:
+        yield choice_refusal("workload.causal", False, "its models mask causally", "true")
+
+
+def _notes(plan: Plan) -> Iterator[str]:
+    """Yield what a reader must know of the way torchtitan does it."""
+    yield "tokenizer, data, learning rate and steps are those of the configuration"
+    if plan.best.structure.zero_stage == 2:
+        yield "ZeRO 2 is FSDP that keeps the gathered weights from the forward to the backward pass"
+
+
+def _parallel_options(plan: Plan) -> Iterator[Words]:
+    sizes, structure = degrees(plan), plan.best.structure
+    replicas, shards = data_degrees(plan)
+    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    yield "--parallelism.data_parallel_replicate_degree", f"{replicas}"
+    yield "--parallelism.data_parallel_shard_degree", f"{shards}"
+    yield "--parallelism.fsdp_reshard_after_forward", "always" if drops else "never"
+    yield "--parallelism.tensor_parallel_degree", f"{sizes['tp']}"
+    if sizes["tp"] > 1:
+        prefix = "" if structure.sequence_parallel else "no-"
+        yield (f"--parallelism.{prefix}enable_sequence_parallel",)
+    yield "--parallelism.context_parallel_degree", f"{sizes['cp']}"
+    yield "--parallelism.expert_parallel_degree", f"{sizes['ep']}"
+
+
+def _pipeline_options(plan: Plan) -> Iterator[Words]:
+    sizes = degrees(plan)
+    yield "--parallelism.pipeline_parallel_degree", f"{sizes['pp']}"
+    if sizes["pp"] == 1:
+        return
+    lengths = chunk_lengths(plan)
+    schedule = SCHEDULES[plan.best.structure.schedule]
+    yield "--parallelism.pipeline_parallel_schedule", schedule
+    yield "--parallelism.pipeline_parallel_microbatch_size", f"{sizes['micro_batch_size']}"
+    first, last = edge_weights(lengths)
+    yield "--parallelism.pipeline_parallel_first_stage_less_layers", f"{first}"
+    yield "--parallelism.pipeline_parallel_last_stage_less_layers", f"{last}"
+    if sizes["num_virtual_stages"] > 1:
+        yield "--parallelism.pipeline_parallel_layers_per_stage", f"{max(lengths)}"
+
+
+def edge_weights(lengths: Sequence[int]) -> tuple[int, int]:
+    """Return how many layers less the first and the last stage get before layers are dealt.
+
+    torchtitan deals layers plus weights evenly, the rest to the first stages. Where one stage is
+    short it is the last one, which happens by itself; where more are, the first one is among them.
+    """
+    return (1, 0) if lengths.count(min(lengths)) > 1 and len(set(lengths)) > 1 else (0, 0)
+
+
+def _training_options(plan: Plan) -> Iterator[Words]:
+    """Yield the batch: a pipeline cuts the batch of a rank, without one gradients accumulate."""
+    sizes, work = degrees(plan), plan.workload
+    of_rank = work.global_batch_size // sizes["dp"]
+    local = of_rank if sizes["pp"] > 1 else sizes["micro_batch_size"]
+    yield "--training.local_batch_size", f"{local}"
+    yield "--training.global_batch_size", f"{work.global_batch_size}"
+    yield "--training.seq_len", f"{work.sequence_length}"
+    if work.total_tokens is not None:
+        yield "--training.steps", f"{-(-work.total_tokens // work.tokens_per_step):.0f}"
+    yield "--training.mixed_precision_param", DTYPES[work.precision.matmul]
+    if not work.software.cuda_graphs:
+        yield ("--training.disable_cuda_graphs",)
+
+
+def _compile_options(plan: Plan) -> Iterator[Words]:
+    overlaps = plan.best.structure.overlap_tensor_parallel and degrees(plan)["tp"] > 1
+    compiled = plan.workload.software.compiled or overlaps
+    yield (f"--compile.{'' if compiled else 'no-'}enable",)
+    yield (f"--compile.{'' if overlaps else 'no-'}enable_async_tensor_parallel",)

@@ -1,0 +1,1 @@
+"""What happens on links: where ranks go, which way messages take, bounds, faults, simulation."""

@@ -1,0 +1,372 @@
+"""The engine: flows share links max-min fairly, computations queue, dependents follow.
+
+A flow takes no bandwidth until its latency has passed, then shares every link of its route until
+its last byte. Max-min fair: each flow has a link that is full and on which no flow is faster. So
+after a change only those flows are solved anew that the links concerned held back, and from there
+on those that a changed rate reaches; all others keep their rate and their end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshwright.base.arrays import IntArray
+from meshwright.base.compiled import compiled_in_place, compiled_inline
+from meshwright.network.simulation.heap import Heap, pop, put, sink
+from meshwright.network.simulation.state import Log, Progress, Sharing, Work
+
+TIE = 1e-12
+"""Times and rates that differ by less than this fraction are taken as equal."""
+WAITING, RELEASING, LATENT, FLOWING, RUNNING, DONE = range(6)
+FLOWS, LINKS = 1, 2
+
+
+@compiled_inline
+def _take_in(item: int, item_stamp: IntArray, items: IntArray, stamp: IntArray, kind: int) -> bool:
+    """Take a flow or a link into the region, and tell whether it was outside."""
+    if item_stamp[item] == stamp[0]:
+        return False
+    item_stamp[item] = stamp[0]
+    items[stamp[kind]] = item
+    stamp[kind] += 1
+    return True
+
+
+@compiled_inline
+def _include_held_back(sharing: Sharing, link: int) -> None:
+    """Take the flows of a link into the region that are not below its floor."""
+    start = sharing.first_slot[link]
+    load = 0.0
+    for slot in range(start, start + sharing.num_flows[link]):
+        flow = sharing.slot_flow[slot]
+        load += sharing.rate[flow]
+        if sharing.rate[flow] >= sharing.floor[link]:
+            _take_in(flow, sharing.flow_stamp, sharing.flows, sharing.stamp, FLOWS)
+    sharing.load[link] = load
+
+
+@compiled_inline
+def _enter(work: Work, sharing: Sharing, flow: int, now_s: float) -> None:
+    """Put a flow on its links."""
+    for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+        link = work.links[entry]
+        slot = sharing.first_slot[link] + sharing.num_flows[link]
+        sharing.slot_flow[slot] = flow
+        sharing.slot_entry[slot] = entry
+        sharing.entry_slot[entry] = slot
+        sharing.num_flows[link] += 1
+        sharing.watch_stamp[link] = sharing.stamp[0]
+    sharing.rate[flow] = 0.0
+    sharing.left_bytes[flow] = work.num_bytes[flow]
+    sharing.since_s[flow] = now_s
+    _take_in(flow, sharing.flow_stamp, sharing.flows, sharing.stamp, FLOWS)
+
+
+@compiled_inline
+def _leave(work: Work, sharing: Sharing, flow: int) -> None:
+    """Take a flow off its links."""
+    for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+        link, slot = work.links[entry], sharing.entry_slot[entry]
+        sharing.num_flows[link] -= 1
+        last = sharing.first_slot[link] + sharing.num_flows[link]
+        sharing.slot_flow[slot] = sharing.slot_flow[last]
+        sharing.slot_entry[slot] = sharing.slot_entry[last]
+        sharing.entry_slot[sharing.slot_entry[slot]] = slot
+        sharing.load[link] -= sharing.rate[flow]
+        if _take_in(link, sharing.link_stamp, sharing.members, sharing.stamp, LINKS):
+            sharing.floor[link] = sharing.level[link] * (1 - 3 * TIE)
+        if sharing.num_flows[link] == 0:
+            sharing.load[link] = 0.0
+            sharing.level[link] = np.inf
+
+
+@compiled_inline
+def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
+    """Take in what the flows and links reach that the region got after the first so many."""
+    while num_flows < sharing.stamp[FLOWS] or num_links < sharing.stamp[LINKS]:
+        if num_links < sharing.stamp[LINKS]:
+            link = sharing.members[num_links]
+            num_links += 1
+            if sharing.floor[link] < np.inf:
+                _include_held_back(sharing, link)
+            continue
+        flow = sharing.flows[num_flows]
+        num_flows += 1
+        for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+            link = work.links[entry]
+            if _take_in(link, sharing.link_stamp, sharing.members, sharing.stamp, LINKS):
+                sharing.floor[link] = sharing.level[link] * (1 - 3 * TIE)
+
+
+@compiled_inline
+def _open(work: Work, sharing: Sharing, shares: Heap) -> None:
+    """Take the rates of the region's flows off its links, and order the links by fair share."""
+    for index in range(sharing.stamp[LINKS]):
+        link = sharing.members[index]
+        sharing.level[link] = np.inf
+        sharing.room[link] = sharing.capacity[link] - sharing.load[link]
+        sharing.num_open[link] = 0
+    for index in range(sharing.stamp[FLOWS]):
+        flow = sharing.flows[index]
+        sharing.new_rate[flow] = -1.0
+        for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+            sharing.room[work.links[entry]] += sharing.rate[flow]
+            sharing.num_open[work.links[entry]] += 1
+    while shares.size[0] > 0:
+        shares.size[0] -= 1
+        shares.place[shares.items[shares.size[0]]] = -1
+    for index in range(sharing.stamp[LINKS]):
+        link = sharing.members[index]
+        is_watched = sharing.floor[link] < np.inf or sharing.watch_stamp[link] == sharing.stamp[0]
+        if is_watched and sharing.num_open[link] > 0:
+            put(shares, link, sharing.room[link] / sharing.num_open[link])
+
+
+@compiled_inline
+def _fair_level(sharing: Sharing, link: int, level: float) -> float:
+    """Return the rate at which a link cuts its flows, from a level that is not above it.
+
+    Flows outside of the region count with the rate they have, those inside with their new one,
+    and without bound where they have none yet.
+    """
+    start = sharing.first_slot[link]
+    while True:
+        room, num_cut = sharing.capacity[link], 0
+        for slot in range(start, start + sharing.num_flows[link]):
+            flow = sharing.slot_flow[slot]
+            is_inside = sharing.flow_stamp[flow] == sharing.stamp[0]
+            rate = sharing.new_rate[flow] if is_inside else sharing.rate[flow]
+            if rate < 0 or rate > level * (1 + TIE):
+                num_cut += 1
+            else:
+                room -= rate
+        raised = room / num_cut if num_cut > 0 else level
+        if raised <= level:
+            return level
+        level = raised
+
+
+@compiled_inline
+def _settle(work: Work, sharing: Sharing, link: int, level: float) -> int:
+    """Give the open flows of a full link their rate; return how many they are."""
+    start, num_settled = sharing.first_slot[link], 0
+    sharing.level[link] = level
+    for slot in range(start, start + sharing.num_flows[link]):
+        flow = sharing.slot_flow[slot]
+        if sharing.flow_stamp[flow] == sharing.stamp[0] and sharing.new_rate[flow] < 0:
+            sharing.new_rate[flow] = level
+            num_settled += 1
+            for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+                sharing.room[work.links[entry]] -= level
+                sharing.num_open[work.links[entry]] -= 1
+    return num_settled
+
+
+@compiled_inline
+def _fill(work: Work, sharing: Sharing, shares: Heap) -> None:
+    """Raise the rates of the region together; a link that is full settles those on it.
+
+    Faster flows from outside of the region count as if they were cut to the same rate.
+    """
+    num_unsettled = sharing.stamp[FLOWS]
+    while num_unsettled > 0:
+        link = shares.items[0]
+        if sharing.num_open[link] == 0:
+            pop(shares)
+            continue
+        share = sharing.room[link] / sharing.num_open[link]
+        if share < sharing.floor[link]:
+            share = _fair_level(sharing, link, share)
+        if share > shares.key[link]:
+            shares.key[link] = share
+            sink(shares, 0)
+        else:
+            num_unsettled -= _settle(work, sharing, link, share)
+
+
+@compiled_inline
+def _lower_floors(sharing: Sharing) -> int:
+    """List the links that carry more than they can, and lower their floors to what they cut."""
+    num_beyond = 0
+    for index in range(sharing.stamp[LINKS]):
+        link = sharing.members[index]
+        if sharing.room[link] < -3 * TIE * sharing.capacity[link]:
+            sharing.watch_stamp[link] = sharing.stamp[0]
+            level = _fair_level(sharing, link, 0.0) * (1 - 3 * TIE)
+            sharing.floor[link] = min(sharing.floor[link], level)
+            sharing.beyond[num_beyond] = link
+            num_beyond += 1
+    return num_beyond
+
+
+@compiled_inline
+def _share_anew(work: Work, sharing: Sharing, shares: Heap, events: Heap, now_s: float) -> None:
+    """Solve the region of this instant, and move the ends of flows whose rate has changed."""
+    _grow(work, sharing, 0, 0)
+    while True:
+        _open(work, sharing, shares)
+        _fill(work, sharing, shares)
+        num_beyond = _lower_floors(sharing)
+        if num_beyond == 0:
+            break
+        num_flows, num_links = sharing.stamp[FLOWS], sharing.stamp[LINKS]
+        for index in range(num_beyond):
+            _include_held_back(sharing, sharing.beyond[index])
+        _grow(work, sharing, num_flows, num_links)
+    for index in range(sharing.stamp[FLOWS]):
+        flow = sharing.flows[index]
+        old, new = sharing.rate[flow], sharing.new_rate[flow]
+        if abs(new - old) > TIE * old:
+            sharing.left_bytes[flow] -= old * (now_s - sharing.since_s[flow])
+            sharing.since_s[flow] = now_s
+            sharing.rate[flow] = new
+            for entry in range(work.offsets[flow], work.offsets[flow + 1]):
+                sharing.load[work.links[entry]] += new - old
+            put(events, flow, now_s + max(sharing.left_bytes[flow], 0.0) / new)
+
+
+@compiled_inline
+def _make_ready(progress: Progress, task: int) -> None:
+    """Note that nothing holds a task up any more."""
+    put(progress.ready, task, 0.0)
+
+
+@compiled_inline
+def _finish(work: Work, progress: Progress, task: int, end_s: float) -> None:
+    """End a task; those that it was the last to hold up become ready."""
+    progress.stage[task] = DONE
+    progress.end_s[task] = end_s
+    for index in range(work.next_offsets[task], work.next_offsets[task + 1]):
+        other = work.next_tasks[index]
+        progress.ready_s[other] = max(progress.ready_s[other], end_s)
+        progress.num_missing[other] -= 1
+        if progress.num_missing[other] == 0:
+            _make_ready(progress, other)
+
+
+@compiled_inline
+def _run(work: Work, progress: Progress, events: Heap, task: int, from_s: float) -> None:
+    """Start a computation on its resource, which is free."""
+    progress.running[work.resource[task]] = task
+    progress.stage[task] = RUNNING
+    progress.begin_s[task] = max(progress.ready_s[task], from_s)
+    put(events, task, progress.begin_s[task] + work.wait_s[task])
+
+
+@compiled_inline
+def _begin(work: Work, progress: Progress, events: Heap, task: int) -> None:
+    """Start a task that is ready: a transfer waits for its latency, a computation may queue."""
+    resource = work.resource[task]
+    if resource < 0:
+        progress.stage[task] = LATENT
+        progress.begin_s[task] = progress.ready_s[task]
+        put(events, task, progress.ready_s[task] + work.wait_s[task])
+    elif progress.running[resource] < 0:
+        _run(work, progress, events, task, progress.ready_s[task])
+    else:
+        if progress.head[resource] < 0:
+            progress.head[resource] = task
+        else:
+            progress.behind[progress.tail[resource]] = task
+        progress.tail[resource] = task
+
+
+@compiled_inline
+def _free(work: Work, progress: Progress, events: Heap, resource: int, now_s: float) -> None:
+    """Hand a resource to the first task in its queue."""
+    progress.running[resource] = -1
+    task = progress.head[resource]
+    if task >= 0:
+        progress.head[resource] = progress.behind[task]
+        _run(work, progress, events, task, now_s)
+
+
+@compiled_inline
+def _advance(
+    work: Work, progress: Progress, sharing: Sharing, events: Heap, task: int, now_s: float
+) -> None:
+    """Let the next thing happen to a task whose time has come."""
+    stage = progress.stage[task]
+    if stage == RELEASING:
+        _make_ready(progress, task)
+    elif stage == RUNNING:
+        _finish(work, progress, task, now_s)
+        _free(work, progress, events, work.resource[task], now_s)
+    elif stage == FLOWING:
+        _leave(work, sharing, task)
+        _finish(work, progress, task, now_s)
+    elif work.offsets[task] == work.offsets[task + 1] or work.num_bytes[task] <= 0:
+        _finish(work, progress, task, now_s)
+    else:
+        progress.stage[task] = FLOWING
+        _enter(work, sharing, task, now_s)
+
+
+@compiled_inline
+def _release(work: Work, progress: Progress, events: Heap, until_s: float) -> None:
+    """Begin the tasks that became ready, in order of their number, or when they may start."""
+    while progress.ready.size[0] > 0:
+        task = pop(progress.ready)
+        if progress.ready_s[task] <= until_s:
+            _begin(work, progress, events, task)
+        else:
+            progress.stage[task] = RELEASING
+            put(events, task, progress.ready_s[task])
+
+
+@compiled_inline
+def _play_instant(work: Work, progress: Progress, sharing: Sharing, events: Heap) -> float:
+    """Let everything happen that happens at the next instant; return its time [s]."""
+    now_s: float = events.key[events.items[0]]
+    until_s = now_s + TIE * now_s
+    sharing.stamp[0] += 1
+    sharing.stamp[FLOWS] = sharing.stamp[LINKS] = 0
+    while events.size[0] > 0 and events.key[events.items[0]] <= until_s:
+        while events.size[0] > 0 and events.key[events.items[0]] <= until_s:
+            task = pop(events)
+            now_s = max(now_s, events.key[task])
+            _advance(work, progress, sharing, events, task, events.key[task])
+        _release(work, progress, events, until_s)
+    return now_s
+
+
+@compiled_inline
+def _record(sharing: Sharing, log: Log, now_s: float) -> None:
+    """Note the rates of the region's links that have changed."""
+    for index in range(sharing.stamp[LINKS]):
+        link = sharing.members[index]
+        rate = sharing.load[link]
+        if abs(rate - sharing.told[link]) > TIE * sharing.capacity[link]:
+            sharing.told[link] = rate
+            row = log.num_rows[0]
+            log.link[row], log.change_s[row], log.rate[row] = link, now_s, rate
+            log.num_rows[0] += 1
+
+
+@compiled_in_place
+def play(
+    work: Work, progress: Progress, sharing: Sharing, shares: Heap, events: Heap, log: Log
+) -> bool:
+    """Run until everything is done (True), or until the log needs more room (False).
+
+    Nothing is recorded in a log without rows.
+    """
+    is_recording = len(log.link) > 0
+    while events.size[0] > 0:
+        if is_recording and log.num_rows[0] + len(sharing.capacity) > len(log.link):
+            return False
+        now_s = _play_instant(work, progress, sharing, events)
+        if sharing.stamp[FLOWS] + sharing.stamp[LINKS] > 0:
+            _share_anew(work, sharing, shares, events, now_s)
+            if is_recording:
+                _record(sharing, log, now_s)
+    return True
+
+
+@compiled_in_place
+def start(work: Work, progress: Progress, events: Heap) -> None:
+    """Begin the tasks that wait for no other."""
+    for task in range(len(progress.stage)):
+        if progress.num_missing[task] == 0:
+            _make_ready(progress, task)
+    _release(work, progress, events, 0.0)

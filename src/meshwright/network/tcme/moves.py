@@ -1,0 +1,218 @@
+"""Kernels that take a message off its links and lay it again, and what the links then carry."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.compiled import compiled
+from meshwright.network.paths import Graph, Prices, Scratch, grow_tree
+from meshwright.network.tcme.messages import Messages
+
+TOLERANCE = 1e-9
+"""Relative difference of two loads below which they count as equal."""
+_WITHIN = 1e-9
+"""Price of a message's own links when it is first laid, relative to all others."""
+
+
+class State(NamedTuple):
+    """The links of every message, and the load that they add up to; changed in place."""
+
+    start: IntArray
+    """Message m has the links from ``links[start[m]]`` on, with room up to ``start[m + 1]``."""
+    used: IntArray
+    """Links of each message."""
+    links: IntArray
+    load_s: FloatArray
+    """Seconds that each link is busy."""
+
+
+class Trial(NamedTuple):
+    """Working memory of one move."""
+
+    links: IntArray
+    """Links that the message had."""
+    load_s: FloatArray
+    """Their loads."""
+    is_old: BoolArray
+    """For each link of the network whether it is one of them."""
+    before_s: FloatArray
+    """Loads of the links that change, before and after."""
+    after_s: FloatArray
+
+
+def make_trial(num_nodes: int, num_links: int) -> Trial:
+    """Return working memory for moves on a network."""
+    return Trial(
+        np.zeros(num_nodes, dtype=np.int64),
+        np.zeros(num_nodes),
+        np.zeros(num_links, dtype=bool),
+        np.zeros(2 * num_nodes),
+        np.zeros(2 * num_nodes),
+    )
+
+
+@compiled
+def add(graph: Graph, state: State, message: int, num_bytes: float) -> int:
+    """Add bytes of a message to the load of its links; negative ones take them away."""
+    first = state.start[message]
+    for at in range(first, first + state.used[message]):
+        link = state.links[at]
+        state.load_s[link] += num_bytes * graph.seconds_per_byte[link]
+    return int(state.used[message])
+
+
+@compiled
+def lay(
+    graph: Graph,
+    scratch: Scratch,
+    messages: Messages,
+    state: State,
+    message: int,
+    price: FloatArray,
+    scale: float,
+) -> int:
+    """Lay a message that was taken off: along a new tree, or the old one if none fits its room."""
+    size, first = messages.num_bytes[message], state.start[message]
+    at, to = messages.holder_offsets[message], messages.holder_offsets[message + 1]
+    low, high = messages.receiver_offsets[message], messages.receiver_offsets[message + 1]
+    count = grow_tree(
+        graph,
+        scratch,
+        Prices(price, state.load_s, size, scale),
+        messages.holders[at:to],
+        messages.receivers[low:high],
+    )
+    if 0 <= count <= state.start[message + 1] - first:
+        state.used[message] = count
+        for index in range(count):
+            state.links[first + index] = scratch.found[index]
+    return add(graph, state, message, size)
+
+
+@compiled
+def lay_first(
+    graph: Graph,
+    scratch: Scratch,
+    messages: Messages,
+    state: State,
+    price: FloatArray,
+    offsets: IntArray,
+    links: IntArray,
+) -> int:
+    """Lay every message as a tree within links of its own; return the links that are used.
+
+    A tree uses each of them once at most, so no link carries more than the links given do.
+    ``price`` is that of all other links.
+    """
+    total = 0
+    for message in range(len(messages.num_bytes)):
+        for at in range(offsets[message], offsets[message + 1]):
+            price[links[at]] *= _WITHIN
+        total += lay(graph, scratch, messages, state, message, price, 0.0)
+        for at in range(offsets[message], offsets[message + 1]):
+            price[links[at]] /= _WITHIN
+    return total
+
+
+@compiled
+def is_below(before_s: FloatArray, after_s: FloatArray, count: int) -> bool:
+    """Return whether loads, from the highest down, are lexicographically lower after.
+
+    Both columns are sorted as far as that takes.
+    """
+    for rank in range(count):
+        for at in range(rank + 1, count):
+            if before_s[at] > before_s[rank]:
+                before_s[at], before_s[rank] = before_s[rank], before_s[at]
+            if after_s[at] > after_s[rank]:
+                after_s[at], after_s[rank] = after_s[rank], after_s[at]
+        higher = max(before_s[rank], after_s[rank])
+        if abs(before_s[rank] - after_s[rank]) > TOLERANCE * higher:
+            return bool(after_s[rank] < before_s[rank])
+    return False
+
+
+@compiled
+def compare(graph: Graph, state: State, trial: Trial, message: int, size: float, old: int) -> int:
+    """List the loads of the links that a message left or joined, before and after."""
+    for at in range(old):
+        trial.is_old[trial.links[at]] = True
+    count, first = 0, state.start[message]
+    for at in range(first, first + state.used[message]):
+        link = state.links[at]
+        if trial.is_old[link]:
+            trial.is_old[link] = False
+            continue
+        trial.before_s[count] = state.load_s[link] - size * graph.seconds_per_byte[link]
+        trial.after_s[count] = state.load_s[link]
+        count += 1
+    for at in range(old):
+        link = trial.links[at]
+        if trial.is_old[link]:
+            trial.before_s[count] = trial.load_s[at]
+            trial.after_s[count] = state.load_s[link]
+            trial.is_old[link] = False
+            count += 1
+    return count
+
+
+@compiled
+def improve(
+    graph: Graph,
+    scratch: Scratch,
+    trial: Trial,
+    messages: Messages,
+    state: State,
+    message: int,
+    price: FloatArray,
+    scale: float,
+) -> bool:
+    """Lay a message anew where that lowers the sorted loads; else leave it as it is.
+
+    Only the links of the old and the new tree change, so only they are compared.
+    """
+    first, old, size = state.start[message], state.used[message], messages.num_bytes[message]
+    for at in range(old):
+        trial.links[at] = state.links[first + at]
+        trial.load_s[at] = state.load_s[state.links[first + at]]
+    add(graph, state, message, -size)
+    lay(graph, scratch, messages, state, message, price, scale)
+    count = compare(graph, state, trial, message, size, old)
+    if is_below(trial.before_s, trial.after_s, count):
+        return True
+    add(graph, state, message, -size)
+    state.used[message] = old
+    for at in range(old):
+        state.links[first + at] = trial.links[at]
+        state.load_s[trial.links[at]] = trial.load_s[at]
+    return False
+
+
+@compiled
+def largest(values: FloatArray) -> float:
+    """Return the largest of some values that are not negative."""
+    most = 0.0
+    for value in values:
+        most = max(most, value)
+    return most
+
+
+@compiled
+def excess(values: FloatArray, limit: float) -> float:
+    """Return the sum of what lies above a limit."""
+    total = 0.0
+    for value in values:
+        total += max(value - limit, 0.0)
+    return total
+
+
+@compiled
+def peak_of(state: State, message: int) -> float:
+    """Return the largest load among the links of a message [s]."""
+    first, most_s = state.start[message], 0.0
+    for at in range(first, first + state.used[message]):
+        most_s = max(most_s, state.load_s[state.links[at]])
+    return most_s

@@ -1,1 +1,0 @@
-"""What fits on the chip: layers in SRAM, fused partitions."""

@@ -1,1 +1,0 @@
-"""Any computation as kernels: where its graph comes from."""

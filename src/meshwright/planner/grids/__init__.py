@@ -1,1 +1,0 @@
-"""Plans on a grid of devices: placed, drawn, simulated."""

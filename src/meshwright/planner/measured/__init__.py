@@ -1,1 +1,0 @@
-"""What follows from measured jobs: factors of the resources, losses, changes, trials."""

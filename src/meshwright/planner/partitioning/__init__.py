@@ -1,1 +1,0 @@
-"""Layers cut into stages that fit a level of memory."""

@@ -1,1 +1,0 @@
-"""The one chain from strategy to price."""

@@ -1,1 +1,0 @@
-"""A row of layers with its bytes and seconds, the devices it is cut over, and what a cut yields."""

@@ -1,1 +1,0 @@
-"""The price of serving: prefill and decode, for one strategy or a column of them."""

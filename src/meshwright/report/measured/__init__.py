@@ -1,1 +1,0 @@
-"""What measured jobs say, for a reader."""

@@ -1,1 +1,0 @@
-"""One strategy for each operator: choices with prices on nodes and edges, solved with a proof."""

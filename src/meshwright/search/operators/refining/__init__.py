@@ -1,1 +1,0 @@
-"""Level 2: options and places chosen again where all of them share the links."""

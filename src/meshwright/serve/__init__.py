@@ -1,0 +1,1 @@
+"""Serving requests: prefill and decode; price, search, answer."""

@@ -1,0 +1,191 @@
+"""The answer to a question of serving as data: prefill or decode; to JSON and back.
+
+Field names are stable and carry their unit; what is not known is null, never zero.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Decode, Prefill
+from meshwright.train.answer import FORMAT, Coverage
+from meshwright.train.files import parsed, validated
+
+
+@dataclass(frozen=True)
+class ServingEstimate:
+    """The price of one way of serving; parts sum to their wholes."""
+
+    fidelity: str
+    is_calibrated: bool
+    latency_s: float
+    """Prefill: time to the first token of a prompt that need not wait; decode: time per output
+    token of one user [s]."""
+    time_parts_s: Mapping[str, float]
+    """What a pass through all stages consists of [s]; they sum to ``latency_s``."""
+    bottleneck_s: float
+    """Time between two passes through the slowest stage [s]."""
+    tokens_per_s: float
+    """Of the system: prompt tokens (prefill) or output tokens (decode)."""
+    tokens_per_s_per_device: float
+    """The same over all working devices of the system, idle ones too."""
+    tokens_per_s_per_user: float
+    sequences_in_flight: float
+    most_sequences: int
+    """Sequences of full length for whose cache all replicas together have room."""
+    num_groups: int
+    """Groups of sequences in flight in the pipeline of each replica."""
+    num_devices_used: int
+    memory_bytes: float
+    """Of the fullest device, margin included."""
+    memory_parts_bytes: Mapping[str, float]
+    fullest_stage: str
+    memory_capacity_bytes: float
+    energy_j_per_million_tokens: float | None
+    cost_usd_per_million_tokens: float | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device holds it."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True)
+class ServingCandidate:
+    """One way of serving, priced."""
+
+    strategy: Strategy
+    structure: Structure
+    estimate: ServingEstimate
+
+    @property
+    def text(self) -> str:
+        """The plan string."""
+        return serving_string(self.strategy, self.structure, self.estimate.num_groups)
+
+
+@dataclass(frozen=True)
+class ServingFront:
+    """Ways of serving that no other one beats for the system and for one user; equal lengths."""
+
+    plans: tuple[str, ...]
+    tokens_per_s_per_user: tuple[float, ...]
+    tokens_per_s_per_device: tuple[float, ...]
+    """Over all working devices of the system, idle ones too."""
+    latency_s: tuple[float, ...]
+    sequences_in_flight: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ServingPlan:
+    """The best way of serving found for a question, with the question and the proof."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Prefill | Decode
+    calibration: str
+    server: str
+    """What runs the passes."""
+    objective: str
+    """``throughput`` within the allowed latency, or ``latency`` with the whole batch."""
+    best: ServingCandidate
+    runners_up: tuple[ServingCandidate, ...]
+    front: ServingFront | None
+    coverage: Coverage | None
+    num_too_slow: int
+    """Candidates that fit but exceed the allowed latency."""
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether tokens are made one by one."""
+        return isinstance(self.workload, Decode)
+
+
+def serving_string(strategy: Strategy, structure: Structure, num_groups: int) -> str:
+    """Return a way of serving in the field's words: ``tp8 pp2 dp4, sp, batch 4 x 2 x 90``.
+
+    The batch is written as replicas times groups in the pipeline times sequences of a group.
+    """
+    parts = [f"tp{strategy.tp:.0f}", f"pp{strategy.pp:.0f}"]
+    if strategy.cp > 1:
+        parts.append(f"cp{strategy.cp:.0f}")
+    parts.append(f"dp{strategy.dp:.0f}")
+    if strategy.ep > 1 or strategy.etp > 1:
+        parts.append(f"ep{strategy.ep:.0f}")
+    if strategy.etp > 1:
+        parts.append(f"etp{strategy.etp:.0f}")
+    words = [" ".join(parts)]
+    if structure.sequence_parallel and strategy.tp > 1:
+        words.append("sp")
+    if strategy.cp > 1:
+        words.append(f"cp={structure.context_kind}")
+    words.append(f"batch {strategy.dp:.0f} x {num_groups} x {strategy.micro_batch_size:.0f}")
+    return ", ".join(words)
+
+
+@cache
+def _adapter() -> TypeAdapter[ServingPlan]:
+    """Return what checks the data of a plan; built when it is first needed."""
+    return TypeAdapter(ServingPlan)
+
+
+def serving_to_data(plan: ServingPlan) -> dict[str, Any]:
+    """Return a plan as plain data, ready for JSON."""
+    data: dict[str, Any] = _adapter().dump_python(plan, mode="json")
+    for candidate, entry in zip(
+        (plan.best, *plan.runners_up), (data["best"], *data["runners_up"]), strict=True
+    ):
+        entry["plan"] = candidate.text
+    return data
+
+
+def serving_to_json(plan: ServingPlan) -> str:
+    """Return a plan as JSON text."""
+    return json.dumps(serving_to_data(plan), indent=2)
+
+
+def serving_from_json(text: str, origin: str = "plan") -> ServingPlan:
+    """Return the plan of a JSON text.
+
+    Raises
+    ------
+    SpecError
+        With all faults: no JSON, fields that are missing, unknown or of the wrong type.
+    """
+    data = parsed(text, origin)
+    runners_up = data.get("runners_up")
+    for entry in (data.get("best"), *(runners_up if isinstance(runners_up, list) else [])):
+        if isinstance(entry, dict):
+            entry.pop("plan", None)
+    return validated(_adapter(), data, origin)
+
+
+def save_serving(plan: ServingPlan, path: Path) -> None:
+    """Write a plan to a file, whole or not at all."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(serving_to_json(plan) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def load_serving(path: Path) -> ServingPlan:
+    """Return the plan of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
+    return serving_from_json(text, origin=str(path))

@@ -1,0 +1,196 @@
+"""One pass of one group of sequences for columns of strategies, whatever else is in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any
+
+from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.cost.layer_price import CommCost, comm_cost, parameters_on_device
+from meshwright.cost.layers import Collectives
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.price import send_s
+from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
+from meshwright.cost.step import jitter_fraction
+from meshwright.graph.op import LayerGraph, Phase
+from meshwright.serve.layers import (
+    PassCost,
+    host_s,
+    layer_forward,
+    live_bytes,
+    pass_cost,
+    sum_of_passes,
+)
+from meshwright.serve.operators import PassShape, cached_tokens, cached_words_per_token
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.strategy import StrategyColumns, StrategyOf, Structure
+from meshwright.spec.collective import CollectiveKind
+
+
+@dataclass(frozen=True)
+class StageHeld:
+    """What one device of a stage holds in a pass."""
+
+    weights_bytes: Any
+    working_bytes: Any
+    """Largest transient [bytes]."""
+    cache_bytes: Any
+    """Key-value cache of one sequence at full length [bytes]."""
+
+
+@dataclass(frozen=True)
+class PassPrice:
+    """One pass through all stages, and through the slowest one."""
+
+    whole: PassCost
+    """All layers and both edges, sends left out."""
+    slowest_s: Any
+    """For which one group occupies the slowest stage, its send included [s]."""
+    send_s: Any
+    """From one stage to the next; 0 without a pipeline [s]."""
+    host_s: Any
+    """Of the server beside the kernels of the pass [s]."""
+    jitter: Any
+    """What waiting for the slowest device adds [1]."""
+    held: tuple[StageHeld, ...]
+    """By the first, the fullest middle and the last stage."""
+
+
+def price_passes(
+    problem: ServingProblem, structure: Structure, strategy: StrategyColumns,
+    shape: PassShape | None = None,
+) -> PassPrice:  # fmt: skip
+    """Return the price of one pass for each row of the columns.
+
+    Parameters
+    ----------
+    shape
+        Of each pass, where it is not that of the workload.
+    """
+    network = problem.network(structure.axis_order, strategy)
+    collectives = Collectives(network, problem.collective_start_s)
+    costs = [
+        piece_cost(problem, structure, strategy, piece, index, collectives, shape)
+        for index, piece in enumerate(problem.pieces)
+    ]
+    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
+    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
+    host = host_s(problem.constants, strategy.micro_batch_size)
+    return PassPrice(
+        whole=sum_of_passes(costs, (*layout.total, 1.0, 1.0)),
+        slowest_s=_slowest_stage_s(costs, layout, send) + host,
+        send_s=send,
+        host_s=host,
+        jitter=jitter_fraction(_devices_together(strategy), problem.calibration.jitter),
+        held=tuple(_held(problem, strategy, costs, layout, position) for position in POSITIONS),
+    )
+
+
+def _held(
+    problem: ServingProblem, strategy: StrategyColumns, costs: Sequence[PassCost],
+    layout: StageLayout, position: str,
+) -> StageHeld:  # fmt: skip
+    """Return what the stage at a position holds; one device has a tied table once."""
+    held = sum_of_passes(costs, (*layout.layers_of(position), *layout.edges_of(position)))
+    weights = held.weight_bytes
+    if problem.graph.tied and position == "first":
+        weights = weights - _shared_table_bytes(problem, strategy) * (strategy.pp == 1)
+    return StageHeld(weights, held.working_bytes, held.cache_bytes)
+
+
+def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Any) -> Any:
+    """Return the seconds for which one group occupies the slowest stage, its send included."""
+    times = []
+    for position in POSITIONS:
+        counts = (*layout.layers_of(position), *layout.edges_of(position))
+        terms = [cost.total_s * count for cost, count in zip(costs, counts, strict=True)]
+        times.append(sum(terms[1:], terms[0]))
+    return reduce(larger, times) + send
+
+
+def _devices_together(strategy: StrategyOf[Any]) -> Any:
+    """Return the devices that wait for each other: a replica, or all where experts join them."""
+    replica = strategy.tp * strategy.cp * strategy.pp
+    joins = strategy.ep * strategy.etp > strategy.tp * strategy.cp
+    return where(joins, strategy.num_devices, replica)
+
+
+def piece_cost(
+    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, piece: LayerGraph,
+    index: int, collectives: Collectives, shape: PassShape | None = None,
+) -> PassCost:  # fmt: skip
+    """Return one pass through one kind of layer, or through an edge."""
+    engine, work = problem.engine, problem.workload
+    shape = shape or problem.shape
+    length = shape.new_tokens
+    if problem.is_head(index):
+        answered = strategy.micro_batch_size * shape.answered_share
+        strategy, length = replace(strategy, micro_batch_size=answered), 1.0
+    local = LocalLayer(
+        sizes=piece.sizes,
+        degrees=strategy,
+        sequence_length=length,
+        sequence_parallel=structure.sequence_parallel,
+        expert_load_imbalance=work.expert_load_imbalance,
+    )
+    total, windows = layer_forward(piece, local, engine, shape)
+    calls = [c for c in problem.layouts(structure)[index][0] if c.phase is Phase.FORWARD]
+    sizes = piece.bind(length * strategy.micro_batch_size, length)
+    word = engine.activation_bytes
+    comm = comm_cost(calls, windows, sizes, strategy, structure, collectives.time_s, word)
+    if problem.num_experts and not structure.sequence_parallel:
+        stays = strategy.ep * strategy.etp == strategy.tp
+        local_calls = _calls_of_tokens_that_stay(calls)
+        alone = comm_cost(
+            local_calls, windows, sizes, strategy, structure, collectives.time_s, word
+        )
+        comm = CommCost(
+            **{
+                entry.name: where(stays, getattr(alone, entry.name), getattr(comm, entry.name))
+                for entry in fields(CommCost)
+            }
+        )
+    working = reduce(larger, [live_bytes(op, local, engine, shape) for op in piece.ops])
+    stream = 2.0 * word * local.token_shard * float(problem.model.hidden_size)
+    dense, expert = parameters_on_device(piece, structure, strategy)
+    is_edge = index >= len(problem.graph.layers)
+    weight_word = word if is_edge else shape.weight_word_bytes
+    return pass_cost(
+        total, comm, engine, working + stream, weight_word * (dense + expert),
+        _cache_bytes(shape, piece, local), 0.0 * strategy.tp,
+    )  # fmt: skip
+
+
+def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[CollectiveCall]:
+    """Return the collectives of a layer whose experts are split within the group of tp.
+
+    Each rank holds all tokens there: it computes its part of the experts, adds up what its tokens
+    get, and one sum over tp replaces the ways to the experts and back.
+    """
+    kept = [call for call in calls if "routed_tokens" not in call.tensor.dims]
+    return [
+        replace(call, kind=CollectiveKind.ALL_REDUCE)
+        if call.kind is CollectiveKind.ALL_GATHER and call.axis == "tp"
+        else call
+        for call in kept
+    ]
+
+
+def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Any:
+    """Return the cache of one sequence in one layer on one device; cp splits its tokens."""
+    spec = next((op.attention for op in piece.ops if op.attention is not None), None)
+    if spec is None:
+        return 0.0
+    kept = cached_tokens(shape.kept_tokens, spec.window)
+    words = cached_words_per_token(spec, local) * ceil_div(kept, local.degrees.cp)
+    return shape.cache_word_bytes * words
+
+
+def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Any:
+    """Return the bytes of a table that one device holds once for the lookup and for the logits."""
+    rows = ceil_div(problem.model.vocab_size, strategy.tp)
+    return problem.engine.activation_bytes * rows * problem.model.hidden_size

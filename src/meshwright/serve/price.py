@@ -1,0 +1,201 @@
+"""The price of serving: one pass of prefill or decode for columns of strategies.
+
+Sampling, the way of the cache from prefill to decode, and queues before the first stage are not
+priced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import reduce
+from operator import add
+from typing import Any
+
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.serve.layers import PASS_TIME_PARTS
+from meshwright.serve.memory import (
+    SERVING_MEMORY_PARTS,
+    ServingMemory,
+    buffers_bytes,
+    most_sequences,
+)
+from meshwright.serve.passes import PassPrice, price_passes
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import StrategyColumns, Structure
+
+
+@dataclass(frozen=True)
+class ServingTime:
+    """What one pass of one group of sequences takes, through all stages [s]."""
+
+    matmul_compute_s: Any
+    """Matrix products that arithmetic limits [s]."""
+    matmul_memory_s: Any
+    """Matrix products that reading weights limits [s]."""
+    attention_s: Any
+    elementwise_s: Any
+    launch_s: Any
+    tp_comm_s: Any
+    cp_comm_s: Any
+    ep_comm_s: Any
+    pp_comm_s: Any
+    host_s: Any
+    """Of the server beside the kernels of a pass [s]."""
+    wait_s: Any
+    """Decode: until the slowest stage has served the other groups [s]."""
+    jitter_s: Any
+    """Waiting for the slowest of the devices that work together [s]."""
+
+    @property
+    def total_s(self) -> Any:
+        """Time to the first token, or per output token: the sum of the parts [s]."""
+        return reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
+
+
+SERVING_TIME_PARTS = tuple(entry.name for entry in fields(ServingTime))
+
+
+@dataclass(frozen=True)
+class ServingPrice:
+    """The price of serving for columns of strategies."""
+
+    strategy: StrategyColumns
+    structure: Structure
+    num_groups: Any
+    """Groups of ``micro_batch_size`` sequences that one replica holds at once."""
+    time: ServingTime
+    latency_s: Any
+    """Time to the first token (prefill) or per output token (decode) [s]."""
+    bottleneck_s: Any
+    """Time between two passes through the slowest stage [s]."""
+    sequences_in_flight: Any
+    """On the whole system."""
+    tokens_per_s: Any
+    """Of the whole system: prompt tokens, or output tokens."""
+    tokens_per_s_per_user: Any
+    """Of one sequence."""
+    memory: tuple[ServingMemory, ...]
+    """Of the first, the fullest middle and the last stage."""
+    most_sequences: Any
+    """Sequences of the whole system for whose cache there is room."""
+    flops: Any
+    """Of one pass of one group, on one device of each stage together [FLOP]."""
+    traffic_bytes: Any
+    link_bytes: Any
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Memory of the fullest device [bytes]."""
+        return reduce(larger, [use.total_bytes for use in self.memory])
+
+
+def price_serving(
+    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, num_groups: Any
+) -> ServingPrice:
+    """Return the price of each row of the columns, all under one structure.
+
+    Parameters
+    ----------
+    strategy
+        Degrees; ``micro_batch_size`` is the number of sequences that pass together.
+    num_groups
+        Such groups in flight in each replica, at most pp: more of them only wait for each other.
+    """
+    passes = price_passes(problem, structure, strategy)
+    return with_groups(problem, structure, strategy, passes, num_groups)
+
+
+def with_groups(
+    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, passes: PassPrice,
+    num_groups: Any,
+) -> ServingPrice:  # fmt: skip
+    """Return the price of serving with so many groups, each of which makes such passes."""
+    time = _times(problem, strategy, passes, num_groups)
+    sequences = strategy.micro_batch_size * num_groups
+    if problem.is_decode:
+        sequences = smaller(sequences, ceil_div(problem.workload.batch_size, strategy.dp))
+    bottleneck_s = passes.slowest_s * (1.0 + passes.jitter)
+    latency_s, whole = time.total_s, passes.whole
+    rates = _rates(problem, strategy, latency_s, bottleneck_s, sequences)
+    memory, room = _memories(problem, strategy, passes, sequences)
+    return ServingPrice(
+        strategy, structure, num_groups, time, latency_s, bottleneck_s, *rates, memory,
+        room * strategy.dp, whole.flops, whole.traffic_bytes, whole.link_bytes,
+    )  # fmt: skip
+
+
+def _rates(
+    problem: ServingProblem, strategy: StrategyColumns, latency_s: Any, bottleneck_s: Any,
+    sequences: Any,
+) -> tuple[Any, Any, Any]:  # fmt: skip
+    """Return sequences in flight, tokens/s of the system, and tokens/s of one sequence.
+
+    Decode is a closed loop: every sequence in flight makes one token in each pass, so tokens/s
+    times the time per token are the sequences in flight (Little's law). Prefill is a stream of
+    prompts at the pace of the slowest stage.
+    """
+    length = float(problem.pass_length)
+    if problem.is_decode:
+        in_flight = smaller(problem.workload.batch_size, sequences * strategy.dp)
+        return in_flight, in_flight / latency_s, 1.0 / latency_s
+    prompts_per_s = strategy.micro_batch_size * strategy.dp / bottleneck_s
+    return prompts_per_s * latency_s, prompts_per_s * length, length / latency_s
+
+
+def _times(
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, num_groups: Any
+) -> ServingTime:
+    """Return the parts of the latency: a token visits every stage, in decode also on the way back.
+
+    With m groups a stage is visited m times before the same group comes again, so a round takes
+    at least m times the slowest stage.
+    """
+    sends = strategy.pp - 1.0 + float(problem.is_decode) * (strategy.pp > 1)
+    pp_comm_s = sends * passes.send_s
+    pass_s = passes.whole.total_s + pp_comm_s + passes.host_s
+    waits = (num_groups > 1) * float(problem.is_decode)
+    wait_s = positive_part(num_groups * passes.slowest_s - pass_s) * waits
+    return ServingTime(
+        **{name: getattr(passes.whole, name) for name in PASS_TIME_PARTS},
+        pp_comm_s=pp_comm_s,
+        host_s=passes.host_s,
+        wait_s=wait_s,
+        jitter_s=(pass_s + wait_s) * passes.jitter,
+    )
+
+
+def _memories(
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Any
+) -> tuple[tuple[ServingMemory, ...], Any]:
+    """Return the memory of the first, middle and last stage, and the sequences with room in all."""
+    capacity = problem.system.chip.main_memory.capacity_bytes
+    calibration = problem.calibration
+    buffers = buffers_bytes(
+        strategy, calibration.communication_buffer_bytes, calibration.communicator_bytes
+    )
+    uses, rooms = [], []
+    for held in passes.held:
+        zero = 0.0 * held.weights_bytes
+        use = ServingMemory(
+            weights_bytes=held.weights_bytes,
+            kv_cache_bytes=held.cache_bytes * sequences,
+            working_bytes=held.working_bytes,
+            buffers_bytes=buffers + zero,
+            margin_bytes=calibration.memory_margin_fraction * capacity + zero,
+        )
+        uses.append(use)
+        rooms.append(most_sequences(use, held.cache_bytes, capacity))
+    return tuple(uses), reduce(smaller, rooms)
+
+
+def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Any]:
+    """Return the memory of the fullest stage, and the index of that stage in ``memory``."""
+    best, index = price.memory[0], price.memory[0].total_bytes * 0.0
+    for number, use in enumerate(price.memory[1:], start=1):
+        wins = use.total_bytes > best.total_bytes
+        parts = {
+            name: where(wins, getattr(use, name), getattr(best, name))
+            for name in SERVING_MEMORY_PARTS
+        }
+        best, index = ServingMemory(**parts), where(wins, float(number), index)
+    return best, index

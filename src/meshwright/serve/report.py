@@ -1,0 +1,159 @@
+"""The screen of a plan of serving: verdict, memory, time, the next best ones, the front, proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.report.lines import memory_lines, time_lines, wrapped
+from meshwright.serve.answer import ServingCandidate, ServingFront, ServingPlan
+from meshwright.spec.workload import Decode
+
+JOULES_PER_KWH = 3.6e6
+FRONT_LINES = 8
+"""Points of the front that a screen shows."""
+
+_REMEDIES = {
+    "matmul_compute_s": "arithmetic: lower precision of the products, more devices",
+    "matmul_memory_s": "reading weights: a larger batch, narrower weights, more tp",
+    "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
+    "elementwise_s": "elementwise work: a fusing compiler",
+    "launch_s": "kernel launches: record them (cuda_graphs)",
+    "tp_comm_s": "collectives of tp: less tp, faster links inside the host",
+    "cp_comm_s": "the ring of keys and values: less cp",
+    "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
+    "pp_comm_s": "sends between stages: less pp",
+    "host_s": "the server beside its kernels: larger batches, another server",
+    "wait_s": "waiting for the slowest stage: even stages, fewer groups",
+    "jitter_s": "the slowest of many devices: smaller replicas",
+}
+
+
+def serving_lines(plan: ServingPlan) -> list[str]:
+    """Return the screen of a plan, at most 100 columns wide."""
+    return list(_lines(plan))
+
+
+def _lines(plan: ServingPlan) -> Iterator[str]:
+    yield from wrapped("", _question(plan))
+    yield from _verdict(plan)
+    yield ""
+    yield from _memory(plan.best)
+    yield ""
+    yield from _time(plan)
+    yield ""
+    yield from _ranking(plan)
+    if plan.front is not None and len(plan.front.plans) > 1:
+        yield ""
+        yield from _front(plan.front)
+    yield ""
+    yield from _limits(plan)
+    yield from _proof(plan)
+    for warning in plan.warnings:
+        yield from wrapped("note: ", warning)
+
+
+def _question(plan: ServingPlan) -> str:
+    """Return what was asked."""
+    work = plan.workload
+    if isinstance(work, Decode):
+        what = f"decode of {work.batch_size:,} sequences with {work.context_length:,} tokens each"
+        limit_s = work.max_time_per_output_token_s
+    else:
+        what = f"prefill of {work.prompt_length:,} tokens, batches of {work.batch_size:,}"
+        limit_s = work.max_time_to_first_token_s
+    within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
+    precision = work.precision
+    types = f"weights {precision.weight}, cache {precision.kv_cache}"
+    return (
+        f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
+    )
+
+
+def _verdict(plan: ServingPlan) -> Iterator[str]:
+    """Yield how fast it is for the system and for a user, what it costs, and the plan string."""
+    price = plan.best.estimate
+    fits = "FITS" if price.fits else "DOES NOT FIT"
+    latency = "per output token" if plan.is_decode else "to the first token"
+    yield (
+        f"{fits}  {price.tokens_per_s:,.0f} tokens/s"
+        f" ({price.tokens_per_s_per_device:,.1f} a device),"
+        f" {format_seconds(price.latency_s)} {latency}"
+        f" ({price.tokens_per_s_per_user:,.1f} tokens/s a user)"
+    )
+    money = "price unknown"
+    if price.cost_usd_per_million_tokens is not None:
+        money = f"{price.cost_usd_per_million_tokens:.3g} USD/Mtok"
+    energy = "energy unknown"
+    if price.energy_j_per_million_tokens is not None:
+        energy = f"{price.energy_j_per_million_tokens / JOULES_PER_KWH:.3g} kWh/Mtok"
+    yield f"cost  {money}, {energy}; fidelity {price.fidelity}"
+    yield from wrapped("plan  ", plan.best.text)
+    yield (
+        f"      {price.num_devices_used} devices, {price.sequences_in_flight:,.0f} sequences in "
+        f"flight, room for {price.most_sequences:,}"
+    )
+
+
+def _memory(candidate: ServingCandidate) -> Iterator[str]:
+    """Yield the memory of the fullest device, part by part."""
+    price = candidate.estimate
+    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
+
+
+def _time(plan: ServingPlan) -> Iterator[str]:
+    """Yield the latency, part by part."""
+    price = plan.best.estimate
+    name = "time per output token" if plan.is_decode else "time to the first token"
+    yield from time_lines(name, price.time_parts_s, price.latency_s)
+
+
+def _ranking(plan: ServingPlan) -> Iterator[str]:
+    """Yield the best candidates, one line each."""
+    yield f"top {1 + len(plan.runners_up)}: tokens/s, latency, memory"
+    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
+        price = entry.estimate
+        head = (
+            f"  {number}  {price.tokens_per_s:>11,.0f}  {format_seconds(price.latency_s):>8} "
+            f"{format_bytes(price.memory_bytes):>9}  "
+        )
+        yield from wrapped(head, entry.text)
+
+
+def _front(front: ServingFront) -> Iterator[str]:
+    """Yield some points of the front, evenly taken, both ends among them."""
+    number = len(front.plans)
+    shown = min(number, FRONT_LINES)
+    rows = sorted({round(k * (number - 1) / (shown - 1)) for k in range(shown)})
+    yield f"front: {number} plans, {len(rows)} shown (tokens/s a user, tokens/s a device)"
+    for index in rows:
+        head = (
+            f"  {front.tokens_per_s_per_user[index]:>10,.1f} "
+            f"{front.tokens_per_s_per_device[index]:>10,.1f}  "
+        )
+        yield from wrapped(head, front.plans[index])
+
+
+def _limits(plan: ServingPlan) -> Iterator[str]:
+    """Yield what takes most of the time, and what is full."""
+    price = plan.best.estimate
+    name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
+    headroom = format_bytes(price.memory_capacity_bytes - price.memory_bytes)
+    text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
+    yield from wrapped("limits: ", text)
+
+
+def _proof(plan: ServingPlan) -> Iterator[str]:
+    """Yield how the space was covered."""
+    cover = plan.coverage
+    if cover is None:
+        return
+    refused = sum(cover.num_refused.values())
+    yield from wrapped(
+        "proof: ",
+        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
+        f"by rule + {cover.num_over_memory:,} over memory; {plan.num_too_slow:,} of the priced ones"
+        f" are too slow; {cover.elapsed_s:.2f} s",
+    )

@@ -1,0 +1,190 @@
+"""Requests from the first token of their prompt to the last of their answer, under one server.
+
+A batch: so many equal requests start together, as many at once as the cache has room for; their
+prompts pass first, then one token of each in every step. A queue: a request starts whenever another
+one ends, so that each step carries tokens of both kinds.
+
+Answers grow token by token; a step at half of their length stands for all of them, which is exact
+where the cost of attention is linear in the length of the cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
+from meshwright.serve.memory import buffers_bytes
+from meshwright.serve.passes import PassPrice, price_passes
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import Strategy, StrategyColumns, Structure
+from meshwright.spec.workload import Server
+
+MOST_OF_PASS = 0.5
+"""Of what weights and buffers leave: a pass that needs more is cut into smaller ones."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Equal requests, one column entry for each question."""
+
+    prompt_tokens: Any
+    answer_tokens: Any
+    batch: Any
+    """Requests of one replica that start together; infinity: a queue that never ends."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What becomes of requests on one replica; columns."""
+
+    room: Any
+    """Sequences of full length for whose cache there is room; below 1, the model does not fit."""
+    at_once: Any
+    """Sequences in flight."""
+    prompt_s: Any
+    """Of a batch: until the last of the prompts that start together has passed [s]."""
+    step_s: Any
+    """One token of each sequence in flight [s]."""
+    latency_s: Any
+    """Of a batch: until its last token; infinity for a queue [s]."""
+    requests_per_s: Any
+    """Of one replica."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A model on the devices of one replica, under a server."""
+
+    problem: ServingProblem
+    server: Server
+    structure: Structure
+    strategy: Strategy
+
+    def served(self, requests: Requests) -> Served:
+        """Return what becomes of requests, all of them batches or all of them queues."""
+        room = self._room(requests)
+        if np.all(np.isinf(requests.batch)):
+            return self._queue(requests, room)
+        return self._batch(requests, room)
+
+    def _batch(self, requests: Requests, room: Any) -> Served:
+        """Return the price of batches: prompts, then steps, in as many turns as room demands.
+
+        Where sequences may be evicted they follow each other without a pause, so that turns may
+        be fractions; otherwise those that wait start when the turn before has ended.
+        """
+        allowed = larger(smaller(room, float(self.server.most_sequences)), 1.0)
+        turns = larger(requests.batch / allowed, 1.0)
+        turns = turns if self.server.evicts else np.ceil(turns)
+        at_once = requests.batch / turns
+        prompt_s = self._prompts_s(at_once, requests)
+        groups = smaller(self.strategy.pp, larger(at_once, 1.0))
+        step = self._passes(at_once / groups, 1.0, self._middle(requests))
+        step_s = self._round_s(step, step.whole.attention_s, groups)
+        latency_s = turns * (prompt_s + requests.answer_tokens * step_s)
+        return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
+
+    def _prompts_s(self, sequences: Any, requests: Requests) -> Any:
+        """Return the seconds in which the prompts of some sequences pass, in equal parts.
+
+        A part sees what the parts before it left, so that attention costs what it does on whole
+        prompts. Parts follow each other through the stages.
+        """
+        tokens = sequences * requests.prompt_tokens
+        parts = larger(ceil_div(tokens, float(self.server.most_pass_tokens)), 1.0)
+        length = smaller(tokens / parts, requests.prompt_tokens)
+        price = self._passes(tokens / parts / length, length, 0.0)
+        core_s = self._prompt_core_s(requests) * sequences / parts
+        pass_s = self._round_s(price, core_s, 1.0)
+        return pass_s + (parts - 1.0) * self._slowest_s(price, core_s)
+
+    def _queue(self, requests: Requests, room: Any) -> Served:
+        """Return the steady state of a queue: N answers grow in each step, and N / length end.
+
+        As many prompts pass beside them. Products, elementwise work and collectives see the tokens
+        of both, attention each kind on its own. N fills the room, or a pass.
+        """
+        beside = requests.prompt_tokens / requests.answer_tokens
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + beside)
+        allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
+        at_once = larger(np.floor(allowed), 1.0)
+        groups = smaller(self.strategy.pp, at_once)
+        mine = at_once / groups
+        ended = mine / requests.answer_tokens
+        rows = mine * (1.0 + beside)
+        both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
+        answers = self._passes(mine, 1.0, self._middle(requests))
+        core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
+        slowest_s = both.slowest_s - both.host_s + answers.host_s
+        step = replace(both, host_s=answers.host_s, slowest_s=slowest_s)
+        step_s = self._round_s(step, core_s, groups)
+        per_s = at_once / (requests.answer_tokens * step_s)
+        return Served(room, at_once, 0.0 * step_s, step_s, np.inf + step_s, per_s)
+
+    def _prompt_core_s(self, requests: Requests) -> Any:
+        """Return the attention core of one whole prompt, through all layers [s]."""
+        return self._passes(1.0, requests.prompt_tokens, 0.0).whole.attention_s
+
+    def _round_s(self, price: PassPrice, core_s: Any, groups: Any) -> Any:
+        """Return a round: a pass through all stages, or the turns of all groups in the slowest."""
+        stages = self.strategy.pp
+        sends = (stages - 1.0 + float(stages > 1)) * price.send_s
+        pass_s = price.whole.total_s - price.whole.attention_s + core_s + sends + price.host_s
+        waiting_s = groups * self._slowest_s(price, core_s)
+        return larger(pass_s * (1.0 + price.jitter), waiting_s * (groups > 1))
+
+    def _slowest_s(self, price: PassPrice, core_s: Any) -> Any:
+        """Return the turn of one group in the slowest stage [s]."""
+        more_s = (core_s - price.whole.attention_s) / self.strategy.pp
+        return (price.slowest_s + more_s) * (1.0 + price.jitter)
+
+    def _middle(self, requests: Requests) -> Any:
+        """Return the tokens in the cache when half of an answer is there."""
+        return requests.prompt_tokens + requests.answer_tokens / 2.0
+
+    def _passes(
+        self, sequences: Any, new: Any, past: Any, kept: Any = 0.0, answered: Any = 1.0
+    ) -> PassPrice:
+        """Return passes of so many sequences, with so many new and cached tokens each."""
+        shape = replace(
+            self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept,
+            answered_share=answered,
+        )  # fmt: skip
+        column = sequences + 0.0 * new + 0.0 * past + 0.0 * kept + np.zeros(1)
+        columns = StrategyColumns(
+            **{
+                entry.name: getattr(self.strategy, entry.name) + 0.0 * column
+                for entry in fields(self.strategy)
+                if entry.name != "micro_batch_size"
+            },
+            micro_batch_size=column,
+        )
+        return price_passes(self.problem, self.structure, columns, shape)
+
+    def _room(self, requests: Requests) -> Any:
+        """Return the sequences of full length for whose cache there is room on one replica.
+
+        Beside the cache lie weights, buffers and the largest pass of prompts, which is cut where it
+        would take more than the cache.
+        """
+        most = float(self.server.most_pass_tokens)
+        full = requests.prompt_tokens + requests.answer_tokens
+        length = smaller(requests.prompt_tokens, most)
+        price = self._passes(most / length, length, 0.0, full)
+        capacity = self.problem.system.chip.main_memory.capacity_bytes
+        constants = self.problem.calibration
+        buffers = buffers_bytes(
+            self.strategy, constants.communication_buffer_bytes, constants.communicator_bytes
+        )
+        fraction, rooms = self.server.memory_fraction, []
+        for held in price.held:
+            filled = capacity if self.server.of_free_memory else fraction * capacity
+            left = filled - held.weights_bytes - buffers
+            free = left - smaller(held.working_bytes, MOST_OF_PASS * positive_part(left))
+            free = fraction * free if self.server.of_free_memory else free
+            rooms.append(np.floor(positive_part(free) / larger(held.cache_bytes, 1.0)))
+        return reduce(smaller, rooms)

@@ -1,0 +1,244 @@
+"""The best way to serve, over the whole space: every candidate is refused, over memory, or priced.
+
+The space holds, for each split of the devices, a ladder of batches and the largest batch that fits
+the memory and keeps the latency that was asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.errors import InfeasibleError
+from meshwright.cost.steps import take_rows
+from meshwright.search.best import TIE
+from meshwright.search.counts import Counts
+from meshwright.serve.columns import ServingColumns, joined_columns, legal_rows
+from meshwright.serve.passes import price_passes
+from meshwright.serve.price import ServingPrice, with_groups
+from meshwright.serve.shortfall import latency_shortfall, memory_shortfall
+from meshwright.serve.space import Candidates, ServingSpace, degree_table, layouts, with_batches
+from meshwright.sharding.strategy import Strategy, Structure, row, take
+
+BLOCK_ROWS = 32_768
+"""Rows that are priced at a time; those that share a pass are about as many as fill a cache."""
+
+
+class Objective(StrEnum):
+    """What is wanted of a serving system."""
+
+    THROUGHPUT = "throughput"
+    """Most tokens per second of the whole system, within the latency that is allowed."""
+    LATENCY = "latency"
+    """Least latency with the whole batch in flight."""
+
+
+@dataclass(frozen=True)
+class ServingResult:
+    """The best candidates, the Pareto front, and how the space was covered."""
+
+    objective: Objective
+    structures: tuple[Structure, ...]
+    fitting: ServingColumns
+    """All candidates that fit the memory."""
+    ranked: IntArray
+    """Rows of ``fitting``, best first: the best batch of each split, among those in time."""
+    front: IntArray
+    """Rows that no other one beats in tokens/s and in tokens/s of one user, fastest user first."""
+    counts: Counts
+    num_too_slow: int
+    """Candidates that fit but exceed the latency that is allowed."""
+    elapsed_s: float
+
+    def candidate(self, index: int) -> tuple[Strategy, Structure, int]:
+        """Return strategy, structure and number of groups of one row of ``fitting``."""
+        structure = self.structures[int(self.fitting.structure_of[index])]
+        return row(self.fitting.strategy, index), structure, int(self.fitting.num_groups[index])
+
+
+def search_serving(
+    space: ServingSpace, objective: Objective = Objective.THROUGHPUT, *, top: int = 5
+) -> ServingResult:
+    """Return the best ways to serve, proven over the whole space.
+
+    Raises
+    ------
+    InfeasibleError
+        When nothing fits the memory or the latency; says what is closest and what would help.
+    """
+    started = time.perf_counter()
+    counts = Counts()
+    structures, fitting = covered(space, counts)
+    if not len(fitting):
+        raise InfeasibleError(memory_shortfall(space, counts))
+    limit_s = space.problem.max_latency_s
+    in_time = fitting.latency_s <= (np.inf if limit_s is None else limit_s)
+    eligible = in_time & (is_full(space, fitting) if objective is Objective.LATENCY else True)
+    if not eligible.any():
+        raise InfeasibleError(latency_shortfall(space, structures, fitting, in_time, counts))
+    return ServingResult(
+        objective, structures, fitting, ranking(fitting, eligible, objective, top),
+        pareto_front(fitting), counts, int((~in_time).sum()), time.perf_counter() - started,
+    )  # fmt: skip
+
+
+def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[Structure, ...], ServingColumns]:
+    """Return every candidate that fits, and the structures that they refer to."""
+    degrees = degree_table(space)
+    structures: list[Structure] = []
+    found: list[ServingColumns] = []
+    if degrees is not None:
+        candidates = with_batches(space, degrees)
+        for structure, own in layouts(space, candidates.strategy):
+            if own.any():
+                structures.append(structure)
+                mine = candidates.take(np.flatnonzero(own))
+                found += _covered_by(space, structure, len(structures) - 1, mine, counts)
+    return tuple(structures), joined_columns(found)
+
+
+def _covered_by(
+    space: ServingSpace, structure: Structure, number: int, candidates: Candidates, counts: Counts
+) -> Iterator[ServingColumns]:  # fmt: skip
+    """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
+    legal = legal_rows(space, structure, candidates.strategy, counts)
+    ladder = _priced(space, structure, number, candidates.take(legal))
+    yield _that_fit(space, ladder, counts)
+    if "micro_batch_size" not in space.choices.allowed and len(ladder):
+        largest = _largest_batches(space, structure, ladder)
+        yield _that_fit(space, largest, counts)
+
+
+def _priced(
+    space: ServingSpace, structure: Structure, number: int, candidates: Candidates
+) -> ServingColumns:
+    """Return what ranking needs of the price of each row, in blocks."""
+    parts = []
+    for start in range(0, len(candidates), BLOCK_ROWS):
+        rows = np.arange(start, min(start + BLOCK_ROWS, len(candidates)))
+        block = candidates.take(rows)
+        price = _block_price(space, structure, block)
+        parts.append(
+            ServingColumns(
+                price.strategy,
+                block.split_of,
+                np.full(len(rows), number, dtype=np.int64),
+                price.num_groups,
+                price.latency_s,
+                price.tokens_per_s,
+                price.tokens_per_s_per_user,
+                price.sequences_in_flight,
+                price.memory_bytes,
+            )
+        )
+    return joined_columns(parts)
+
+
+def _block_price(space: ServingSpace, structure: Structure, block: Candidates) -> ServingPrice:
+    """Return the price of a block; rows that differ in their groups alone share their pass."""
+    size = block.strategy.micro_batch_size.astype(np.int64)
+    keys = block.split_of * (size.max() + 1) + size
+    _, firsts, shared = np.unique(keys, return_index=True, return_inverse=True)
+    passes = price_passes(space.problem, structure, take(block.strategy, firsts))
+    mine = take_rows(passes, shared.reshape(-1))
+    return with_groups(space.problem, structure, block.strategy, mine, block.num_groups)
+
+
+def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> ServingColumns:
+    """Return the priced rows that fit the memory, and count all of them."""
+    fits = priced.memory_bytes <= space.problem.system.chip.main_memory.capacity_bytes
+    counts.priced += int(fits.sum())
+    counts.does_not_fit += int((~fits).sum())
+    return priced.take(fits)
+
+
+def _largest_batches(
+    space: ServingSpace, structure: Structure, ladder: ServingColumns
+) -> ServingColumns:
+    """Return, for each split and number of groups, the largest batch that fits and is in time.
+
+    Memory and latency grow with the batch, so the ladder brackets it and halving finds it. Rows
+    that the ladder holds already are left out.
+    """
+    best, low, high = _brackets(space, ladder)
+    number = int(ladder.structure_of[0])
+    start = low
+    while (high - low > 1).any():
+        middle = np.where(high - low > 1, np.floor((low + high) / 2.0), low)
+        tried = replace(best, strategy=replace(best.strategy, micro_batch_size=middle))
+        good = _is_good(space, _priced(space, structure, number, tried))
+        low, high = np.where(good, middle, low), np.where(good, high, middle)
+    news = np.flatnonzero(low > start)
+    found = replace(best, strategy=replace(best.strategy, micro_batch_size=low))
+    return _priced(space, structure, number, found.take(news))
+
+
+def _brackets(
+    space: ServingSpace, ladder: ServingColumns
+) -> tuple[Candidates, FloatArray, FloatArray]:
+    """Return the last good row of each split, its batch, and the next batch, which is not good."""
+    order = np.lexsort((ladder.strategy.micro_batch_size, ladder.num_groups, ladder.split_of))
+    good, sizes = _is_good(space, ladder)[order], ladder.strategy.micro_batch_size[order]
+    split, groups = ladder.split_of[order], ladder.num_groups[order]
+    goes_on = (split[1:] == split[:-1]) & (groups[1:] == groups[:-1])
+    stops = np.flatnonzero(good[:-1] & ~good[1:] & goes_on)
+    rows = order[stops]
+    best = Candidates(take(ladder.strategy, rows), groups[stops], split[stops])
+    return best, sizes[stops], sizes[stops + 1]
+
+
+def _is_good(space: ServingSpace, priced: ServingColumns) -> BoolArray:
+    """Return whether rows fit the memory and keep the latency."""
+    capacity = space.problem.system.chip.main_memory.capacity_bytes
+    limit_s = space.problem.max_latency_s
+    most_s = np.inf if limit_s is None else limit_s
+    good: BoolArray = (priced.memory_bytes <= capacity) & (priced.latency_s <= most_s)
+    return good
+
+
+def is_full(space: ServingSpace, columns: ServingColumns) -> BoolArray:
+    """Return the rows whose replicas hold their whole share of the batch at once."""
+    batch = space.problem.workload.batch_size
+    held = columns.strategy.micro_batch_size * (
+        columns.num_groups if space.problem.is_decode else 1.0
+    )
+    full: BoolArray = held >= np.floor(batch / columns.strategy.dp)
+    return full
+
+
+def ranking(
+    columns: ServingColumns, eligible: BoolArray, objective: Objective, top: int
+) -> IntArray:
+    """Return the best row of each split of the devices, best first.
+
+    Within a tie (see ``TIE``) of the best one, fewer devices win, then the other measure.
+    """
+    rows = np.flatnonzero(eligible)
+    wants_rate = objective is Objective.THROUGHPUT
+    measures = (-columns.tokens_per_s[rows], columns.latency_s[rows])
+    first, second = measures if wants_rate else measures[::-1]
+    devices, memory = columns.strategy.num_devices[rows], columns.memory_bytes[rows]
+    best = first.min()
+    is_tie = first <= (best * (1.0 - TIE) if wants_rate else best * (1.0 + TIE))
+    order = np.lexsort((memory, second, devices * is_tie, np.where(is_tie, best, first), ~is_tie))
+    splits = columns.split_of[rows] * (1 + columns.structure_of.max()) + columns.structure_of[rows]
+    _, firsts = np.unique(splits[order], return_index=True)
+    return rows[order[np.sort(firsts)[:top]]]
+
+
+def pareto_front(columns: ServingColumns) -> IntArray:
+    """Return the rows that no other row beats in tokens/s of the system and of one user.
+
+    Every row counts over all devices of the system, so devices that stay idle are a loss.
+    """
+    order = np.lexsort(
+        (columns.memory_bytes, -columns.tokens_per_s, -columns.tokens_per_s_per_user)
+    )
+    rates = columns.tokens_per_s[order]
+    before = np.maximum.accumulate(np.append(-np.inf, rates[:-1]))
+    return order[rates > before]

@@ -1,0 +1,193 @@
+"""The backward pass of a layer: gradients flow in reverse, and find the layouts of their tensors.
+
+The gradient of a tensor rests where the tensor rests. Each consumer leaves a contribution, often
+with open sums; they are added first and reduced once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
+from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.forward import (
+    Ledger,
+    attention_layout,
+    elementwise_input,
+    exchange,
+    reduce_statistics,
+    spread_tokens,
+    traveling_axes,
+)
+from meshwright.sharding.layout import (
+    arbiter,
+    as_operand,
+    home,
+    logical_dims,
+    matrices,
+    source_operand,
+    weight_home,
+)
+from meshwright.sharding.sharding import Move, Operand, Sharding, matmul, reshard
+from meshwright.sharding.strategy import Structure
+from meshwright.spec.collective import CollectiveKind
+
+Contributions = dict[str, list[Sharding]]
+"""Layouts in which the consumers of each tensor left their part of its gradient."""
+
+
+def backward_calls(layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
+    """Return the collectives of the backward pass, in order, weight gradients beside them.
+
+    Sums of weight gradients over data axes are left to the synchronisation once per step.
+    """
+    ledger = Ledger(structure, Phase.INPUT_GRADIENT)
+    contributions: Contributions = {}
+    for op in reversed(layer.ops):
+        for output in op.outputs:
+            settle(output, contributions, ledger, f"{op.name}: output gradient")
+        for name, layout in _STEPS[op.kind](op, ledger):
+            contributions.setdefault(name, []).append(layout)
+    settle(layer.input, contributions, ledger, "layer input gradient")
+    return ledger.calls
+
+
+def gradient_of(tensor: Tensor) -> Tensor:
+    """Return the gradient of a tensor."""
+    return replace(tensor, name=f"{tensor.name}.gradient")
+
+
+def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: str) -> None:
+    """Bring the contributions to a gradient to rest; equal moves of several are made once."""
+    rest = home(tensor, ledger.structure)
+    for have in contributions.get(tensor.name, []):
+        ledger.move(gradient_of(tensor), have, reshard(have, rest), site)
+
+
+def _product(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the input gradient of a product after moving what both of its gradients need.
+
+    dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. What both gather of dY
+    is gathered once; X is gathered again, because it was kept as it rests.
+    """
+    structure = ledger.structure
+    left = source_operand(op, structure)
+    found: list[tuple[str, Sharding]] = []
+    if op.kind is OpKind.EMBEDDING:
+        ledger.mark_looked_up(gradient_of(op.output))
+    for weight, output in matrices(op):
+        gradient, rest = gradient_of(output), home(output, structure)
+        incoming = as_operand(output, rest)
+        held = Operand(weight.dims, weight_home(weight, structure))
+        site = f"{op.name}: output gradient"
+        if op.kind is not OpKind.EMBEDDING:
+            back = matmul(incoming, held, left.dims, arbiter=arbiter(structure))
+            ledger.move(gradient, rest, back.left_moves, site)
+            ledger.move(
+                weight,
+                held.layout,
+                back.right_moves,
+                f"{op.name}: weight",
+                is_regather=True,
+                of_weight=True,
+            )
+            found.append((op.inputs[0].name, back.local))
+        inner = matmul(left, incoming, weight.dims)
+        later = Phase.WEIGHT_GRADIENT
+        ledger.move(gradient, rest, inner.right_moves, site, phase=later)
+        kept = f"{op.name}: kept input"
+        moves = inner.left_moves
+        ledger.move(op.inputs[0], left.layout, moves, kept, phase=later, is_regather=True)
+    return found
+
+
+def product_weight_gradients(op: Op, ledger: Ledger) -> list[tuple[Tensor, Sharding]]:
+    """Return each weight matrix of an operator with the layout in which its gradient arises."""
+    left = source_operand(op, ledger.structure)
+    return [
+        (
+            weight,
+            matmul(left, as_operand(output, home(output, ledger.structure)), weight.dims).local,
+        )
+        for weight, output in matrices(op)
+    ]
+
+
+def _elementwise(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the input gradients of an elementwise operator, each with its open sums.
+
+    Where an axis splits the output but not an input, every rank adds to that input's gradient.
+    Branches that are added to the residual stream together have one gradient.
+    """
+    branches = [gradient_of(t) for t in op.inputs[1:] if t.dims == op.output.dims]
+    ledger.mark_equal(branches)
+    if op.kind is OpKind.NORM:
+        reduce_statistics(op, ledger, ("statistics_gradient",))
+    out = home(op.output, ledger.structure)
+    found = []
+    for source in op.inputs:
+        layout = elementwise_input(op, source, ledger.structure)
+        open_axes = tuple(axis for axis in out.axes if axis not in layout.axes)
+        found.append((source.name, Sharding(layout.split, open_axes)))
+    return found
+
+
+def _attention(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradients of queries, keys and values.
+
+    Keys and values are needed once more, and their gradients travel to where they rest.
+    """
+    structure = ledger.structure
+    rest = home(op.output, structure)
+    steps = reshard(rest, attention_layout(op.output, structure))
+    ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
+    query, *keys_and_values = op.inputs
+    found = [(query.name, attention_layout(query, structure))]
+    for source in keys_and_values:
+        layout = attention_layout(source, structure)
+        traveling = traveling_axes(source, structure)
+        again = [Move(CollectiveKind.ALL_GATHER, axis, "tokens") for axis in traveling]
+        site = f"{op.name}: keys and values"
+        whole = ledger.move(source, layout, again, site, is_regather=True)
+        found.append((source.name, Sharding(whole.split, traveling)))
+    return found
+
+
+def _route(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Send the gradients of rows the other way."""
+    source, target = op.inputs[0], op.output
+    structure = ledger.structure
+    others = [(other.name, home(other, structure)) for other in op.inputs[1:]]
+    if "routed_tokens" in target.dims:
+        exchange(gradient_of(target), ledger, f"{op.name}: row gradients")
+        return [(source.name, spread_tokens(source, structure)), *others]
+    rest = home(target, structure)
+    steps = reshard(rest, spread_tokens(target, structure))
+    ledger.move(gradient_of(target), rest, steps, f"{op.name}: output gradient")
+    exchange(gradient_of(source), ledger, f"{op.name}: row gradients")
+    return [(source.name, home(source, structure)), *others]
+
+
+def _loss(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradient of the logits: it needs nothing that is not there."""
+    logits = op.inputs[0]
+    return [(logits.name, home(logits, ledger.structure))]
+
+
+def logical_gradient_axes(output: Tensor, structure: Structure) -> dict[str, str]:
+    """Return the dim that each axis splits of an output and of its gradient."""
+    layout = home(output, structure)
+    dims = logical_dims(output)
+    return {axis: dim for dim in dims for axis in layout.split.get(dim, ())}
+
+
+_STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]] = {
+    OpKind.MATMUL: _product,
+    OpKind.EMBEDDING: _product,
+    OpKind.NORM: _elementwise,
+    OpKind.ELEMENTWISE: _elementwise,
+    OpKind.ATTENTION: _attention,
+    OpKind.ROUTE: _route,
+    OpKind.LOSS: _loss,
+}

@@ -1,0 +1,177 @@
+"""All collectives of a layer, derived by running the four-case rule over its operators.
+
+Nothing is listed by hand: the forward pass walks the operators in order, the backward pass walks
+them in reverse with the layouts of the gradients, and weight gradients are summed where they are
+left as partial sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from meshwright.graph.edges import REGION as EDGE
+from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Phase, Tensor
+from meshwright.sharding.backward import backward_calls
+from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.forward import forward_calls
+from meshwright.sharding.gradient_sync import sync_calls
+from meshwright.sharding.layout import home
+from meshwright.sharding.sharding import Split
+from meshwright.sharding.strategy import Recompute, Structure
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.workload import SelectiveRecompute
+
+CAST = ".cast"
+"""Behind the name of a tensor: its copy in the type of the products."""
+
+
+def derive_calls(
+    layer: LayerGraph, structure: Structure, axes: Collection[str] | None = None
+) -> tuple[CollectiveCall, ...]:
+    """Return every collective of one layer: forward, backward, and gradients once per step.
+
+    Parameters
+    ----------
+    axes
+        Axes of more than one device; calls over no other axis are made. None: all axes, so that
+        calls over an axis of one device have a group of one and cost nothing.
+    """
+    forward = forward_calls(layer, structure)
+    calls = [
+        *forward,
+        *_replayed(layer, structure, forward),
+        *backward_calls(layer, structure),
+        *sync_calls(layer, structure),
+    ]
+    return tuple(call for call in calls if axes is None or _is_active(call, axes))
+
+
+def _replayed(
+    layer: LayerGraph, structure: Structure, forward: list[CollectiveCall]
+) -> list[CollectiveCall]:
+    """Return the forward calls that recomputation runs again in the backward pass."""
+    if structure.recompute is Recompute.NONE:
+        return []
+    again = forward
+    if structure.recompute is Recompute.SELECTIVE:
+        sites = {op.name for op in layer.ops if op.is_recomputed_selectively}
+        again = [call for call in forward if call.site.split(":")[0] in sites and call.streamed]
+    return [replace(call, phase=Phase.INPUT_GRADIENT, replayed=True) for call in again]
+
+
+def _is_active(call: CollectiveCall, active: Collection[str]) -> bool:
+    """Return whether a call crosses an axis of more than one device."""
+    return any(_in_use(axis, active) for axis in call.axis.split("/")[0].split("*"))
+
+
+def _in_use(axis: str, active: Collection[str]) -> bool:
+    parts = {
+        "dp": ("dp", "dp_shard", "dp_replicate"),
+        "dp_shard": ("dp", "dp_shard"),
+        "dp_replicate": ("dp", "dp_replicate"),
+        "edp": ("edp", "dp", "dp_shard", "dp_replicate", "cp", "tp"),
+        "edp_shard": ("edp", "dp", "dp_shard", "cp", "tp"),
+    }
+    return any(name in active for name in parts.get(axis, (axis,)))
+
+
+def stage_boundary_calls(graph: OpGraph, structure: Structure) -> tuple[CollectiveCall, ...]:
+    """Return what passes between two pipeline stages for one micro-batch: forward and backward.
+
+    The residual stream crosses in the layout in which it rests, so that sequence parallelism
+    divides it by tp.
+    """
+    stream = graph.layers[0].input
+    split = home(stream, structure).split
+    return tuple(
+        CollectiveCall(CollectiveKind.SEND, "pp", stream, phase, "stage boundary", split)
+        for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT)
+    )
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    """A tensor that one layer keeps for its backward pass, and how it is split meanwhile."""
+
+    tensor: Tensor
+    split: Split
+    share: float = 1.0
+    """Part of it that is kept: 0.5 of the outputs of products of which every second is kept."""
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dims of the tensor."""
+        return self.tensor.dims
+
+    @property
+    def word_bytes(self) -> float | None:
+        """Bytes of one word; None: the activation type of the workload."""
+        return self.tensor.word_bytes
+
+    @property
+    def sharded_by(self) -> tuple[str, ...]:
+        """Axes that split it."""
+        return tuple(axis for axes in self.split.values() for axis in axes)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What software keeps where a structure leaves it open."""
+
+    selective: SelectiveRecompute = "attention"
+    cast_word_bytes: float | None = None
+    """Bytes of a word of the cast inputs that products keep; None: they keep them as they are."""
+
+
+def saved_elements(
+    layer: LayerGraph, structure: Structure, keeping: Keeping = Keeping()
+) -> tuple[SavedTensor, ...]:
+    """Return what a layer keeps for the backward pass under the recomputation of the structure.
+
+    None keeps all that its operators save, each tensor once; full keeps the input of the layer
+    alone. Selective drops what only the attention core needs; or it keeps, beside the input of the
+    layer, outputs of products: all of them, or every second one and what the core writes. Tensors
+    are kept as they rest: what is gathered for an operator is gathered again.
+
+    Source: Korthikanti et al. 2022, sections 4 and 5; torchtitan, docs/composability.md and
+    ``_apply_ac_to_transformer_block``; MaxText, ``remat_policy: minimal``.
+    """
+    kept: list[tuple[Tensor, float]] = [(layer.input, 1.0)]
+    if structure.recompute is Recompute.SELECTIVE and keeping.selective != "attention":
+        keeps_half = keeping.selective == "half_of_products"
+        kept += _kept_outputs(layer, keeps_half=keeps_half)
+    elif structure.recompute is not Recompute.FULL:
+        kept = [
+            (_as_kept(tensor, op, keeping.cast_word_bytes), 1.0)
+            for op in layer.ops
+            for tensor in op.saved
+            if structure.recompute is Recompute.NONE
+            or not op.is_recomputed_selectively
+            or tensor in op.inputs
+        ]
+    unique = {tensor.name: (tensor, share) for tensor, share in kept}
+    return tuple(SavedTensor(t, home(t, structure).split, s) for t, s in unique.values())
+
+
+def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:
+    """Return the outputs of products that are kept, and of the core where every second one is.
+
+    A compiler that keeps all of them leaves out what is only added to the residual stream.
+    """
+    found = []
+    share = 0.5 if keeps_half else 1.0
+    added = () if keeps_half else layer.ops[-1].inputs
+    for op in layer.ops:
+        if op.kind is OpKind.MATMUL:
+            found += [(output, share) for output in op.outputs if output not in added]
+        elif op.kind is OpKind.ATTENTION and keeps_half:
+            found += [(tensor, 1.0) for tensor in op.saved if tensor not in op.inputs]
+    return found
+
+
+def _as_kept(tensor: Tensor, op: Op, cast_word_bytes: float | None) -> Tensor:
+    """Return a tensor as an operator keeps it: products of a layer may keep their cast input."""
+    if op.kind is not OpKind.MATMUL or op.region == EDGE or cast_word_bytes is None:
+        return tensor
+    return replace(tensor, name=tensor.name + CAST, word_bytes=cast_word_bytes)

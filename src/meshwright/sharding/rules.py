@@ -1,0 +1,170 @@
+"""Rules of legality on columns, the refusals they give, and the nearest legal change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, ceil_div
+from meshwright.sharding.strategy import StrategyColumns, Streamed, Structure, row, take
+from meshwright.spec.model import AttentionSpec, ModelSpec
+from meshwright.spec.workload import Decode, Training, Workload
+
+LARGEST_OFFER = 131_072.0
+"""Degrees beyond it are not offered as a fix."""
+Mask = Any
+"""A column of bools: the rows that break a rule."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a rule judges: one model, one workload, one structure, and columns of degrees."""
+
+    model: ModelSpec
+    workload: Workload
+    structure: Structure
+    s: StrategyColumns
+    tile_rows: float = 128.0
+    tile_columns: float = 128.0
+    """Output tile of one matrix product; a shard below it is refused."""
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of one sequence in one pass [tokens]."""
+        if isinstance(self.workload, Training):
+            return self.workload.sequence_length
+        return 1 if isinstance(self.workload, Decode) else self.workload.prompt_length
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences of one step over all devices."""
+        work = self.workload
+        return work.global_batch_size if isinstance(work, Training) else work.batch_size
+
+    @property
+    def has_long_rows(self) -> bool:
+        """Whether a pass has many tokens for each sequence: training and prefill."""
+        return not isinstance(self.workload, Decode)
+
+    @property
+    def num_micro_batches(self) -> Any:
+        """Micro-batches of one step on the rank that has most."""
+        return ceil_div(ceil_div(self.batch_size, self.s.dp), self.s.micro_batch_size)
+
+    @property
+    def attentions(self) -> tuple[AttentionSpec, ...]:
+        """The distinct attentions of the model."""
+        return tuple(dict.fromkeys(kind.attention for kind in self.model.layer_kinds))
+
+    @property
+    def dense_ffn_sizes(self) -> tuple[int, ...]:
+        """Inner widths of dense networks and of shared experts."""
+        sizes = [
+            kind.feed_forward.ffn_size
+            if kind.feed_forward is not None
+            else (kind.experts.shared_ffn_size if kind.experts is not None else 0)
+            for kind in self.model.layer_kinds
+        ]
+        return tuple(sorted({size for size in sizes if size}))
+
+    @property
+    def head_degree(self) -> Any:
+        """Degree by which heads and inner widths are split outside of cp."""
+        streams_inputs = self.structure.streamed is Streamed.INPUTS
+        return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
+
+    @property
+    def no_rows(self) -> BoolArray:
+        """A column of False."""
+        return np.zeros(np.shape(self.s.tp), dtype=bool)
+
+    @property
+    def all_rows(self) -> BoolArray:
+        """A column of True."""
+        return np.ones(np.shape(self.s.tp), dtype=bool)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One reason for which a strategy is refused.
+
+    ``message`` is a template over the degrees and the facts of :func:`facts`. ``adjusts`` are the
+    degrees whose nearest legal value is offered; ``fix`` is offered where no degree helps.
+    """
+
+    name: str
+    explanation: str
+    breaks: Callable[[Case], Mask]
+    message: str
+    adjusts: tuple[str, ...] = ()
+    fix: str = ""
+
+    def nearest_legal_fix(self, case: Case) -> str:
+        """Return the smallest change of one degree after which this rule holds (one-row case).
+
+        The nearest value is the one of least ratio to the present one; smaller wins a tie.
+        """
+        offers = []
+        for degree in self.adjusts:
+            value = float(getattr(case.s, degree)[0])
+            tried = np.arange(1.0, min(max(2.0 * value, 8.0), LARGEST_OFFER) + 1.0)
+            base = take(case.s, np.zeros(len(tried), dtype=np.int64))
+            broken = self.breaks(replace(case, s=replace(base, **{degree: tried})))
+            offers += [
+                (abs(float(np.log(legal / value))), float(legal), degree)
+                for legal in tried[~broken]
+            ]
+        if offers:
+            _, legal, degree = min(offers)
+            return f"{degree}={legal:.0f}"
+        return self.fix
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The rows that one rule refuses."""
+
+    name: str
+    mask: BoolArray
+    message: str
+    rule: Rule
+
+    def text(self, case: Case, index: int) -> str:
+        """Return the message for one row, with its numbers."""
+        return self.message.format(**facts(case, index))
+
+
+def facts(case: Case, index: int) -> dict[str, Any]:
+    """Return the numbers that messages may name, for one row."""
+    degrees = {name: int(value) for name, value in vars(row(case.s, index)).items()}
+    model = case.model
+    experts = next((kind.experts for kind in model.layer_kinds if kind.experts is not None), None)
+    return {
+        **degrees,
+        "dp": degrees["dp_replicate"] * degrees["dp_shard"],
+        "heads": sorted({a.num_heads for a in case.attentions})[0],
+        "kv_heads": sorted({a.num_kv_heads for a in case.attentions})[0],
+        "ffn": case.dense_ffn_sizes[0] if case.dense_ffn_sizes else 0,
+        "expert_ffn": experts.ffn_size if experts else 0,
+        "num_experts": experts.num_experts if experts else 0,
+        "hidden": model.hidden_size,
+        "num_layers": model.num_layers,
+        "sequence": case.sequence_length,
+        "batch": case.batch_size,
+        "num_micro_batches": int(np.broadcast_to(case.num_micro_batches, case.s.tp.shape)[index]),
+        "tile_rows": int(case.tile_rows),
+        "tile_columns": int(case.tile_columns),
+        "zero_stage": case.structure.zero_stage,
+        "schedule": str(case.structure.schedule),
+    }
+
+
+def any_of(masks: Iterable[Any], case: Case) -> BoolArray:
+    """Return the rows that any of the masks marks."""
+    marked = case.no_rows
+    for mask in masks:
+        marked = marked | mask
+    return marked

@@ -1,0 +1,148 @@
+"""A row of layers cut into stages, as data; to JSON.
+
+Field names are stable and carry their unit; what is not known is null, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from meshwright.spec.workload import Decode, Prefill, Training
+from meshwright.sram.proposals import Proposal
+from meshwright.sram.rates import Rates
+from meshwright.train.answer import FORMAT
+
+
+@dataclass(frozen=True)
+class PartitionStage:
+    """What the devices of one stage load, set aside and send; each of them the same."""
+
+    devices: tuple[int, ...]
+    """Of the first replica; empty where no system was named."""
+    first_layer: str
+    last_layer: str
+    num_layers: int
+    load_parts_bytes: Mapping[str, float]
+    """To be loaded before the run, by part [bytes]."""
+    reserved_parts_bytes: Mapping[str, float]
+    """To be set aside: cache, activations, buffers [bytes]."""
+    room_bytes: float
+    sent_bytes: float
+    """To the next stage in each pass of a group; decode: from the last one to the first [bytes]."""
+    work_s: float | None
+    """One group in the layers of the stage [s]."""
+    send_s: float | None
+    load_s: float | None
+    """To fill the stage over the host link; None where none is stated [s]."""
+
+    @property
+    def held_bytes(self) -> float:
+        """All that a device of the stage holds [bytes]."""
+        return sum(self.load_parts_bytes.values()) + sum(self.reserved_parts_bytes.values())
+
+    @property
+    def filled_fraction(self) -> float:
+        """Share of the room that is filled."""
+        return self.held_bytes / self.room_bytes
+
+
+@dataclass(frozen=True)
+class PartitionProof:
+    """Why no cut needs fewer stages."""
+
+    num_stages: int | None
+    """Stages of the greedy cut, which no contiguous cut undercuts; None where none fits."""
+    lower_bound: int
+    """ceil(all bytes / room): for any cut, contiguous or not, of whatever pieces."""
+    weights_lower_bound: int
+    """The same for the weights alone."""
+
+
+@dataclass(frozen=True)
+class PartitionLevel:
+    """The same question at one level of the memory of the chip."""
+
+    name: str
+    room_bytes: float
+    num_stages: int | None
+    """None where a layer fits no device."""
+    num_devices: int | None
+    latency_s: float | None
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class PartitionBatch:
+    """The same question with another batch."""
+
+    batch_size: int
+    num_groups: int
+    num_stages: int
+    replicas: int
+    latency_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """The cut, what each device does, what it yields, and the proof; or what would help."""
+
+    source: str
+    """Model, or file of measured layers."""
+    system: str
+    """Empty where only a capacity was stated."""
+    workload: Training | Prefill | Decode | None
+    level: str
+    """Memory that holds the layers; ``stated`` where its size was."""
+    room_bytes: float
+    """Of one device; the largest where they differ [bytes]."""
+    objective: str
+    tensor_degree: int
+    expert_degree: int
+    num_layers: int
+    """Of the row: embedding and head too."""
+    num_devices_given: int | None
+    num_devices_used: int
+    replicas: int
+    num_groups: int
+    group_size: int
+    stages: tuple[PartitionStage, ...]
+    """Empty where a layer fits no device."""
+    too_large: tuple[str, ...]
+    """Layers that fit no device by themselves."""
+    proof: PartitionProof
+    rates: Rates | None
+    levels: tuple[PartitionLevel, ...] = ()
+    batches: tuple[PartitionBatch, ...] = ()
+    largest_batch: int | None = None
+    proposals: tuple[Proposal, ...] = ()
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether each layer has its place on the devices there are."""
+        given = self.num_devices_given
+        return bool(self.stages) and (given is None or self.num_devices_used <= given)
+
+
+@cache
+def _adapter() -> TypeAdapter[PartitionPlan]:
+    """Return what turns an answer into data; built when it is first needed."""
+    return TypeAdapter(PartitionPlan)
+
+
+def partition_to_data(plan: PartitionPlan) -> dict[str, Any]:
+    """Return an answer as plain data, ready for JSON."""
+    data: dict[str, Any] = _adapter().dump_python(plan, mode="json")
+    for entry, stage in zip(data["stages"], plan.stages, strict=True):
+        entry["held_bytes"] = stage.held_bytes
+        entry["filled_fraction"] = stage.filled_fraction
+    return {"fits": plan.fits, **data}

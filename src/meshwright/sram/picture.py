@@ -1,0 +1,128 @@
+"""The picture of a row of stages as SVG: what fills each device, how long it works, what it sends.
+
+One file, nothing from outside, equal for equal input. Stages that are alike share a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.report.lines import words
+from meshwright.report.style import group_class, style_sheet
+from meshwright.sram.alike import Alike, runs_of_alike
+from meshwright.sram.answer import PartitionPlan, PartitionStage
+
+MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
+"""Around everything; above the rows; from row to row; height of a bar [px]."""
+NAMES, ROOM, GAP, TIME = 270.0, 420.0, 60.0, 240.0
+"""Widths: names, the bar of a full device, a gap, the bar of the slowest stage [px]."""
+LEGEND_ENTRY, LEGEND_HEIGHT = 150.0, 34.0
+MOST_LETTERS = 38
+"""Of the names of layers."""
+MOST_ROWS = 60
+"""Rows that are drawn; the stages beyond are counted."""
+_WORK, _SEND = "work", "send"
+
+
+def partition_svg(plan: PartitionPlan) -> str:
+    """Return the picture of a partition; without stages, its title says that nothing fits."""
+    runs = runs_of_alike(plan.stages)
+    shown, left = runs[:MOST_ROWS], len(runs) - MOST_ROWS
+    parts = list(dict.fromkeys(name for stage in plan.stages for name in _parts(stage)))
+    colours = {name: group_class(index) for index, name in enumerate((*parts, _WORK, _SEND))}
+    width = 2 * MARGIN + NAMES + ROOM + GAP + TIME
+    height = HEAD + ROW * (len(shown) + (left > 0)) + LEGEND_HEIGHT + MARGIN
+    verdict = "" if plan.fits else " (does not fit)"
+    title = f"{plan.source}{f' on {plan.system}' if plan.system else ''}{verdict}"
+    slowest_s = max((_seconds(stage) for stage in plan.stages), default=0.0)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" role="img">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{style_sheet()}</style>",
+        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
+        _text(MARGIN, 30, title, "title"),
+        *_heads(plan, slowest_s),
+    ]
+    for number, run in enumerate(shown):
+        top = HEAD + ROW * number
+        lines += [f'<g transform="translate({MARGIN:.0f} {top:.0f})">',
+                  *_row(run, plan.room_bytes, slowest_s, colours), "</g>"]  # fmt: skip
+    if left > 0:
+        count = len(plan.stages) - runs[MOST_ROWS].first
+        lines.append(
+            _text(MARGIN, HEAD + ROW * len(shown) + 16, f"and {count} stages more", "note")
+        )
+    foot = height - MARGIN - LEGEND_HEIGHT / 2
+    lines += [*_legend({words(n): c for n, c in colours.items()}, foot), "</svg>"]
+    return "\n".join(lines) + "\n"
+
+
+def _parts(stage: PartitionStage) -> Mapping[str, float]:
+    """Return what fills a device, by part; what is nothing is left out."""
+    parts = {**stage.load_parts_bytes, **stage.reserved_parts_bytes}
+    return {name: size for name, size in parts.items() if size > 0}
+
+
+def _seconds(stage: PartitionStage) -> float:
+    return (stage.work_s or 0.0) + (stage.send_s or 0.0)
+
+
+def _heads(plan: PartitionPlan, slowest_s: float) -> Iterator[str]:
+    """Yield what the two columns of bars show."""
+    room = f"{plan.level} memory of a device: {format_bytes(plan.room_bytes)}"
+    yield _text(MARGIN + NAMES, HEAD - 10, room, "note quiet")
+    if slowest_s > 0:
+        time = f"one group: {format_seconds(slowest_s)} on the slowest stage"
+        yield _text(MARGIN + NAMES + ROOM + GAP, HEAD - 10, time, "note quiet")
+
+
+def _row(
+    run: Alike, room_bytes: float, slowest_s: float, colours: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield one row: names, the bar of the memory, the bar of the time, the arrow to the next."""
+    stage = run.stages[0]
+    devices = f", devices {run.devices}" if run.devices else ""
+    yield _text(0, 10, f"stage {run.numbers}{devices}", "label")
+    yield _text(0, 23, run.layers(MOST_LETTERS), "label quiet")
+    wide = ROOM * stage.room_bytes / room_bytes
+    yield _rectangle(NAMES, wide, "none", f"room {format_bytes(stage.room_bytes)}")
+    x = NAMES
+    for name, size in _parts(stage).items():
+        part = ROOM * size / room_bytes
+        yield _rectangle(x, part, colours[name], f"{words(name)} {format_bytes(size)}")
+        x += part
+    yield _text(NAMES + ROOM + 6, 15, f"{stage.filled_fraction:.0%}", "label")
+    if slowest_s > 0:
+        x = NAMES + ROOM + GAP
+        for name, seconds in ((_WORK, stage.work_s), (_SEND, stage.send_s)):
+            part = TIME * (seconds or 0.0) / slowest_s
+            yield _rectangle(x, part, colours[name], f"{name} {format_seconds(seconds or 0.0)}")
+            x += part
+    if stage.sent_bytes:
+        yield (f'<path class="axis" d="M{NAMES - 14:.0f} 8V30M{NAMES - 18:.0f} 25L{NAMES - 14:.0f} '
+               f'31L{NAMES - 10:.0f} 25"/>')  # fmt: skip
+        yield _text(NAMES - 22, 35, format_bytes(stage.sent_bytes), "label quiet", "end")
+
+
+def _legend(colours: Mapping[str, str], y: float) -> Iterator[str]:
+    """Yield a sample of each colour with its name."""
+    for index, (name, colour) in enumerate(colours.items()):
+        x = MARGIN + LEGEND_ENTRY * index
+        yield f'<g transform="translate({x:.0f} {y:.0f})">'
+        yield f'<rect class="die {colour}" width="16" height="12"/>'
+        yield _text(22, 10, name, "note") + "</g>"
+
+
+def _rectangle(x: float, width: float, colour: str, says: str) -> str:
+    return (
+        f'<g><title>{escape(says)}</title><rect class="die {colour}" x="{x:.1f}" '
+        f'width="{max(width, 0.0):.1f}" height="{BAR:.0f}"/></g>'
+    )
+
+
+def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(words)}</text>'

@@ -1,0 +1,106 @@
+"""What a cut yields: seconds of its stages, of a pass and of a round, tokens per second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.cost.step import jitter_fraction
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.workload import Decode, Training, Workload
+from meshwright.sram.contiguous.loop import round_s
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """One group of sequences on one stage."""
+
+    work_s: float
+    entry_s: float
+    """Sends that it makes for its first layer: gradients, in training [s]."""
+    exit_s: float
+    """Sends to the next stage [s]."""
+
+    @property
+    def occupied_s(self) -> float:
+        """For which the stage serves no other group [s]."""
+        return self.work_s + self.entry_s + self.exit_s
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a row of stages yields, on all its replicas; parts sum to ``latency_s``."""
+
+    latency_s: float
+    """Decode: per output token of a user; prefill: to the first token; training: a step [s]."""
+    time_parts_s: Mapping[str, float]
+    slowest_stage_s: float
+    """For which one group occupies the slowest stage [s]."""
+    tokens_per_s: float
+    """Of the system."""
+    system_time_per_token_s: float
+    """1 / ``tokens_per_s``: not what a user waits for a token [s]."""
+    tokens_per_s_per_user: float | None
+    """None in training."""
+    sequences_in_flight: float
+    is_calibrated: bool
+    """Whether constants were fitted to measurements of these chips."""
+    fidelity: str = "closed_form"
+
+
+def rates(
+    workload: Workload, calibration: CalibrationOf[Any], stages: Sequence[StageSeconds],
+    parts_s: Mapping[str, float], *, num_groups: int, group_devices: int, replicas: int,
+) -> Rates:  # fmt: skip
+    """Return the rates of stages that serve groups of sequences in turn.
+
+    Serving is a closed loop: a sequence that has its token, or a prompt that is done, makes room
+    for the next one, so that a round takes max(pass, groups x slowest stage) and sequences in
+    flight over that time are the sequences per second (Little's law). A training step lasts
+    pass + (groups - 1) x slowest stage: under 1F1B exact for equal stages, and never too little
+    where backward takes the same multiple of forward on all of them.
+
+    Parameters
+    ----------
+    parts_s
+        The seconds of one group in all layers, by part; they sum to the work of the stages [s].
+    """
+    occupied = [stage.occupied_s for stage in stages]
+    pass_s, slowest_s = sum(occupied), max(occupied)
+    if isinstance(workload, Training):
+        total_s, name = pass_s + (num_groups - 1) * slowest_s, "other_groups_s"
+    else:
+        total_s, name = float(round_s(pass_s, slowest_s, num_groups)), "wait_s"
+    jitter = float(jitter_fraction(group_devices * len(stages), calibration.jitter))
+    latency_s = total_s * (1.0 + jitter)
+    sends_s = sum(stage.entry_s + stage.exit_s for stage in stages)
+    batch = replicas * batch_of(workload)
+    tokens = batch * tokens_of(workload)
+    return Rates(
+        latency_s=latency_s,
+        time_parts_s={
+            **parts_s, "pp_comm_s": sends_s, name: total_s - pass_s, "jitter_s": total_s * jitter,
+        },
+        slowest_stage_s=slowest_s,
+        tokens_per_s=tokens / latency_s,
+        system_time_per_token_s=latency_s / tokens,
+        tokens_per_s_per_user=None if isinstance(workload, Training)
+        else tokens_of(workload) / latency_s,
+        sequences_in_flight=float(batch),
+        is_calibrated=calibration.is_calibrated,
+    )  # fmt: skip
+
+
+def batch_of(workload: Workload) -> int:
+    """Return the sequences in flight in one row of stages, or those of a step."""
+    if isinstance(workload, Training):
+        return workload.global_batch_size
+    return workload.batch_size
+
+
+def tokens_of(workload: Workload) -> int:
+    """Return the tokens of each sequence that pass in a round."""
+    if isinstance(workload, Training):
+        return workload.sequence_length
+    return 1 if isinstance(workload, Decode) else workload.prompt_length

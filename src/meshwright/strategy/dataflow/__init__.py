@@ -1,1 +1,0 @@
-"""Ways to split the kernels of a dataflow graph."""

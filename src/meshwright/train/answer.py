@@ -1,0 +1,238 @@
+"""The answer as data: what was chosen, its price, where it runs, why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.sharding.strategy import Strategy, Structure, plan_string
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.train.measured.factors import Factors
+from meshwright.train.operator_strategies import OperatorPlan
+
+FORMAT = 1
+"""Version of the layout of plan files."""
+UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
+"""What every answer says where no constant was fitted to measurements of its chips."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The price of one strategy; parts sum to their wholes."""
+
+    fidelity: str
+    """``closed_form``, ``contended`` or ``simulated``."""
+    is_calibrated: bool
+    step_time_s: float
+    time_parts_s: Mapping[str, float]
+    memory_bytes: float
+    """Of the fullest device, margin included."""
+    memory_parts_bytes: Mapping[str, float]
+    fullest_stage: str
+    """``first``, ``middle`` or ``last`` stage of the pipeline."""
+    memory_capacity_bytes: float
+    host_bytes_per_device: float
+    num_devices_used: int
+    num_micro_batches: int
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    mfu_causal: float
+    """Model FLOPs with half of the scores under a causal mask, over the dense peak."""
+    mfu_full: float
+    """Model FLOPs with all s^2 scores."""
+    hfu: float
+    """Executed FLOPs, recomputation included, all scores counted half under a causal mask."""
+    energy_j: float | None
+    cost_usd: float | None
+    goodput_fraction: float = 1.0
+    """Share of wall time that makes progress between checkpoints, failures and restarts."""
+    energy_parts_j: Mapping[str, float] = field(default_factory=dict)
+    """As far as they can be told apart; empty where the energy is not known."""
+    power_w: float | None = None
+    """Mean over a step, of all devices in use with the overhead."""
+    tokens_per_j: float | None = None
+    """Throughput for each watt."""
+    interval_s: tuple[float, float] | None = None
+    """Where four of five measurements of such a step lie, by measured rows alike whose source no
+    fit had seen; None: the constants were not fitted."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest device holds it."""
+        return self.memory_bytes <= self.memory_capacity_bytes
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of layers that share one strategy and structure; today one segment is the model."""
+
+    first_layer: int
+    last_layer: int
+    strategy: Strategy
+    structure: Structure
+
+
+@dataclass(frozen=True)
+class HotLink:
+    """A link that carries much, and who keeps it busy in the backward pass of a micro-batch."""
+
+    source: int
+    target: int
+    busy_s: float
+    by_axis_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where the ranks run on a grid of devices, and what that does to their links."""
+
+    grid_shape: tuple[int, ...]
+    """Rows and columns of the grid."""
+    axes: tuple[str, ...]
+    """Those of more than one device, innermost first."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """By axis: rows and columns of the block that its members fill, in units of inner blocks."""
+    devices: tuple[int, ...]
+    """Device of each rank; ranks count along the innermost axis first."""
+    slowdown: Mapping[str, float]
+    """By axis or group of axes: time on shared links over that on links of its own, at least 1."""
+    hottest_links: tuple[HotLink, ...]
+    routing: str
+    """How messages find their way: dimension order, and how many take another one."""
+    closed_form_s: float
+    """Step time of the same placement if no two axes shared a link."""
+    lower_bound_s: float
+    """None of the ``num_choices`` ways to nest the blocks of this strategy is faster."""
+    num_choices: int
+    """Ways to lay the axes in nested blocks."""
+    busy_s: Mapping[str, float]
+    """Of the busiest device in a step: ``compute``, ``hbm``, ``d2d`` (its links) and ``exposed``
+    (what shows of communication)."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to do the work, priced."""
+
+    segments: tuple[Segment, ...]
+    estimate: Estimate
+    placement: Placement | None = None
+    """On a grid; None elsewhere, and where the axes fit no blocks."""
+
+    @property
+    def strategy(self) -> Strategy:
+        """Degrees of the (only) segment."""
+        return self.segments[0].strategy
+
+    @property
+    def structure(self) -> Structure:
+        """Categorical choices of the (only) segment."""
+        return self.segments[0].structure
+
+    @property
+    def text(self) -> str:
+        """The plan string."""
+        return plan_string(self.strategy, self.structure)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How the space was covered; the numbers sum to ``num_candidates``."""
+
+    num_candidates: int
+    num_priced: int
+    num_refused: Mapping[str, int]
+    """By the rule that refused them."""
+    num_over_memory: int
+    num_beyond_bound: int
+    num_dominated: int
+    is_complete: bool
+    """False after an interrupt: the best so far, with a gap."""
+    lower_bound_s: float
+    gap: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Plans to run for a few steps each, because paper does not tell which one is the best."""
+
+    run: tuple[str, ...]
+    """Plan strings, the one that tells most first; empty: no trial is worth its steps."""
+    best_fraction: Mapping[str, float]
+    """By plan string: probability that it is the fastest of them, before any trial."""
+    regret_fractions: tuple[float, ...]
+    """Expected loss against the best of them: before any trial, and after each one more."""
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """How the choice stands up to the uncertainty of the calibrated constants."""
+
+    num_draws: int
+    best_stays_first_fraction: float
+    """Share of the draws in which nothing is faster by more than a tie (1 %)."""
+    least_regret: str
+    """Plan string of the candidate whose worst loss over the draws is smallest."""
+    least_regret_fraction: float
+    ties: tuple[str, ...] = ()
+    """Plan strings that win in at least one draw in twenty."""
+    step_time_s: tuple[float, float] | None = None
+    """Of the best plan over the draws, 5th and 95th percentile."""
+    trials: Trials | None = None
+    """Which of the leading candidates to run for a few steps."""
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """The best plan with something that the chosen one lacks, and what it would cost."""
+
+    question: str
+    candidate: Candidate
+    slower_by_fraction: float
+    because_s: Mapping[str, float]
+    """Parts of the step that are longer, by name [s]."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best plan found for a question, with the question and the proof."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    calibration: str
+    best: Candidate
+    fastest_s: float
+    """Step time of the fastest candidate; the best one is within a tie of it."""
+    runners_up: tuple[Candidate, ...] = ()
+    coverage: Coverage | None = None
+    robustness: Robustness | None = None
+    why_not: tuple[WhyNot, ...] = ()
+    operators: OperatorPlan | None = None
+    """The same with a strategy for each operator, where that was asked for."""
+    factors: Factors | None = None
+    """Of the resources, under which the constants stand, where jobs were measured."""
+    warnings: tuple[str, ...] = ()
+    version: str = ""
+    format: int = FORMAT
+    command: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Room for placement, routes and timelines."""
+
+
+@dataclass(frozen=True)
+class Replan:
+    """A plan after devices were lost, and what the change costs."""
+
+    plan: Plan
+    num_lost: int
+    throughput_fraction: float
+    """Tokens per second of the new plan over those of the old one."""
+    changed: tuple[str, ...]
+    """Degrees and choices that differ, as ``name: old to new``."""
+    moved_bytes_per_device: float
+    """Weights and optimizer state that a device does not hold yet, at most."""

@@ -1,0 +1,70 @@
+"""The price of one given strategy."""
+
+from __future__ import annotations
+
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.catalog.calibration import DEFAULT
+from meshwright.cost.power import idles_above_cap
+from meshwright.sharding.strategy import Strategy, Structure, plan_string
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.train.answer import Plan
+from meshwright.train.answers import above_caps, candidate, version, warnings
+from meshwright.train.legality import check_problem
+from meshwright.train.measured.factors import Factors
+from meshwright.train.measured.learning import with_measured_interval
+from meshwright.train.question import make_problem
+from meshwright.wafer.candidates import best_placed
+
+
+def estimate(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    strategy: Strategy,
+    structure: Structure,
+    *,
+    calibration: str = DEFAULT,
+    factors: Factors | None = None,
+    command: str = "",
+    is_placed: bool = True,
+) -> Plan:
+    """Return the price of one given strategy.
+
+    Parameters
+    ----------
+    factors
+        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
+    is_placed
+        Whether a strategy on a grid is placed and priced with contention; its memory is the same.
+
+    Raises
+    ------
+    SpecError
+        The strategy is illegal: names each rule it breaks and the nearest legal change.
+    InfeasibleError
+        Its devices draw more than a power cap before they do anything.
+    """
+    problem = make_problem(model, system, workload, calibration, factors)
+    faults = check_problem(problem, strategy, structure)
+    if faults:
+        raise SpecError(faults, origin=plan_string(strategy, structure))
+    if is_placed and idles_above_cap(problem.system, strategy.num_devices):
+        raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
+    price = best_placed if is_placed else candidate
+    only = price(problem, strategy, structure)
+    if factors is not None:
+        only = with_measured_interval(problem, only, factors)
+    return Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=workload,
+        calibration=calibration,
+        best=only,
+        fastest_s=only.estimate.step_time_s,
+        factors=factors,
+        warnings=tuple(warnings(problem, only)),
+        version=version(),
+        command=command,
+    )

@@ -1,0 +1,106 @@
+"""The front of plans of which none is better in every respect: time, memory, energy, money."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.cost.energy import step_cost_usd, total_energy_j
+from meshwright.cost.power import step_energy_parts_j
+from meshwright.cost.problem import Problem
+from meshwright.search.best import Found
+from meshwright.sharding.strategy import row
+from meshwright.train.exhaustive import Progress, search
+from meshwright.train.members import Block
+from meshwright.train.space import SearchSpace
+
+OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")
+
+
+@dataclass
+class Front:
+    """Candidates that nothing found so far beats in every respect."""
+
+    problem: Problem
+    values: FloatArray = field(default_factory=lambda: np.empty((0, len(OBJECTIVES))))
+    """Shape (candidates, objectives); an objective that is not known is 0 for all."""
+    found: list[Found] = field(default_factory=list)
+    unknown: tuple[str, ...] = ()
+    """Objectives left out, because a price or a power figure is missing."""
+
+    def visit(self, block: Block) -> None:
+        """Take a priced block into account."""
+        parts_j = step_energy_parts_j(
+            self.problem, block.structure, block.strategy, block.price_with_mean, block.time
+        )
+        step_s = block.time.total_s
+        energy = total_energy_j(parts_j, step_s)
+        cost = step_cost_usd(self.problem.system.chip, step_s, block.strategy.num_devices)
+        columns = [step_s, block.memory_bytes, energy, cost]
+        rows = len(block.memory_bytes)
+        known = [np.broadcast_to(column, (rows,)) for column in columns]
+        self.unknown = tuple(
+            name for name, c in zip(OBJECTIVES, known, strict=True) if np.isnan(c).any()
+        )
+        values = np.stack([np.where(np.isnan(c), 0.0, c) for c in known], axis=1)
+        fresh = np.flatnonzero(~dominated_by(values, self.values))
+        fresh = fresh[front_of(values[fresh])]
+        if not len(fresh):
+            return
+        keep = ~dominated_by(self.values, values[fresh])
+        self.values = np.vstack([self.values[keep], values[fresh]])
+        self.found = [f for f, kept in zip(self.found, keep.tolist(), strict=True) if kept]
+        self.found += [_found(block, int(index)) for index in fresh]
+
+
+def dominated_by(values: FloatArray, others: FloatArray) -> BoolArray:
+    """Return which rows some other row equals or beats in every objective."""
+    mask = np.zeros(len(values), dtype=bool)
+    left = np.arange(len(values))
+    for other in others:
+        beaten = (values[left] >= other).all(axis=1)
+        mask[left[beaten]] = True
+        left = left[~beaten]
+        if not len(left):
+            break
+    return mask
+
+
+def front_of(values: FloatArray) -> list[int]:
+    """Return the rows that no other row equals or beats, in order of the first objective."""
+    kept: list[int] = []
+    order = np.lexsort(values.T[::-1])
+    left = list(order)
+    while left:
+        first, rest = left[0], np.array(left[1:], dtype=np.int64)
+        kept.append(int(first))
+        beaten = dominated_by(values[rest], values[first : first + 1])
+        left = list(rest[~beaten])
+    return kept
+
+
+def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Front:
+    """Return the front of the whole space; every candidate that fits is priced."""
+    front = Front(space.problem)
+    search(space, prune=False, progress=progress, visit=front.visit)
+    order = np.lexsort(front.values.T[::-1])
+    front.found = [front.found[index] for index in order]
+    front.values = front.values[order]
+    return front
+
+
+def _found(block: Block, index: int) -> Found:
+    table, family = block.families, int(block.family_rows[index])
+    own = table.structures[int(table.structure_of[family])]
+    structure = type(own)(
+        **{
+            **vars(own),
+            "zero_stage": block.structure.zero_stage,
+            "reshard_after_forward": block.structure.reshard_after_forward,
+            "offload": block.structure.offload,
+        }
+    )
+    time_s, memory = block.time.total_s[index], block.memory_bytes[index]
+    return Found(row(block.strategy, index), structure, float(time_s), float(memory))

@@ -1,0 +1,206 @@
+"""The best plan of the whole space, a given plan, and the front."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.catalog.calibration import DEFAULT
+from meshwright.cost.problem import Problem
+from meshwright.search.best import Found, in_order_of_preference
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import StrategyColumns, plan_string
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
+from meshwright.train.answer import Candidate, Plan, Robustness, WhyNot
+from meshwright.train.answers import (
+    candidate,
+    compared,
+    coverage,
+    distinct,
+    nothing_fits,
+    version,
+    warnings,
+)
+from meshwright.train.exhaustive import Progress, SearchResult, search
+from meshwright.train.fixed import check_fixed
+from meshwright.train.measured.factors import PLAN_ERROR, Factors
+from meshwright.train.measured.learning import trials_of, with_measured_interval
+from meshwright.train.measured.trials import with_plan_errors
+from meshwright.train.pareto import pareto_front
+from meshwright.train.question import make_problem
+from meshwright.train.robustness import NUM_DRAWS, Verdict, robustness
+from meshwright.train.space import SearchSpace
+from meshwright.wafer.candidates import best_placed, placed_candidates
+from meshwright.wafer.operators.answer import check_operators, operator_plan
+
+SHAKEN = 8
+"""Leading candidates that are priced again under perturbed constants."""
+
+
+def plan(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    top: int = 5,
+    calibration: str = DEFAULT,
+    factors: Factors | None = None,
+    per_operator: bool = False,
+    progress: Progress | None = None,
+    command: str = "",
+) -> Plan:
+    """Return the best plan of the whole space, with its price and the proof.
+
+    Parameters
+    ----------
+    allowed
+        What is fixed: values of a degree or of a structural choice by name, such as
+        ``{"tp": [8], "recompute": ["full"]}``.
+    top
+        Candidates whose order is proven; they come back as the best and its runners-up.
+    factors
+        Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
+    per_operator
+        Whether to look for a strategy for each group of operators as well (grids only).
+    progress
+        Called after each block of the search.
+
+    Raises
+    ------
+    SpecError, UnknownNameError
+        Bad input.
+    UnsupportedError
+        Strategies for each operator where there are none.
+    InfeasibleError
+        Nothing fits; carries the counts and the least change that would.
+    """
+    problem = make_problem(model, system, workload, calibration, factors)
+    check_fixed(problem, allowed or {})
+    if per_operator:
+        check_operators(problem)
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    watch = uses_streams if problem.has_grid else None
+    result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
+    if not result.found:
+        raise InfeasibleError(nothing_fits(problem, result))
+    found = _answer(problem, calibration, factors, result, top)
+    found = replace(found, command=command)
+    return _with_operators(problem, found, allowed, progress) if per_operator else found
+
+
+def _with_operators(
+    problem: Problem, found: Plan, allowed: Mapping[str, Sequence[object]] | None,
+    progress: Progress | None,
+) -> Plan:  # fmt: skip
+    """Return a plan with a strategy for each operator beside it; after an interrupt without."""
+    try:
+        operators = operator_plan(problem, allowed=allowed, progress=progress)
+    except KeyboardInterrupt:
+        note = "interrupted: the search for a strategy for each operator was not finished"
+        return replace(found, warnings=(*found.warnings, note))
+    return replace(found, operators=operators)
+
+
+def _answer(
+    problem: Problem, calibration: str, factors: Factors | None, result: SearchResult, top: int
+) -> Plan:
+    """Return the plan that a search leads to."""
+    found = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
+    placed = placed_candidates(problem, found[:top])
+    # Constants are perturbed under the closed form, which knows no placement.
+    closed_form = {plan_string(f.strategy, f.structure): f for f in found}
+    chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
+    verdict = robustness(problem, chosen[:SHAKEN], factors=factors)
+    candidates = [entry.candidate for entry in placed]
+    if factors is not None:
+        candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
+    slower = placed[0].found.time_s / chosen[0].time_s
+    best = candidates[0]
+    return Plan(
+        model=problem.model,
+        system=problem.system,
+        workload=problem.workload,
+        calibration=calibration,
+        best=best,
+        fastest_s=min(entry.found.time_s for entry in placed),
+        runners_up=tuple(candidates[1:]),
+        coverage=coverage(result),
+        robustness=_robustness(chosen, verdict, slower, len(candidates)),
+        why_not=why_no_streams(problem, best, result),
+        factors=factors,
+        warnings=tuple(warnings(problem, best)),
+        version=version(),
+    )
+
+
+def _robustness(
+    chosen: Sequence[Found], verdict: Verdict, slower: float, num_shown: int
+) -> Robustness:
+    """Return what perturbed constants say of the chosen candidates, the shown ones first.
+
+    Parameters
+    ----------
+    slower
+        How many times as long the best one takes with contention.
+    """
+    low_s, high_s = verdict.interval_s(0)
+    regret = verdict.largest_regret
+    safest = int(regret.argmin())
+    texts = [plan_string(f.strategy, f.structure) for f in chosen]
+    logs = np.log(verdict.times_s[:num_shown])
+    return Robustness(
+        num_draws=NUM_DRAWS,
+        best_stays_first_fraction=verdict.stays_first(0),
+        least_regret=texts[safest],
+        least_regret_fraction=float(regret[safest]),
+        ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+        step_time_s=(low_s * slower, high_s * slower),
+        trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
+    )
+
+
+def uses_streams(columns: StrategyColumns) -> Any:
+    """Return which candidates stream tensors between neighbours."""
+    return columns.tatp > 1
+
+
+def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> tuple[WhyNot, ...]:
+    """Return the best plan with tensor streams, where there is one and the chosen one has none."""
+    if best.strategy.tatp > 1 or not result.watched:
+        return ()
+    other = result.watched[0]
+    return (
+        compared(
+            "tensor streams (tatp)", best, best_placed(problem, other.strategy, other.structure)
+        ),
+    )
+
+
+def front(
+    model: ModelSpec | str,
+    system: SystemSpec | str,
+    workload: Training,
+    *,
+    allowed: Mapping[str, Sequence[object]] | None = None,
+    calibration: str = DEFAULT,
+    factors: Factors | None = None,
+    progress: Progress | None = None,
+) -> tuple[list[Candidate], tuple[str, ...]]:
+    """Return the plans that no other one beats in time, memory, energy and money at once.
+
+    Also returns the objectives that had to be left out, because a price or power is not known.
+    """
+    problem = make_problem(model, system, workload, calibration, factors)
+    check_fixed(problem, allowed or {})
+    choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
+    found = pareto_front(SearchSpace(problem, choices), progress=progress)
+    if not found.found:
+        raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
+    return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown

@@ -1,0 +1,104 @@
+"""What is asked: specifications loaded, defaults filled in, and checked against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
+from meshwright.cost.problem import Problem
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import OptimizerPreset, Training
+from meshwright.train.answer import Plan
+from meshwright.train.measured.factors import Factors
+
+
+def default_optimizer(system: SystemSpec) -> OptimizerPreset:
+    """Return the optimizer preset that users of a system would expect.
+
+    Wafer studies count 12 bytes for each parameter; elsewhere Megatron's mixed-precision Adam.
+    """
+    return load_optimizer("temp-12" if system.chip.family == "temp-die" else "megatron-adam")
+
+
+def training(system: SystemSpec | str, **fields: Any) -> Training:
+    """Return a training workload; ``optimizer`` is a preset, its name, or the system's default."""
+    spec = load_system(system) if isinstance(system, str) else system
+    optimizer = fields.pop("optimizer", None) or default_optimizer(spec)
+    if isinstance(optimizer, str):
+        optimizer = load_optimizer(optimizer)
+    return Training(optimizer=optimizer, **fields)
+
+
+def make_problem(
+    model: ModelSpec | str, system: SystemSpec | str, workload: Training, calibration: str,
+    factors: Factors | None = None,
+) -> Problem:  # fmt: skip
+    """Return the question with its specifications loaded, its constants under measured factors."""
+    model_spec = load_model(model) if isinstance(model, str) else model
+    system_spec = load_system(system) if isinstance(system, str) else system
+    refuse_mixed_chips(system_spec)
+    _check_caps(system_spec)
+    longest = model_spec.max_sequence_length
+    if model_spec.learned_positions and workload.sequence_length > model_spec.learned_positions:
+        fault = Fault(
+            "sequence_length",
+            f"{workload.sequence_length} tokens, but {model_spec.name} has learned positions for "
+            f"{model_spec.learned_positions}",
+            f"at most {longest or model_spec.learned_positions}",
+        )
+        raise SpecError(fault)
+    constants = load_calibration(system_spec.chip.family, calibration)
+    if factors is not None:
+        constants = factors.applied(constants)
+    return Problem(model_spec, system_spec, workload, constants)
+
+
+def with_powers(
+    system: SystemSpec, *, max_power_w: float | None = None,
+    max_device_power_w: float | None = None, idle_power_w: float | None = None,
+) -> SystemSpec:  # fmt: skip
+    """Return a system below caps on its mean power, or with another idle power of its devices.
+
+    Idle power is on by default; with 0 only what devices do is counted, as some papers do.
+    """
+    caps = {"max_power_w": max_power_w, "max_device_power_w": max_device_power_w}
+    changed: dict[str, Any] = {name: cap for name, cap in caps.items() if cap is not None}
+    if idle_power_w is not None:
+        changed["chip"] = system.chip.model_copy(update={"idle_power_w": idle_power_w})
+    return system.model_copy(update=changed)
+
+
+def _check_caps(system: SystemSpec) -> None:
+    """Refuse a cap on a power that is not known.
+
+    Raises
+    ------
+    SpecError
+        Naming what is not known.
+    """
+    if not system.is_power_capped:
+        return
+    name = "max_power" if system.max_power_w is not None else "max_device_power"
+    dynamic_j = dynamic_parts_j(system.chip, 1.0, 1.0, 1.0, link_energy_j(system, 1.0))
+    if not system_parts_j(system, dynamic_j, 1.0, 1.0):
+        message = f"the power of {system.chip.name} is not known, so no plan can be held below it"
+        raise SpecError(Fault(name, message, "a chip with idle_power and peak_power"))
+
+
+def refuse_mixed_chips(system: SystemSpec) -> None:
+    """Raise an error for a system of several types of chips, which no price covers."""
+    if system.other_chips:
+        names = sorted({system.chip.name, *(chip.name for chip in system.other_chips.values())})
+        message = f"{system.name} mixes {', '.join(names)}; plans are for one type of chip"
+        raise UnsupportedError(f"{message}: plan each part on its own")
+
+
+def problem_of(plan: Plan) -> Problem:
+    """Return the question that a plan answers."""
+    return make_problem(plan.model, plan.system, plan.workload, plan.calibration, plan.factors)

@@ -1,0 +1,282 @@
+"""The default screen of a plan: verdict, memory, time, the next best ones, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.report.lines import memory_lines, time_lines, words, wrapped
+from meshwright.train.answer import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
+from meshwright.train.measured.report_factors import factor_lines, plan_trial_lines
+from meshwright.wafer.report_operators import operator_lines
+from meshwright.wafer.report_placement import placement_lines
+
+if TYPE_CHECKING:
+    from meshwright.train.sensitivity import Change
+
+JOULES_PER_KWH = 3.6e6
+SECONDS_PER_DAY = 86_400.0
+SHOWN_TIE = 5e-4
+
+
+def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield the screen of a plan, at most 100 columns wide."""
+    yield question_line(plan)
+    yield from verdict_lines(plan)
+    yield ""
+    yield from device_lines(plan.best)
+    yield ""
+    step = plan.best.estimate
+    yield from time_lines("time of a step", step.time_parts_s, step.step_time_s)
+    yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield ""
+    if plan.operators is not None:
+        yield from operator_lines(plan.operators, plan.best.estimate.step_time_s)
+        yield ""
+    if plan.runners_up:
+        yield from ranking_lines(plan)
+        yield ""
+    yield from limit_lines(plan, changes)
+    for why in plan.why_not:
+        yield from why_not_lines(why)
+    yield from proof_lines(plan)
+    if plan.factors is not None:
+        yield from factor_lines(plan.factors)
+    for warning in plan.warnings:
+        yield from wrapped("note: ", warning)
+
+
+def question_line(plan: Plan) -> str:
+    """Return what was asked."""
+    work = plan.workload
+    return (
+        f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+
+
+def verdict_lines(plan: Plan) -> Iterator[str]:
+    """Yield whether it fits, how fast it is, what it costs, and the plan string."""
+    price = plan.best.estimate
+    fits = "FITS" if price.fits else "DOES NOT FIT"
+    yield (
+        f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
+        f"({price.tokens_per_s_per_device:,.0f} a device)" + between(price.interval_s)
+    )
+    yield (
+        f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
+        f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
+    )
+    yield _cost_line(plan)
+    yield from energy_lines(price)
+    yield from wrapped("plan  ", plan.best.text)
+    yield (
+        f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
+        f"axes from the inside: {' '.join(_axes(plan.best)) or 'none'}"
+    )
+
+
+def _axes(candidate: Candidate) -> tuple[str, ...]:
+    """Return the axes in use, innermost first, as they are placed."""
+    if candidate.placement is not None:
+        return candidate.placement.axes
+    order = candidate.structure.axis_order
+    return tuple(name for name in order if _degree(candidate, name) > 1)
+
+
+def between(interval_s: tuple[float, float] | None) -> str:
+    """Return where four of five measurements of such a step lie; nothing where it is not known."""
+    if interval_s is None:
+        return ""
+    return f", 80 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
+
+
+def _degree(candidate: Candidate, axis: str) -> float:
+    return float(getattr(candidate.strategy, axis))
+
+
+def _cost_line(plan: Plan) -> str:
+    """Return money and energy by million tokens and for the whole run; unknown where unknown."""
+    price, work = plan.best.estimate, plan.workload
+    million = work.tokens_per_step / 1e6
+    money = (
+        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
+    )
+    energy = (
+        "energy unknown"
+        if price.energy_j is None
+        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh/Mtok"
+    )
+    parts = [money, energy]
+    if work.total_tokens is not None:
+        seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
+        parts.append(
+            f"{work.total_tokens:.3g} tokens take {seconds / SECONDS_PER_DAY:.1f} days "
+            f"(goodput {price.goodput_fraction:.1%})"
+        )
+    return "cost  " + ", ".join(parts)
+
+
+def energy_lines(price: Estimate) -> Iterator[str]:
+    """Yield the energy of a step, its mean power and its parts; nothing where it is not known."""
+    if not (price.energy_j and price.power_w and price.tokens_per_j):
+        return
+    ranked = sorted(price.energy_parts_j.items(), key=lambda item: -item[1])
+    shares = ", ".join(
+        f"{words(name)} {part / price.energy_j:.0%}" for name, part in ranked if part
+    )
+    text = (
+        f"{format_si(price.energy_j, 'J')}, {format_si(price.power_w, 'W')}, "
+        f"{price.tokens_per_j:.3g} tokens/J: {shares}"
+    )
+    yield from wrapped("energy  ", text)
+
+
+def device_lines(candidate: Candidate) -> Iterator[str]:
+    """Yield the memory of the fullest device, and what lies in its host."""
+    price = candidate.estimate
+    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
+    if price.host_bytes_per_device:
+        yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
+
+
+def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
+    """Yield whether a strategy fits, its memory, and the nearest changes that would fit."""
+    price = plan.best.estimate
+    yield question_line(plan)
+    yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
+    yield from device_lines(plan.best)
+    if would_fit:
+        yield "least changes that fit:"
+        for entry in would_fit:
+            yield from wrapped(f"  {format_bytes(entry.estimate.memory_bytes):>9}  ", entry.text)
+    for warning in plan.warnings:
+        yield from wrapped("note: ", warning)
+
+
+def ranking_lines(plan: Plan) -> Iterator[str]:
+    """Yield the best candidates, one line each."""
+    yield f"top {1 + len(plan.runners_up)}"
+    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
+        price = entry.estimate
+        head = (
+            f"  {number}  {format_seconds(price.step_time_s):>8} "
+            f"{format_bytes(price.memory_bytes):>9}  "
+        )
+        yield from wrapped(head, entry.text)
+
+
+def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[str]:
+    """Yield the front: plans that no other one beats in every respect."""
+    yield f"{len(found)} plans of which none is beaten in every respect"
+    yield f"  {'time':>8} {'memory':>9} {'energy':>10} {'money':>10}  plan"
+    for entry in found:
+        price = entry.estimate
+        energy = (
+            "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
+        )
+        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g} USD"
+        head = (
+            f"  {format_seconds(price.step_time_s):>8} {format_bytes(price.memory_bytes):>9} "
+            f"{energy:>10} {money:>10}  "
+        )
+        yield from wrapped(head, entry.text)
+    if unknown:
+        yield "left out, because not known: " + ", ".join(words(name) for name in unknown)
+
+
+def replan_lines(changed: Replan, changes: list[Change]) -> Iterator[str]:
+    """Yield the plan after a loss, what it costs, and what moves."""
+    yield (
+        f"without {changed.num_lost} devices: {changed.throughput_fraction:.1%} of the throughput, "
+        f"{format_bytes(changed.moved_bytes_per_device)} to move to each device"
+    )
+    yield from wrapped("changed: ", "; ".join(changed.changed) or "nothing")
+    yield ""
+    yield from plan_lines(changed.plan, changes)
+
+
+def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield what takes most time beside arithmetic, what is nearly full, and what would help."""
+    price = plan.best.estimate
+    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
+    first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])
+    headroom = price.memory_capacity_bytes - price.memory_bytes
+    yield f"limits: {first}; {format_bytes(headroom)} of memory left"
+    helps = [c for c in changes if c.faster_by_fraction > 0.002][:4]
+    if helps:
+        text = ", ".join(f"{c.what} {c.faster_by_fraction:.1%} faster" for c in helps)
+        yield from wrapped("would change it: ", text)
+
+
+def why_not_lines(why: WhyNot) -> Iterator[str]:
+    """Yield how the best plan with something else compares."""
+    parts = ", ".join(
+        f"{words(name)} +{format_seconds(seconds)}"
+        for name, seconds in list(why.because_s.items())[:3]
+    )
+    text = (
+        f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "
+        f"({why.slower_by_fraction:+.1%}); {parts}"
+    )
+    yield from wrapped(f"why not {why.question}: ", text)
+
+
+def proof_lines(plan: Plan) -> Iterator[str]:
+    """Yield how the space was covered, and how robust the choice is."""
+    cover = plan.coverage
+    if cover is None:
+        return
+    refused = sum(cover.num_refused.values())
+    head = "proof: " if cover.is_complete else "interrupted, best so far: "
+    text = (
+        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
+        f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
+        f"bound + {cover.num_dominated:,} dominated; {_nothing(plan)} is faster than "
+        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
+    )
+    yield from wrapped(head, text + _tie_clause(plan, cover))
+    robust = plan.robustness
+    if robust is not None:
+        text = (
+            f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
+            f"{robust.best_stays_first_fraction:.0%}{_drawn(robust)}; least regret "
+            f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
+        )
+        yield from wrapped("robust: ", text)
+        others = [text for text in robust.ties if text != plan.best.text]
+        if others:
+            text = "under some of these constants wins " + "; or ".join(others)
+            yield from wrapped("ties: ", text)
+        yield from plan_trial_lines(plan)
+
+
+def _drawn(robust: Robustness) -> str:
+    """Return how long the step takes under the draws; nothing in older plans."""
+    if robust.step_time_s is None:
+        return ""
+    low_s, high_s = robust.step_time_s
+    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
+
+
+def _nothing(plan: Plan) -> str:
+    """Say what the bound is of: placed plans share links, which the search does not see."""
+    return "nothing" if plan.best.placement is None else "without contention nothing"
+
+
+def _tie_clause(plan: Plan, cover: Coverage) -> str:
+    """Say why a plan is chosen that is not the very fastest: a tie, decided by memory."""
+    behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
+    if not cover.is_complete or behind < SHOWN_TIE:
+        return ""
+    if plan.best.placement is not None:
+        return f"; with contention the plan is {behind:.1%} above that"
+    return (
+        f"; the plan is {behind:.1%} behind that: within 1 % the one without offload, "
+        "then of less memory, is preferred"
+    )

@@ -1,0 +1,133 @@
+"""What is searched: a problem, the choices left open, and how replicas may be divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.cost.problem import Problem
+from meshwright.sharding.axes import all_rules
+from meshwright.sharding.rules import Case
+from meshwright.sharding.space import Choices, axis_orders, divisors, first_orders, stream_choices
+from meshwright.sharding.strategy import (
+    AXES,
+    Offload,
+    StrategyColumns,
+    Streamed,
+    StreamForm,
+    Structure,
+    take,
+)
+
+ZERO_CHOICES = ((0, True), (1, True), (2, True), (3, True), (3, False))
+"""ZeRO stage, and whether weights are dropped between forward and backward pass."""
+
+EXPERTS_REGROUP = "ep-devices"
+"""Rule on which members of one family differ."""
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """A problem, and the choices that the user left open."""
+
+    problem: Problem
+    choices: Choices
+
+    @property
+    def offloads(self) -> tuple[Offload, ...]:
+        """What may live in host memory, where there is any."""
+        kinds = (Offload.NONE,) if self.problem.system.host is None else tuple(Offload)
+        return tuple(o for o in kinds if self.choices.keeps("offload", o))
+
+    @property
+    def zero_choices(self) -> tuple[tuple[int, bool], ...]:
+        """ZeRO stages that are allowed; without ZeRO there is one shard."""
+        keeps = self.choices.keeps
+        allowed = (z for z in ZERO_CHOICES if keeps("zero_stage", z[0]))
+        return tuple(z for z in allowed if z[0] or keeps("dp_shard", 1))
+
+    @property
+    def overlaps_data_parallel(self) -> bool:
+        """Whether gradients and parameters travel beside computation: yes, unless it is fixed.
+
+        That is never slower: what is hidden costs only a share of itself.
+        """
+        return self.choices.keeps("overlap_data_parallel", True)
+
+    @property
+    def stream_choices(self) -> tuple[tuple[Streamed, StreamForm], ...]:
+        """What streams and in which form."""
+        return stream_choices(self.choices, has_grid=self.problem.has_grid)
+
+    @property
+    def orders(self) -> tuple[tuple[str, ...], ...]:
+        """Orders of the axes on the levels; a single level leaves nothing to order."""
+        if len(self.problem.system.levels) == 1:
+            return axis_orders(False)[:1]
+        orders = axis_orders(self.problem.has_grid)
+        if self.problem.num_experts:
+            orders = tuple(order for order in orders if order[-1] == "pp")
+        return tuple(order for order in orders if self.choices.keeps("axis_order", order))
+
+
+def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
+    """Return which orders of the axes each row is to be tried in, shape (orders, rows).
+
+    Orders that differ only in axes of one device are the same plan; the first one stands.
+    """
+    mask = np.zeros(len(columns.tp), dtype=np.int64)
+    for bit, name in enumerate(AXES):
+        mask |= (getattr(columns, name) > 1).astype(np.int64) << bit
+    keeps: BoolArray = first_orders(space.orders)[:, mask] == 1
+    return keeps
+
+
+def num_members(space: SearchSpace, columns: StrategyColumns) -> FloatArray:
+    """Return the number of legal members of each family."""
+    whole = sum(1 for stage, _ in space.zero_choices if stage == 0)
+    divided = num_divisions(space, columns)[0] * num_sharded_choices(space)
+    number: FloatArray = (whole + divided) * len(space.offloads)
+    return number
+
+
+def num_sharded_choices(space: SearchSpace) -> int:
+    """Return the ways to shard state that are allowed, given how many shards there are."""
+    return sum(1 for stage, _ in space.zero_choices if stage > 0)
+
+
+def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatArray, FloatArray]:
+    """Return how many divisions of the replicas into shards are legal, and how many are not.
+
+    One device is no shard: neither dp_shard nor cp divides anything then.
+    """
+    legal, refused = np.zeros(len(columns.tp)), np.zeros(len(columns.tp))
+    for dp in np.unique(columns.dp).tolist():
+        rows = np.flatnonzero(columns.dp == dp)
+        of_dp = take(columns, rows)
+        for shard in shard_degrees(space, int(dp)):
+            divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
+            counts = divided.dp_shard * divided.cp > 1
+            regroups = experts_regroup(space, divided)
+            legal[rows] += counts & regroups
+            refused[rows] += counts & ~regroups
+    return legal, refused
+
+
+def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
+    """Return the rows whose experts find their devices among the shards of one replica.
+
+    Families are judged with all replicas whole; ZeRO keeps replicas apart.
+    """
+    if not space.problem.num_experts:
+        return np.ones(len(columns.tp), dtype=bool)
+    sharded = Structure(zero_stage=1)
+    case = Case(space.problem.model, space.problem.workload, sharded, columns)
+    regroups: BoolArray = ~all_rules()[EXPERTS_REGROUP].breaks(case)
+    return regroups
+
+
+def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
+    """Return the ways to divide data replicas into shards: degrees of dp_shard."""
+    return space.choices.of("dp_shard", tuple(divisors(dp)))

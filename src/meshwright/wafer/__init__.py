@@ -1,0 +1,1 @@
+"""Training on a grid of devices: placement, shared links, a strategy for each operator."""

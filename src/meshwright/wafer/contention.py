@@ -1,0 +1,301 @@
+"""What sharing links does to a placed plan: the loads of every axis, and how much slower each gets.
+
+Each axis alone: all its groups speak at once, over the links between the devices that they really
+have. Then what runs beside computation shares the links of one window: the backward pass of one
+micro-batch through a stage holds the streams of its layers, the gradients of the data-parallel
+axes and the sends of the pipeline. Streams come first; the others get what is left. What shares a
+window is routed together, with a certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.base.compiled import as_written
+from meshwright.collectives.group import Group, Span
+from meshwright.collectives.selection import best_algorithm
+from meshwright.cost.network import AxisNetwork
+from meshwright.network.demands import Demands
+from meshwright.network.patterns import (
+    Pattern,
+    chain_pattern,
+    collective_pattern,
+    joined_demands,
+    placed,
+    stream_name,
+    stream_pattern,
+)
+from meshwright.network.ranks import Ranks
+from meshwright.network.routes import Routes, make_routes
+from meshwright.network.routing import default_routes, xy_routes
+from meshwright.network.tcme.certificate import Certificate
+from meshwright.network.tcme.optimiser import solve
+from meshwright.network.tcme.problem import make_problem
+from meshwright.sharding.strategy import Structure
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import NetworkLevel
+from meshwright.topology.network import Network
+from meshwright.wafer.passes import Message
+
+SMALL = 20_000
+"""Messages times links up to which routing takes less time than compiling it."""
+PROVEN = 1e-6
+"""Share of a bound within which a routing counts as proven best."""
+SMALL_TREES = 5_000
+"""Trees of shortest ways times links up to which they are grown as written: that takes less time
+than to import numba."""
+
+
+@dataclass(frozen=True)
+class AxisLoad:
+    """What one axis sends in a window, over all its groups at once."""
+
+    axis: str
+    demands: Demands
+    private_s: float
+    """Of the busiest pair, if each pair had the links that the closed form gives it [s]."""
+    is_beside: bool
+    """It runs beside computation, and so beside other axes."""
+    yields: bool
+    """Others that run beside computation come first."""
+    meets: float = 0.0
+    """Share of what others of the same rounds send that passes while it travels; 0 where it has
+    rounds of its own."""
+
+
+@dataclass(frozen=True)
+class Contention:
+    """The links while a placed plan runs one window, and what their sharing slows down."""
+
+    slowdown: Mapping[str, float]
+    """By axis: time on the shared links over what the closed form assumes; at least 1."""
+    busy_s: Mapping[str, FloatArray]
+    """By axis: seconds that it keeps each link busy in the window."""
+    detour: Mapping[str, float]
+    """By axis that is routed anew: bytes times links over those of the default routes."""
+    num_routes: int
+    num_rerouted: int
+    """Those that leave the dimension order."""
+    certificate: Certificate | None
+    """Of the busiest link among all that run beside computation, over the ways to route them; None
+    where messages just take the default routes."""
+
+    @property
+    def hottest(self) -> FloatArray:
+        """Seconds that each link is busy, all axes together."""
+        total: FloatArray = np.sum(list(self.busy_s.values()), axis=0)
+        return total
+
+
+def contention(
+    loads: Sequence[AxisLoad], network: Network, *, is_routed: bool = False
+) -> Contention:
+    """Return what the links carry, and how much slower each axis is than on links of its own.
+
+    Messages take the dimension order, or the shortest way where links are missing.
+
+    Parameters
+    ----------
+    is_routed
+        Whether what runs beside computation is routed to relieve the busiest link, where a bound
+        does not prove the default routes best. The certificate is worked out only then.
+    """
+    with as_written() if _has_few_trees(loads, network) else nullcontext():
+        routes = {load.axis: default_routes(network, load.demands) for load in loads}
+    together = [load for load in loads if load.is_beside]
+    certificate, detour = None, {}
+    if together and is_routed:
+        found, certificate = _routed(network, together, routes)
+        detour = {
+            load.axis: hop_bytes(found[load.axis], load) / hop_bytes(routes[load.axis], load)
+            for load in together
+            if load.axis in found and len(routes[load.axis].links)
+        }
+        routes |= found
+    busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
+    beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
+    meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
+    slowdown = {}
+    for load in loads:
+        alone = busy[load.axis]
+        shared = (alone + load.meets * (meeting - alone))[alone > 0]
+        shared = beside[alone > 0] if load.is_beside and load.yields else shared
+        slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
+    return Contention(
+        slowdown,
+        busy,
+        detour,
+        num_routes=sum(len(load.demands) for load in loads),
+        num_rerouted=_num_rerouted(loads, network, routes) if network.grid_shape else 0,
+        certificate=certificate,
+    )
+
+
+def _num_rerouted(loads: Sequence[AxisLoad], network: Network, routes: Mapping[str, Routes]) -> int:
+    """Return how many messages leave the dimension order."""
+    straight = (xy_routes(network, load.demands)[0] for load in loads)
+    pairs = zip((routes[load.axis] for load in loads), straight, strict=True)
+    return sum(_num_different(found, xy) for found, xy in pairs)
+
+
+def _has_few_trees(loads: Sequence[AxisLoad], network: Network) -> bool:
+    """Return whether few shortest ways are looked for: on grids those around dead links alone."""
+    if network.grid_shape:
+        return True
+    num_trees = sum(len(np.unique(load.demands.source)) for load in loads)
+    return num_trees * network.num_links <= SMALL_TREES
+
+
+def _routed(
+    network: Network, loads: Sequence[AxisLoad], routes: Mapping[str, Routes]
+) -> tuple[dict[str, Routes], Certificate]:
+    """Return routes of axes that run together, and how far their busiest link is from the best."""
+    problem = make_problem(network, joined_demands([load.demands for load in loads]))
+    load_s = sum(
+        (busy_s(routes[load.axis], load.demands, network) for load in loads),
+        np.zeros(network.num_links),
+    )
+    default_s = float(load_s.max(initial=0.0))
+    if default_s <= problem.bound_s * (1.0 + PROVEN):
+        return {}, Certificate(default_s, problem.bound_s, problem.bound_method)
+    is_small = len(problem.demands) * network.num_links <= SMALL
+    with as_written() if is_small else nullcontext():
+        routed = solve(problem)
+    starts = np.cumsum([0, *(len(load.demands) for load in loads)])
+    found = {
+        load.axis: make_routes(
+            routed.routes.of(route) if route >= 0 else ()
+            for route in routed.first_route[first : first + len(load.demands)].tolist()
+        )
+        for load, first in zip(loads, starts.tolist(), strict=False)
+    }
+    return found, routed.certificate
+
+
+def _num_different(routes: Routes, others: Routes) -> int:
+    """Return how many routes are not the same as others of the same rows."""
+    if np.array_equal(routes.offsets, others.offsets) and np.array_equal(
+        routes.links, others.links
+    ):
+        return 0
+    same = routes.num_hops == others.num_hops
+    count = int((~same).sum())
+    for route in np.flatnonzero(same).tolist():
+        count += not np.array_equal(routes.of(route), others.of(route))
+    return count
+
+
+def hop_bytes(routes: Routes, load: AxisLoad) -> float:
+    """Return the bytes of an axis, each as often as it crosses a link [bytes]."""
+    return float((routes.num_hops * load.demands.num_bytes).sum())
+
+
+def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
+    """Return the seconds that each link is busy when every demand takes its route [s]."""
+    seconds: FloatArray = routes.link_load_bytes(demands.num_bytes, network) / (
+        network.bandwidth_bytes_per_s
+    )
+    return seconds
+
+
+def axis_loads(
+    messages: Sequence[tuple[Message, float]],
+    structure: Structure,
+    groups: AxisNetwork,
+    ranks: Ranks,
+    *,
+    yielding: Sequence[str] = (),
+    meeting: Mapping[str, float] = MappingProxyType({}),
+) -> Iterator[AxisLoad]:
+    """Yield the load of each axis that sends some of the messages, each so many times.
+
+    Parameters
+    ----------
+    groups
+        The groups of one strategy, as the closed form sees them: columns of one row.
+    yielding
+        Axes that wait for others where both run beside computation.
+    meeting
+        Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
+    """
+    axes = dict.fromkeys(message.axis for message, _ in messages)
+    for axis in axes:
+        group, members = scalar_group(groups.group(axis)), ranks.groups(axis)
+        if members[0].size < 2:
+            continue
+        parts, private = [], np.zeros(1)
+        mine = [(message, times) for message, times in messages if message.axis == axis]
+        for message, times in mine:
+            pattern = message_pattern(
+                message, structure, group, is_side_by_side=joins_grids(groups.levels)
+            )
+            parts.append(placed(pattern, members, message.num_bytes * times, axis))
+            private = private + pair_s(pattern, group) * message.num_bytes * times
+        yield AxisLoad(
+            axis,
+            replace(joined_demands(parts), operation_names=(axis,) * len(parts)),
+            float(private.max()),
+            any(message.is_beside for message, _ in mine),
+            axis in yielding,
+            meeting.get(axis, 0.0),
+        )
+
+
+def scalar_group(group: Group[FloatArray]) -> Group[float]:
+    """Return the group of the only row of columns."""
+    spans = []
+    for span in group.spans:
+        numbers = {
+            name: float(np.asarray(getattr(span, name)).reshape(-1)[0])
+            for name in ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes",
+                         "closes")
+        }  # fmt: skip
+        spans.append(Span(**numbers, is_grid=span.is_grid,
+                          in_network_reduction=span.in_network_reduction))  # fmt: skip
+    return Group(tuple(spans))
+
+
+def message_pattern(
+    message: Message, structure: Structure, group: Group[float], *, is_side_by_side: bool
+) -> Pattern:
+    """Return who sends what in one message.
+
+    Parameters
+    ----------
+    is_side_by_side
+        The outermost level joins whole grids, such as wafers, at their edges.
+    """
+    sizes = tuple(round(span.size) for span in group.spans)
+    if message.kind is CollectiveKind.SEND:
+        return chain_pattern(sizes, closes=structure.wraps, is_side_by_side=is_side_by_side)
+    if message.is_stream:
+        is_reversed = message.kind is CollectiveKind.REDUCE_SCATTER
+        return stream_pattern(stream_of(structure, group), sizes, is_reversed=is_reversed)
+    return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
+
+
+def stream_of(structure: Structure, group: Group[float]) -> str:
+    """Return the name of the stream that the members of a group run."""
+    sizes = tuple(round(span.size) for span in group.spans)
+    closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)
+    return stream_name(str(structure.stream_form), sizes, closes=closes)
+
+
+def joins_grids(levels: Sequence[NetworkLevel]) -> bool:
+    """Tell whether the outermost level joins whole grids at their edges, as wafers with a seam."""
+    return levels[-1].through_io_dies
+
+
+def pair_s(pattern: Pattern, group: Group[float]) -> FloatArray:
+    """Return the seconds of each pair of members (a square, flat) for a byte of the message [s]."""
+    size = round(float(np.prod([span.size for span in group.spans])))
+    bandwidth = np.array([span.bandwidth_bytes_per_s for span in group.spans])
+    pair = pattern.source * size + pattern.destination
+    seconds = np.bincount(pair, pattern.share / bandwidth[pattern.level], size * size)
+    return seconds.astype(np.float64)

@@ -1,0 +1,1 @@
+"""A picture of a grid of devices: who belongs together, and how hot the links are."""

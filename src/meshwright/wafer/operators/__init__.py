@@ -1,0 +1,1 @@
+"""A strategy for each group of operators: options, prices, exact choices."""

@@ -1,0 +1,190 @@
+"""The best option of each operator under one frame, within the memory of a device, with a proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.cost.problem import Problem
+from meshwright.search.choices.budget import cheapest_within
+from meshwright.search.choices.graph import ChoiceGraph
+from meshwright.topology.network import Network
+from meshwright.wafer.operators.layers import ModelGraph, moves_of
+from meshwright.wafer.operators.options import Frame, all_options
+from meshwright.wafer.operators.price import Assigned
+from meshwright.wafer.operators.resharding import Resharding
+from meshwright.wafer.operators.tables import OperatorPrices, operator_prices
+
+MOST_TRIES = 6
+MOST_FAST, MOST_LEAN, MOST_OF_GROUP = 16, 4, 6
+"""Options that each operator chooses among: the fastest, the leanest, the fastest of each group."""
+MOST_UNIFORM = 3
+WINDOW_SHARES = (0.0, 1.0, 0.5)
+CLOSE = 5e-3
+"""Gap at which no further bound is tried."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The best options found under a frame, and a bound for all of them."""
+
+    model: ModelGraph
+    assigned: Assigned
+    lower_bound_s: float
+    """No choice of options under this frame takes less [s]."""
+
+    @property
+    def gap(self) -> float:
+        """How far the options may lie above the best ones, as a fraction."""
+        return max(self.assigned.total_s / self.lower_bound_s - 1.0, 0.0)
+
+
+def model_graph(problem: Problem, frame: Frame, physical: Network) -> ModelGraph | None:
+    """Return the choices of all operators under a frame; None where no option is legal.
+
+    Every set of degrees keeps its fastest way to lay it; those that are likely to matter stay.
+    """
+    options = all_options(problem, frame)
+    if options is None:
+        return None
+    prices = operator_prices(problem, options)
+    return graph_of(prices, _likely(prices), Resharding(problem, options, physical))
+
+
+def graph_of(every_way: OperatorPrices, rows: IntArray, resharding: Resharding) -> ModelGraph:
+    """Return the choices of all operators among some of the options."""
+    kept = every_way.take(rows)
+    moves_s = moves_of(kept, resharding, rows.tolist())
+    return ModelGraph(kept, every_way, rows, resharding, moves_s)
+
+
+def _whole_s(prices: OperatorPrices) -> FloatArray:
+    """Return one micro-batch through the whole model under each option [s]."""
+    whole_s: FloatArray = np.sum(
+        [
+            piece.count * cost.layer.total_s
+            for piece, costs in zip(prices.problem.pieces, prices.costs, strict=True)
+            for cost in costs
+        ],
+        axis=0,
+    )
+    return whole_s
+
+
+def fastest_ways(prices: OperatorPrices, most: int) -> IntArray:
+    """Return, for each set of degrees, the fastest ways to lay it for the whole model."""
+    order = np.lexsort((_whole_s(prices), prices.options.codes))
+    codes = prices.options.codes[order]
+    begins = np.append(True, codes[1:] != codes[:-1])
+    number = np.arange(len(codes))
+    place = number - np.maximum.accumulate(np.where(begins, number, 0))
+    return np.sort(order[place < most])
+
+
+def _likely(prices: OperatorPrices) -> IntArray:
+    """Return the options that are fast or lean as a whole, or fast for some group.
+
+    What is left out is still in the bound of the whole plan.
+    """
+    rows = fastest_ways(prices, 1)
+    costs = [cost.layer for piece in prices.costs for cost in piece]
+    held = np.sum([cost.kept_bytes + cost.dense_params for cost in costs], axis=0)
+    fast = rows[np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST]]
+    lean = rows[np.argsort(held[rows], kind="stable")[:MOST_LEAN]]
+    of_group = [
+        rows[np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP]] for cost in costs
+    ]
+    found: IntArray = np.unique(np.concatenate([fast, lean, *of_group]))
+    return found
+
+
+def assign(model: ModelGraph) -> Assignment | None:
+    """Return the best options within the memory of a device; None where none fit.
+
+    Several bounds of what data-parallel messages show are tried, until one proves the best that
+    was found. One option for all operators is among what is compared.
+    """
+    uniform = best_uniform(model)
+    plans = [uniform] if uniform else []
+    bound_s = 0.0
+    for share in WINDOW_SHARES:
+        assigned, lower_s = cheapest_fitting(model, share)
+        plans += [assigned] if assigned else []
+        bound_s = max(bound_s, lower_s)
+        if min((plan.total_s for plan in plans), default=0.0) <= bound_s * (1.0 + CLOSE):
+            break
+    if not plans:
+        return None
+    best = min(plans, key=lambda assigned: assigned.total_s)
+    return Assignment(model, best, min(bound_s, best.total_s))
+
+
+def cheapest_fitting(model: ModelGraph, window_share: float) -> tuple[Assigned | None, float]:
+    """Return the cheapest options under one way to count messages, and a bound for all [s].
+
+    Memory for the work at hand is one figure for the whole model: it is left at its least for the
+    bound, then raised to what the chosen options need until they fit.
+    """
+    capacity = capacity_bytes(model)
+    room, bound_s = room_bytes(model), float("inf")
+    graph = model.graph(window_share)
+    for _ in range(MOST_TRIES):
+        chosen = cheapest_within(graph, room)
+        if chosen is None:
+            break
+        bound_s = min(bound_s, chosen.lower_bound_s)
+        assigned = model.price(chosen.choices)
+        if assigned.memory_bytes <= capacity:
+            return assigned, bound_s
+        room -= assigned.memory_bytes - capacity
+    return None, bound_s
+
+
+def best_uniform(model: ModelGraph) -> Assigned | None:
+    """Return the best single option for all operators; None where none fits."""
+    capacity, equal = capacity_bytes(model), model.graph().equal_nodes
+    time_s = np.sum([len(at) * load.time_s for load, at in equal], axis=0)
+    held = np.sum([len(at) * load.num_bytes for load, at in equal], axis=0)
+    fits = np.flatnonzero(held <= capacity)
+    likely = fits[np.argsort(time_s[fits], kind="stable")][:MOST_UNIFORM]
+    priced = [model.price((option,) * len(model.places)) for option in likely.tolist()]
+    fitting = [plan for plan in priced if plan.memory_bytes <= capacity]
+    return min(fitting, key=lambda plan: plan.total_s, default=None)
+
+
+def lower_bound_s(model: ModelGraph, enough_s: float = float("inf")) -> float:
+    """Return a bound of every plan of the frame, wherever its operators lie [s].
+
+    Each operator takes its best option in the best way to lay it, and nothing is passed between
+    them; only the memory of a device ties them together. Infinite where nothing fits.
+
+    Parameters
+    ----------
+    enough_s
+        Bound at which no other way to count messages is tried [s].
+    """
+    anywhere = replace(model, prices=model.every_way)
+    bound_s = 0.0
+    for share in WINDOW_SHARES:
+        alone = ChoiceGraph(anywhere.graph_nodes(share), {})
+        chosen = cheapest_within(alone, room_bytes(anywhere))
+        bound_s = max(bound_s, float("inf") if chosen is None else chosen.lower_bound_s)
+        if bound_s >= enough_s:
+            break
+    return bound_s
+
+
+def capacity_bytes(model: ModelGraph) -> float:
+    """Return the memory of one device [bytes]."""
+    return model.prices.problem.system.chip.main_memory.capacity_bytes
+
+
+def room_bytes(model: ModelGraph) -> float:
+    """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
+    constants, capacity = model.prices.problem.calibration, capacity_bytes(model)
+    fixed = float(np.asarray(constants.communication_buffer_bytes))
+    fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
+    costs = (cost for piece in model.prices.costs for cost in piece)
+    return capacity - fixed - max(float(np.min(cost.layer.working_bytes)) for cost in costs)

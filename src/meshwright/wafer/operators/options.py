@@ -1,0 +1,180 @@
+"""Options: ways to split one micro-batch of the whole model over the devices of a grid.
+
+An option is a set of degrees, where its axes lie, and what streams. The sequences of a micro-batch
+and what is chosen for the whole model (:class:`Frame`) are the same for all options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.collectives.spans import Reach
+from meshwright.cost.network import AxisNetwork, Layout
+from meshwright.cost.problem import Problem
+from meshwright.cost.steps import take_rows
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.space import factorizations
+from meshwright.sharding.strategy import (
+    AXES,
+    Strategy,
+    StrategyColumns,
+    Streamed,
+    Structure,
+    make_strategy,
+    row,
+    stack,
+    take,
+)
+from meshwright.wafer.choices import Choice, all_choices
+
+MOST_OPTIONS = 6_000
+"""Options that are priced at most; large grids get fewer ways to lay each set of degrees."""
+
+
+Degrees = tuple[int, int, int, int]
+"""Of tp, cp, dp and tatp."""
+TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all operators of a plan share."""
+
+    structure: Structure
+    """The order of its axes and what streams are left to the options."""
+    num_devices: int
+    num_sequences: int
+    """Of one micro-batch of all data-parallel ranks together."""
+    blocks: frozenset[Degrees] = frozenset()
+    """Degrees for which both tensors may stream."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Columns of options under one frame, legal ones only."""
+
+    frame: Frame
+    columns: StrategyColumns
+    structures: tuple[Structure, ...]
+    """Of each row: what streams, the order of the axes, and whether sequences are split over tp."""
+    choices: tuple[Choice, ...]
+    """Where the axes of each row lie."""
+    network: AxisNetwork
+
+    def __len__(self) -> int:
+        return len(self.structures)
+
+    def strategy(self, index: int) -> Strategy:
+        """Return the degrees of one option."""
+        return row(self.columns, index)
+
+    @property
+    def streamed(self) -> IntArray:
+        """What streams in each row, as its place in ``TENSORS``."""
+        return np.array([TENSORS.index(structure.streamed) for structure in self.structures])
+
+    @property
+    def codes(self) -> IntArray:
+        """A number for each row: equal where degrees and streamed tensor are, wherever they lie."""
+        columns = [getattr(self.columns, axis) for axis in AXES]
+        table = np.stack([*columns, self.streamed]).T
+        return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def take(self, rows: IntArray | BoolArray) -> Options:
+        """Return some of the options."""
+        numbers = np.arange(len(self))[rows]
+        return Options(
+            self.frame,
+            take(self.columns, numbers),
+            tuple(self.structures[number] for number in numbers.tolist()),
+            tuple(self.choices[number] for number in numbers.tolist()),
+            take_rows(self.network, numbers),
+        )
+
+
+def all_options(problem: Problem, frame: Frame) -> Options | None:
+    """Return every legal option, in every way to lay it; None where there is none."""
+    strategies = list(_legal(problem, frame))
+    each = max(1, MOST_OPTIONS // max(len(strategies), 1))
+    rows = [
+        (strategy, replace(structure, axis_order=choice.axes), choice)
+        for strategy, structure in strategies
+        for choice in islice(all_choices(structure, strategy, problem.grid_sides), each)
+    ]
+    if not rows:
+        return None
+    found, structures, choices = zip(*rows, strict=True)
+    columns = stack(list(found))
+    network = problem.network_with(_layout(columns, choices), columns)
+    return Options(frame, columns, tuple(structures), tuple(choices), network)
+
+
+def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, Structure]]:
+    """Yield the degrees that no rule refuses, with what streams."""
+    columns = stack(
+        [
+            make_strategy(
+                tp=tp, cp=cp, dp_shard=dp, tatp=tatp, micro_batch_size=frame.num_sequences // dp
+            )
+            for tp, cp, dp, tatp in factorizations(frame.num_devices, 4).tolist()
+            if frame.num_sequences % dp == 0
+        ]
+    )
+    degrees = zip(
+        *(getattr(columns, axis).tolist() for axis in ("tp", "cp", "dp", "tatp")), strict=True
+    )
+    is_block = np.array([each in frame.blocks for each in degrees])
+    for streamed in TENSORS:
+        for is_split in (True, False):
+            structure = replace(
+                frame.structure, streamed=streamed, sequence_parallel=is_split, axis_order=AXES
+            )
+            mine = (columns.tp > 1) == is_split
+            if streamed is not Streamed.WEIGHTS:
+                mine &= (columns.tatp > 1) & (is_block | (streamed is Streamed.INPUTS))
+            for index in np.flatnonzero(mine & ~_refused(problem, structure, columns)).tolist():
+                yield row(columns, index), structure
+
+
+def _refused(problem: Problem, structure: Structure, columns: StrategyColumns) -> BoolArray:
+    """Return the rows that a rule refuses under a structure.
+
+    ZeRO may have nothing to shard under some options of a plan that has it for others.
+    """
+    chip = problem.system.chip
+    is_alone = columns.dp_shard * columns.cp == 1
+    found = np.zeros(len(columns.tp), dtype=bool)
+    for stage, rows in ((structure.zero_stage, ~is_alone), (0, is_alone)):
+        for refusal in all_refusals(
+            problem.model, problem.workload, columns, replace(structure, zero_stage=stage),
+            tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
+        ):  # fmt: skip
+            found |= refusal.mask & rows
+    return found
+
+
+def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> Layout:
+    """Return where the axes of each row lie: distances, and blocks."""
+    order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
+    shapes = np.array([choice.shapes for choice in choices], dtype=float)
+    rows = np.arange(len(choices))
+    degrees = np.stack([getattr(columns, axis) for axis in AXES], axis=1)[rows[:, None], order]
+    inside, apart = _inside(degrees), _inside(shapes)
+    place = np.argsort(order, axis=1)
+    strides, reaches = {}, {}
+    for index, axis in enumerate(AXES):
+        at = place[:, index]
+        strides[axis] = inside[rows, at]
+        reaches[axis] = Reach(tuple(shapes[rows, at].T), tuple(apart[rows, at].T))
+    return Layout(strides, reaches)
+
+
+def _inside(sizes: FloatArray) -> FloatArray:
+    """Return the product of the sizes before each one, along the second dimension."""
+    whole: FloatArray = np.cumprod(sizes, axis=1) / sizes
+    return whole

@@ -1,0 +1,206 @@
+"""The price of a plan where it lies: the same formulas, on links slowed by those who share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.cost.network import AxisNetwork, Layout, strides_of
+from meshwright.cost.price import Priced, price_columns
+from meshwright.cost.problem import Problem
+from meshwright.cost.stages import send_bytes
+from meshwright.cost.steps import joined, take_rows
+from meshwright.network.blocks import reaches_of_shapes
+from meshwright.network.ranks import Ranks, block_ranks
+from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure, stack
+from meshwright.spec.collective import CollectiveKind
+from meshwright.topology.network import Network
+from meshwright.topology.of_system import network_of
+from meshwright.wafer.choices import Choice
+from meshwright.wafer.contention import Contention, axis_loads, contention
+from meshwright.wafer.passes import Message, PiecePasses, piece_passes
+
+DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
+YIELDING = (*DATA_AXES, "pp")
+"""What runs beside the computation of a whole stage, and leaves the links to its streams."""
+
+
+@dataclass(frozen=True)
+class PlacedPrice:
+    """A strategy on its devices: what it costs alone on its links, and with all others."""
+
+    ranks: Ranks
+    closed_form: Priced
+    contended: Priced
+    contention: Contention
+
+
+def physical_network(problem: Problem) -> Network:
+    """Return the links of the system, at the share of their bandwidth that is reached."""
+    network = network_of(problem.system)
+    share = np.array([float(np.asarray(e)) for e in problem.efficiencies])[network.level]
+    return replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * share)
+
+
+def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choice]) -> AxisNetwork:
+    """Return the groups of one strategy, one row for each way to lay it."""
+    columns = stack([strategy] * len(choices))
+    layouts = []
+    for choice in choices:
+        strides = strides_of(choice.axes, stack([strategy]))
+        reaches = reaches_of_shapes(choice.axes, [choice.shapes])
+        layouts.append(Layout(strides, {axis: reaches[axis] for axis in AXES}))
+    return problem.network_with(joined(layouts), columns)
+
+
+def contention_of(
+    problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, params: float,
+    physical: Network, *, is_routed: bool = False,
+) -> Contention:  # fmt: skip
+    """Return what the links carry when a strategy runs on its devices.
+
+    Parameters
+    ----------
+    params
+        Dense parameters on one device of the fullest stage.
+    physical
+        From :func:`physical_network`.
+    """
+    network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
+    messages = list(window_messages(problem, structure, strategy, network, params))
+    loads = axis_loads(
+        messages, structure, network, ranks,
+        yielding=YIELDING, meeting=_meeting(structure, strategy),
+    )  # fmt: skip
+    return contention(list(loads), physical, is_routed=is_routed)
+
+
+def price_placed(
+    problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
+    physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
+) -> list[PlacedPrice]:  # fmt: skip
+    """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
+
+    All closed forms are priced at once, and all contended prices.
+
+    Parameters
+    ----------
+    is_routed
+        Whether messages that share links are routed anew where that may help; else they take the
+        default routes, which is never better.
+    alone
+        The price of each way on links of its own, where it is known.
+    """
+    laid = [(c, block_ranks(physical, problem.grid_sides, c.axes, c.shapes)) for c in choices]
+    rows = [row for row, (_, ranks) in enumerate(laid) if ranks is not None]
+    fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
+    if not fitting:
+        return []
+    network = choice_network(problem, strategy, [choice for choice, _ in fitting])
+    columns = network.strategy
+    if alone is None:
+        alone = price_columns(problem, structure, columns, network)
+    else:
+        alone = take_rows(alone, rows)
+    params = np.ravel(alone.pipeline.heaviest.dense_params).tolist()
+    shared = [
+        contention_of(problem, structure, strategy, ranks, num, physical, is_routed=is_routed)
+        for (_, ranks), num in zip(fitting, params, strict=True)
+    ]
+    slowdown = {
+        axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
+        for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
+    }
+    together = price_columns(problem, structure, columns, replace(network, slowdown=slowdown))
+    return [
+        PlacedPrice(ranks, take_rows(alone, [row]), take_rows(together, [row]), shared[row])
+        for row, (_, ranks) in enumerate(fitting)
+    ]
+
+
+def _meeting(structure: Structure, strategy: Strategy) -> dict[str, float]:
+    """Return the axes of the same rounds, where both tensors stream, with what each one meets.
+
+    Of N sub-weights N - 1 are sent, one beside all that passes along the rows.
+    """
+    if structure.streamed is not Streamed.BOTH or strategy.tatp == 1:
+        return {}
+    return {"tp": 1.0 / (strategy.tatp - 1.0), "tatp": 1.0}
+
+
+def window_messages(
+    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, params: float
+) -> Iterator[tuple[Message, float]]:
+    """Yield what one stage sends in the backward pass of a micro-batch, and how often.
+
+    With the sums of gradients, and where weights were dropped also their gathering.
+    """
+    passes = piece_passes(problem, structure, strategy, network)
+    yield from layer_messages(problem, strategy, passes, 1.0, is_forward=False)
+    gather, scatter, sums = data_messages(problem, structure, strategy, params)
+    drops = structure.zero_stage == 3 and structure.reshard_after_forward
+    for message in (*scatter, *sums, *(gather if drops else ())):
+        yield message, 1.0
+    yield from pipeline_messages(problem, structure, strategy, 1.0)
+
+
+def layer_messages(
+    problem: Problem, strategy: Strategy, passes: Sequence[PiecePasses], num_passes: float,
+    *, is_forward: bool,
+) -> Iterator[tuple[Message, float]]:  # fmt: skip
+    """Yield what the layers of a stage send in so many passes, and how often.
+
+    Edges are left out: they are on one stage.
+    """
+    pattern = problem.model.layer_pattern
+    for kind in range(len(problem.graph.layers)):
+        times = num_passes * pattern.count(kind) / strategy.pp
+        for work in passes[kind].forward if is_forward else passes[kind].backward:
+            yield from ((message, times) for message in work.messages)
+
+
+def pipeline_messages(
+    problem: Problem, structure: Structure, strategy: Strategy, num_passes: float
+) -> Iterator[tuple[Message, float]]:
+    """Yield what neighbouring stages hand each other, both ways, and how often."""
+    if strategy.pp > 1:
+        num_bytes = send_bytes(problem, structure, stack([strategy]))
+        message = Message("pp", CollectiveKind.SEND, only(num_bytes), structure.wraps)
+        yield message, num_passes * strategy.num_virtual_stages
+
+
+def data_messages(
+    problem: Problem, structure: Structure, strategy: Strategy, params: float
+) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
+    """Return gathering of parameters, scattering of gradients, and their sums over replicas.
+
+    Of one stage, each once; without ZeRO there are sums alone.
+    """
+    optimizer = problem.workload.optimizer
+    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
+    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
+    beside, shards = structure.overlap_data_parallel, strategy.dp_shard * strategy.cp
+    shard, replicate, everyone = DATA_AXES
+    if structure.zero_stage == 0:
+        sums = Message(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, beside)
+        return (), (), (sums,) if shards * strategy.dp_replicate > 1 else ()
+    gather = Message(shard, CollectiveKind.ALL_GATHER, weight_bytes, beside)
+    scatter = Message(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, beside)
+    sums = Message(replicate, CollectiveKind.ALL_REDUCE, gradient_bytes / shards, beside)
+    return (
+        (gather,) if shards > 1 else (),
+        (scatter,) if shards > 1 else (),
+        (sums,) if strategy.dp_replicate > 1 else (),
+    )
+
+
+def dense_params(price: PlacedPrice) -> float:
+    """Return the dense parameters on one device of the fullest stage [1]."""
+    return only(price.closed_form.pipeline.heaviest.dense_params)
+
+
+def only(column: object) -> float:
+    """Return the only row of a column."""
+    return float(np.asarray(column, dtype=float).reshape(-1)[0])

@@ -1,0 +1,336 @@
+"""A training step as tasks: every device computes, sends and waits in the order of its schedule.
+
+Layers of a chunk are merged into a few equal runs, so that a step of a large model stays within
+reach of a simulation: a run computes and sends what its layers do. Collectives send all their
+bytes at once over the links that their steps use, and then wait for their latencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.simulation.builder import NONE, TaskGraphBuilder
+from meshwright.network.simulation.tasks import TaskGraph
+from meshwright.schedule.registry import Task, TaskKind
+from meshwright.spec.collective import CollectiveKind
+from meshwright.wafer.exchanges import Exchange, Exchanges
+from meshwright.wafer.passes import Message, PiecePasses, Work
+
+COMPUTE = "compute"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Some equal layers, or an edge, that pass as one."""
+
+    passes: PiecePasses
+    num_layers: float
+    data_share: float
+    """Of the parameters of its stage [1]."""
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What the stages of a pipeline do in a step."""
+
+    runs: Sequence[Sequence[Sequence[Run]]]
+    """Of each stage and chunk, in the order of the forward pass."""
+    orders: Sequence[Sequence[Task]]
+    """Of each stage, from the schedule."""
+    send: Message | None
+    before_step: tuple[Message, ...]
+    """Data-parallel messages that bring the parameters of a stage for a step."""
+    before_forward: tuple[Message, ...]
+    """The same before each forward pass, and before each backward pass."""
+    before_backward: tuple[Message, ...]
+    after_backward: tuple[Message, ...]
+    """Those that carry the gradients of each backward pass."""
+    after_last_backward: tuple[Message, ...]
+    """Those that carry the gradients of the step, once a run has had its last backward pass."""
+    is_data_beside: bool
+    """Data-parallel messages run beside computation; otherwise it waits for them."""
+    speed: IntArray
+    """By device: its row in the seconds of a computation, which has one for each speed."""
+
+
+def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
+    """Return the tasks of a step; raises ``ValueError`` where the orders wait for each other."""
+    builder = _StepBuilder(work, exchanges)
+    builder.run()
+    return builder.tasks.build()
+
+
+class _StepBuilder:
+    """State of one enumeration: the last task of every device, and what has been sent."""
+
+    def __init__(self, work: StepWork, exchanges: Exchanges) -> None:
+        self.work, self.exchanges = work, exchanges
+        self.tasks = TaskGraphBuilder(exchanges.network)
+        num = exchanges.network.num_devices
+        self.last = np.full(num, NONE, dtype=np.int64)
+        self.data: dict[CollectiveKind, IntArray] = {}
+        """The last data-parallel message of each device, by kind. Those of a kind go one after the
+        other; parameters need not wait for gradients that are not ready."""
+        self.begun = self.last.copy()
+        """The last task of each device before the run that is at work: parameters of the next
+        run may be asked for from then on."""
+        self.arrived: dict[tuple[TaskKind, int, int], list[IntArray]] = {}
+        self.gathered: dict[tuple[int, int, int], tuple[list[IntArray], list[IntArray]]] = {}
+        self.num_stages = len(work.orders)
+        self.num_chunks = len(work.runs[0])
+        counts = [[t.micro_batch for t in order] for order in work.orders]
+        self.last_micro_batch = max(max(count) for count in counts)
+
+    def run(self) -> None:
+        """Advance every stage as far as it can until all are done."""
+        self._gather_for_step()
+        at = [0] * self.num_stages
+        moved = True
+        while moved:
+            moved = False
+            for stage, order in enumerate(self.work.orders):
+                while at[stage] < len(order) and self._is_ready(order[at[stage]], stage):
+                    self._task(order[at[stage]], stage)
+                    at[stage] += 1
+                    moved = True
+        if any(at[s] < len(order) for s, order in enumerate(self.work.orders)):
+            raise ValueError("the orders of the pipeline wait for each other")
+
+    def _position(self, task: Task, stage: int) -> int:
+        return task.chunk * self.num_stages + stage
+
+    def _is_ready(self, task: Task, stage: int) -> bool:
+        """Return whether what a task needs of other stages has been enumerated."""
+        position = self._position(task, stage)
+        if task.kind is TaskKind.FORWARD:
+            return position == 0 or (TaskKind.FORWARD, task.micro_batch, position) in self.arrived
+        is_last = position == self.num_stages * self.num_chunks - 1
+        if task.kind is TaskKind.BACKWARD_WEIGHT:
+            return True
+        return is_last or (TaskKind.BACKWARD, task.micro_batch, position) in self.arrived
+
+    def _task(self, task: Task, stage: int) -> None:
+        """Enumerate one chunk of one micro-batch, and what it hands on."""
+        is_forward = task.kind is TaskKind.FORWARD
+        if task.kind is TaskKind.BACKWARD_WEIGHT:
+            self._weight_gradients(task, stage)
+            return
+        position = self._position(task, stage)
+        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
+        waits = self.arrived.pop((kind, task.micro_batch, position), [])
+        runs = list(enumerate(self.work.runs[stage][task.chunk]))
+        for index, run in runs if is_forward else reversed(runs):
+            first, rest = self._before(run, stage, task, index, is_forward)
+            is_whole = task.kind is TaskKind.BACKWARD
+            sums = self._sums(task.micro_batch) if is_whole else ()
+            share = self._share_of_first(run)
+            if self.work.is_data_beside:
+                self._data(sums, run, stage, 1.0 - share, [self.last])
+            works = run.passes.forward if is_forward else run.passes.backward
+            if task.kind is TaskKind.BACKWARD_INPUT:
+                works = tuple(replace(w, compute_s=w.compute_s - w.later_s) for w in works)
+            self._pass(works, run, stage, waits + first, rest)
+            if self.work.is_data_beside:
+                self._data(sums, run, stage, share, [self.last])
+            waits = []
+        self._hand_on(stage, position, task.micro_batch, is_forward)
+        if task.kind is TaskKind.BACKWARD and not self.work.is_data_beside:
+            self._sum_and_wait(task, stage)
+
+    def _weight_gradients(self, task: Task, stage: int) -> None:
+        """Enumerate the weight gradients that were put off, and their sums over replicas."""
+        devices = self.exchanges.stages[stage]
+        for run in self.work.runs[stage][task.chunk][::-1]:
+            later_s = sum(work.later_s for work in run.passes.backward)
+            self.last[devices] = self.tasks.compute(
+                devices, self._seconds(later_s, run, devices), after=[self.last[devices]],
+                track=COMPUTE, name="weight gradients",
+            )  # fmt: skip
+            if self.work.is_data_beside:
+                self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
+        if not self.work.is_data_beside:
+            self._sum_and_wait(task, stage)
+
+    def _sum_and_wait(self, task: Task, stage: int) -> None:
+        """Enumerate the gradients of a backward pass after it, and let the stage wait for them."""
+        sent = [
+            wait
+            for run in self.work.runs[stage][task.chunk][::-1]
+            for wait in self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
+        ]
+        if sent:
+            self._wait_for(self.exchanges.stages[stage], sent)
+
+    def _share_of_first(self, run: Run) -> float:
+        """Return the share of the parameters of a run without which it cannot begin or end.
+
+        Those of one layer, where the others travel while it computes.
+        """
+        return 1.0 / run.num_layers if self.work.is_data_beside else 1.0
+
+    def _pass(
+        self, works: Sequence[Work], run: Run, stage: int, waits: list[IntArray],
+        at_end: list[IntArray],
+    ) -> None:  # fmt: skip
+        """Enumerate one run in one direction; ``at_end`` must have come before it is done."""
+        devices = self.exchanges.stages[stage]
+        self.begun[devices] = self.last[devices]
+        for work in self._in_rounds(merged(works)):
+            for message in work.messages:
+                if not message.is_beside:
+                    waits += self._send(message, stage, run.num_layers, waits)
+            beside = [
+                self._send(message, stage, run.num_layers, waits)
+                for message in work.messages
+                if message.is_beside
+            ]
+            seconds = self._seconds(work.compute_s, run, devices)
+            after = [self.last[devices], *(wait[devices] for wait in waits)]
+            ended = self.tasks.compute(devices, seconds, after=after, track=COMPUTE,
+                                       name=work.name)  # fmt: skip
+            self.last[devices] = ended
+            waits = [entry for sent in beside for entry in sent]
+        if waits or at_end:
+            self._wait_for(devices, waits + at_end)
+
+    def _seconds(self, compute_s: Any, run: Run, devices: IntArray) -> FloatArray:
+        """Return what the layers of a run take on each device, in one operator [s]."""
+        seconds: FloatArray = np.atleast_1d(compute_s)[self.work.speed[devices]] * run.num_layers
+        return seconds
+
+    def _in_rounds(self, works: Sequence[Work]) -> Iterator[Work]:
+        """Yield works with the last round of those that stream apart: nothing travels beside it.
+
+        Where sub-tensors come while sums leave, every round has something beside it.
+        """
+        for work in works:
+            streamed = [m for m in work.messages if m.is_stream and m.is_beside]
+            if len({message.kind for message in streamed}) != 1:
+                yield work
+                continue
+            last = 1.0 / self.exchanges.ranks.groups(streamed[0].axis)[0].size
+            yield work.share(1.0 - last, work.messages)
+            yield work.share(last)
+
+    def _wait_for(self, devices: IntArray, waits: Sequence[IntArray]) -> None:
+        """Let devices wait for messages before they go on."""
+        after = [self.last[devices], *(wait[devices] for wait in waits)]
+        self.last[devices] = self.tasks.compute(devices, 0.0, after=after, track=COMPUTE,
+                                                name="wait")  # fmt: skip
+
+    def _send(
+        self, message: Message, stage: int, times: float, waits: Sequence[IntArray]
+    ) -> list[IntArray]:
+        """Enumerate a message, and return what each device waits for."""
+        exchange = self.exchanges.of(message, stage)
+        return [self._exchange(exchange, message, times, [self.last, *waits], message.axis)]
+
+    def _exchange(
+        self, exchange: Exchange, message: Message, times: float, after: Sequence[IntArray],
+        track: str,
+    ) -> IntArray:  # fmt: skip
+        """Enumerate transfers and what groups wait for, and return what each device waits for."""
+        source = exchange.demands.source
+        sent = self.tasks.transfer(
+            exchange.routes,
+            exchange.num_bytes(message.num_bytes, times),
+            after=[wait[source] for wait in after],
+            track=track,
+            name=str(message.kind),
+        )
+        ended = self.tasks.compute(
+            exchange.groups[:, 0], exchange.waits_s(message.num_bytes, times),
+            after=sent[exchange.rows].T, track=f"{track} latency", name=f"{message.kind} latency",
+        )  # fmt: skip
+        done = np.full(len(self.last), NONE, dtype=np.int64)
+        done[exchange.groups] = ended[:, None]
+        return done
+
+    def _hand_on(self, stage: int, position: int, micro_batch: int, is_forward: bool) -> None:
+        """Send activations or gradients to the stage of the next or the previous chunk."""
+        after = position + (1 if is_forward else -1)
+        if self.work.send is None or not 0 <= after < self.num_stages * self.num_chunks:
+            return
+        kind = TaskKind.FORWARD if is_forward else TaskKind.BACKWARD
+        here = self.exchanges.stages[stage]
+        exchange = self.exchanges.between(stage, after % self.num_stages)
+        done = self._exchange(exchange, self.work.send, 1.0, [self.last], "pp")
+        self.arrived[kind, micro_batch, after] = [done]
+        if not self.exchanges.structure.wraps:
+            partners = self.exchanges.partners(stage, after % self.num_stages)
+            received = np.full(len(self.last), NONE, dtype=np.int64)
+            received[here] = done[partners[here]]
+            self._wait_for(here, [received])
+
+    def _gather_for_step(self) -> None:
+        """Bring parameters before the first forward pass, run by run."""
+        for stage, chunks in enumerate(self.work.runs):
+            for chunk, runs in enumerate(chunks):
+                for index, run in enumerate(runs):
+                    first, rest = self._gather(self.work.before_step, run, stage, [])
+                    self.gathered[stage, chunk, index] = first, rest
+                    if first and not self.work.is_data_beside:
+                        self._wait_for(self.exchanges.stages[stage], first)
+
+    def _before(
+        self, run: Run, stage: int, task: Task, index: int, is_forward: bool
+    ) -> tuple[list[IntArray], list[IntArray]]:
+        """Return what a run waits for before it begins and before it ends: its parameters."""
+        messages = self.work.before_forward if is_forward else self.work.before_backward
+        none: tuple[list[IntArray], list[IntArray]] = ([], [])
+        key = (stage, task.chunk, index)
+        known = self.gathered.pop(key, none) if is_forward else none
+        after = self.begun if self.work.is_data_beside else self.last
+        asked = self._gather(messages, run, stage, [after])
+        return known[0] + asked[0], known[1] + asked[1]
+
+    def _gather(
+        self, messages: Sequence[Message], run: Run, stage: int, after: Sequence[IntArray]
+    ) -> tuple[list[IntArray], list[IntArray]]:
+        """Return the parameters of the first layer of a run, and those of the others."""
+        share = self._share_of_first(run)
+        first = self._data(messages, run, stage, share, after)
+        return first, self._data(messages, run, stage, 1.0 - share, after)
+
+    def _sums(self, micro_batch: int) -> Sequence[Message]:
+        """Return the messages that carry the gradients of a backward pass."""
+        is_last = micro_batch == self.last_micro_batch
+        last = self.work.after_last_backward if is_last else ()
+        return (*self.work.after_backward, *last)
+
+    def _data(
+        self, messages: Sequence[Message], run: Run, stage: int, share: float,
+        after: Sequence[IntArray],
+    ) -> list[IntArray]:  # fmt: skip
+        """Enumerate data-parallel messages of a part of a run: one after the other."""
+        sent: list[IntArray] = []
+        for message in messages if run.data_share * share > 0 else ():
+            num_bytes = message.num_bytes * run.data_share * share
+            part = Message(message.axis, message.kind, num_bytes)
+            exchange = self.exchanges.of(part, stage)
+            before = self.data.get(message.kind, np.full_like(self.last, NONE))
+            done = self._exchange(exchange, part, 1.0, [before, *sent[-1:], *after], "dp")
+            self.data[message.kind] = np.where(done != NONE, done, before)
+            sent.append(done)
+        return sent
+
+
+def merged(works: Sequence[Work]) -> list[Work]:
+    """Return the works of a pass with those that send nothing added to the one before.
+
+    What runs beside an operator keeps to that operator.
+    """
+    merged_works: list[Work] = []
+    for work in works:
+        before = merged_works[-1] if merged_works else None
+        is_alone = before is None or any(message.is_beside for message in before.messages)
+        if before is None or is_alone or work.messages:
+            merged_works.append(work)
+        else:
+            merged_works[-1] = replace(before, compute_s=before.compute_s + work.compute_s)
+    return merged_works

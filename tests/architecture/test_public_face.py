@@ -1,0 +1,9 @@
+"""The public face stays small; each new name in it is a design question."""
+
+import meshwright
+
+PUBLIC_NAMES = 20
+
+
+def test_the_public_face_is_small():
+    assert len(meshwright.__all__) <= PUBLIC_NAMES

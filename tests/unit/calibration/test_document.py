@@ -1,0 +1,101 @@
+"""The document: whole tables, its pictures beside it, each point where it belongs."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from meshwright.calibration.document import document, table
+from meshwright.calibration.outcome import Validation
+from meshwright.calibration.pictures.axes import Axis
+from meshwright.calibration.pictures.scatter import scatter_svg
+from meshwright.calibration.pictures.sources import sources_svg
+from meshwright.calibration.predictions import predict
+from meshwright.calibration.table import published_rows
+from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def of_group(name, number):
+    return [row for row in published_rows() if row.group == name][:number]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return of_group("megatron-sc21", 3) + of_group("torchtitan", 4) + of_group("megatron-2020", 1)
+
+
+@pytest.fixture(scope="module")
+def written(rows):
+    before, found = (
+        Validation(tuple(predict(rows, name)), name) for name in ("uncalibrated", "calibrated")
+    )
+    return document(found, before, fit_record("calibrated"), "found")
+
+
+def test_all_pictures_are_shown(written):
+    assert set(written.pictures) == set(re.findall(r"!\[.*?\]\((.*?)\)", written.text))
+    assert set(written.pictures) == {"found.svg", "found_sources.svg"}
+
+
+def test_each_table_is_whole(written):
+    lines = written.text.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("|---"):
+            columns = line.count("|")
+            assert lines[at - 1].count("|") == columns
+            end = next(n for n in range(at, len(lines)) if not lines[n].startswith("|"))
+            assert all(row.count("|") == columns for row in lines[at:end])
+
+
+def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
+    found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
+    told = document(found, found, None, "found")
+    assert set(told.pictures) == {"found.svg"}
+    assert "## Intervals" not in told.text
+
+
+def test_columns_of_words_stand_left():
+    assert list(table(("a", "b", "c"), [("x", "y", 1)], words=2)) == [
+        "| a | b | c |", "|---|---|---:|", "| x | y | 1 |", "",
+    ]  # fmt: skip
+
+
+def test_an_axis_is_logarithmic_and_ends_at_its_ends():
+    axis = Axis(1.0, 100.0, 0.0, 200.0)
+    assert [axis.place(value) for value in (1.0, 10.0, 100.0, 1e9)] == [0.0, 100.0, 200.0, 200.0]
+    assert [(round(value), name) for value, name in axis.ticks()] == [
+        (1, "1"), (2, ""), (5, ""), (10, "10"), (20, ""), (50, ""), (100, "100"),
+    ]  # fmt: skip
+    assert all(name for _, name in Axis(3.0, 30.0, 0.0, 1.0).ticks())
+
+
+def test_a_row_predicted_right_lies_on_the_diagonal(rows):
+    entries = [entry for entry in predict(rows, "calibrated") if entry.log_error is not None]
+    drawn = ElementTree.fromstring(scatter_svg(entries))
+    points = [
+        point for point in drawn.iter(f"{SVG}circle") if point.find(f"{SVG}title") is not None
+    ]
+    assert [point.find(f"{SVG}title").text for point in points] == [e.row.id for e in entries]
+    box = drawn.find(f".//{SVG}rect[@stroke]")
+    left, bottom = float(box.get("x")), float(box.get("y")) + float(box.get("height"))
+    for point, entry in zip(points, entries, strict=True):
+        above = (bottom - float(point.get("cy"))) - (float(point.get("cx")) - left)
+        assert math.copysign(1.0, above) == math.copysign(1.0, entry.log_error)
+
+
+def test_errors_of_each_source_are_drawn_twice():
+    known = ErrorRecord(median=0.1, p90=0.2, bias=0.0)
+    unknown = ErrorRecord(median=None, p90=None, bias=None)
+    groups = {
+        "one": GroupRecord(rows=1, fitted=known, left_out=known, alone=True),
+        "two": GroupRecord(rows=1, fitted=known, left_out=unknown, alone=False),
+    }
+    drawn = ElementTree.fromstring(sources_svg(groups))
+    words = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert "one (1)" in words
+    assert "two" in words
+    legend = 4
+    assert len(list(drawn.iter(f"{SVG}circle"))) == legend + 2 * 3

@@ -1,0 +1,195 @@
+"""Memory of rows: counted as their sources count it, fits, and constants out of made rows."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.calibration.frameworks import DEEPSPEED
+from meshwright.calibration.memory.errors import memory_data, memory_errors, memory_lines
+from meshwright.calibration.memory.fit import (
+    GIB,
+    PRIOR,
+    MemoryRows,
+    constants_of,
+    fit_lines,
+    fit_memory,
+    memory_rows,
+)
+from meshwright.calibration.memory.prediction import Counting, RowMemory
+from meshwright.calibration.predictions import predict
+from meshwright.calibration.questions import question_of
+from meshwright.calibration.rows import rows_of
+from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
+
+LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
+         "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip
+ROW = {
+    "id": "a", "group": "torchtitan", "model": LLAMA,
+    "hardware": {"chip_id": "H100 SXM 80GB", "chips": 8}, "precision": "bf16",
+    "parallelism": {"tp": 1, "fsdp": True}, "micro_batch": 1, "global_batch": 8,
+    "measured": {"tokens_per_s": 1e5, "memory_bytes_per_chip": 5e10},
+}  # fmt: skip
+
+
+def row_of(**changes):
+    return rows_of([ROW | changes], "x")[0]
+
+
+def predicted(**changes):
+    (entry,) = predict([row_of(**changes)], "uncalibrated")
+    return entry
+
+
+PARTS = MemoryUse(**{name: 2.0**n for n, name in enumerate(MEMORY_PARTS)})
+
+
+@pytest.mark.parametrize(
+    ("counting", "left_out"),
+    [
+        (Counting.DEVICE, ["margin_bytes"]),
+        (Counting.ALLOCATOR, ["margin_bytes", "buffers_bytes"]),
+        (
+            Counting.TENSORS,
+            ["margin_bytes", "buffers_bytes", "fragmentation_bytes", "working_bytes",
+             "gathered_weights_bytes"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_source_counts_some_parts(counting, left_out):
+    memory = RowMemory(PARTS, counting, 1.0, 64.0, fits=True)
+    assert memory.predicted_bytes == PARTS.total_bytes - sum(getattr(PARTS, n) for n in left_out)
+    assert memory.log_error == pytest.approx(np.log(memory.predicted_bytes / 64.0))
+
+
+def test_frameworks_say_what_their_users_count():
+    assert predicted().memory.counting is Counting.ALLOCATOR
+    plan = {"tp": 8, "pp": 1, "dp": 1}
+    assert predicted(group="bigscience-a100", parallelism=plan).memory.counting is Counting.DEVICE
+    figures = {"param_opt_bytes": 4e10, "activation_bytes": 1e10}
+    analytic = predicted(task="memory", measured=figures).memory
+    assert analytic.counting is Counting.TENSORS
+    assert (analytic.measured_bytes, analytic.fits) == (5e10, None)
+
+
+@pytest.mark.parametrize(("recompute", "fits"), [("none", False), (None, True), ("full", True)])
+def test_a_row_that_does_not_say_what_it_recomputes_did_what_it_took(recompute, fits):
+    """Eight sequences keep more than a chip has, unless layers are recomputed."""
+    plan = {"tp": 4, "pp": 1, "dp": 2}
+    changes = {"group": "nemo-24.07", "parallelism": plan, "micro_batch": 16, "global_batch": 32}
+    assert predicted(**changes, recompute=recompute).fits is fits
+
+
+def test_the_margin_of_plans_is_no_part_of_what_a_row_uses():
+    memory = predicted().memory
+    assert memory.use.margin_bytes > 0
+    assert memory.predicted_bytes < memory.use.total_bytes - memory.use.margin_bytes
+
+
+@pytest.mark.parametrize(
+    ("plan", "batch", "expected"),
+    [({"tp": 1, "pp": 2, "dp": 4}, 64, 8), ({"tp": 1, "pp": 2, "vpp": 2, "dp": 4}, 64, 4)],
+)
+def test_torchtitan_makes_as_many_micro_batches_as_stages(plan, batch, expected):
+    asked = question_of(
+        row_of(parallelism=plan, micro_batch=None, global_batch=batch), "uncalibrated"
+    )
+    assert asked.strategy.micro_batch_size == expected
+
+
+@pytest.mark.parametrize(
+    ("title", "compiled", "tp", "copies"),
+    [
+        ("llama3_h100_202412", True, 1, 2.5),
+        ("llama3_h100_202412", True, 2, 3.5),
+        ("llama3_h200_202506", True, 1, 1.0),
+        ("llama3_h200_202506", False, 1, 2.5),
+    ],
+)
+def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
+    row = row_of(
+        source={"title": title}, software={"compile": compiled},
+        parallelism={"tp": tp, "fsdp": True},
+    )  # fmt: skip
+    software = question_of(row, "uncalibrated").problem.workload.software
+    assert software.fp32_logit_copies == copies
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    [
+        ("fp16", "deepspeed-adam"),
+        ("bf16 (fp32 grad accumulation)", "deepspeed-adam-fp32-gradients"),
+    ],
+)
+def test_deepspeed_sums_in_fp32_where_it_says_so(precision, name):
+    row = row_of(group="bigscience-a100", precision=precision, parallelism={"tp": 8})
+    asked = question_of(row, "uncalibrated")
+    assert asked.framework is DEEPSPEED
+    assert asked.problem.workload.optimizer.name == name
+
+
+TRUE = np.array([1.12, 1.5 * GIB, 0.8 * GIB])
+
+
+def made(seed=0):
+    """Rows of two sources whose memory follows known constants; one contradicts the others."""
+    rng = np.random.default_rng(seed)
+    order = np.arange(60)
+    is_device = order % 2
+    tensors = rng.uniform(20, 60, 60) * GIB
+    multiples = np.column_stack([tensors, is_device, is_device * (1 + order % 3)])
+    measured = multiples @ TRUE * np.exp(rng.normal(0, 0.01, 60))
+    measured[0] *= 1.6
+    return MemoryRows(tuple("ab"[n % 2] for n in range(60)), multiples, measured)
+
+
+def test_constants_come_back_out_of_made_rows():
+    found = fit_memory(made())
+    assert found.values[0] == pytest.approx(TRUE[0], abs=0.01)
+    assert found.values[2] == pytest.approx(TRUE[2], abs=0.2 * GIB)
+    assert np.median(np.abs(found.errors)) < 0.01
+    assert np.median(found.errors) >= 0.0
+    for name, value, low, high in constants_of(found):
+        assert low <= value <= high, name
+
+
+def test_a_source_left_out_is_predicted_by_the_others():
+    rows = made()
+    found = fit_memory(rows)
+    is_b = np.array(rows.groups) == "b"
+    alone = fit_memory(rows.taken(~is_b))
+    assert np.allclose(found.left_out_errors[is_b], rows.taken(is_b).log_errors(alone.values))
+    assert np.isnan(alone.left_out_errors).all()
+    # rows that count no runtime leave its constants at what is expected of them
+    assert alone.values[1:] == pytest.approx(PRIOR[1:])
+
+
+def test_lines_of_a_fit_are_narrow():
+    assert all(len(line) <= 100 for line in fit_lines(fit_memory(made())))
+
+
+def test_no_row_no_fit():
+    assert fit_memory(memory_rows([])) is None
+    assert memory_errors(np.array([])).median is None
+
+
+def test_rows_are_multiples_of_the_constants():
+    entry = predicted(group="bigscience-a100", parallelism={"tp": 4, "pp": 1, "dp": 2})
+    use, rows = entry.memory.use, memory_rows([entry])
+    assert rows.multiples.tolist() == [[use.allocator_bytes - use.fragmentation_bytes, 1.0, 2.0]]
+    assert rows.measured_bytes.tolist() == [5e10]
+
+
+def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
+    entries = predict([row_of(), row_of(id="b", task="oom")], "uncalibrated")
+    lines = list(memory_lines(entries))
+    assert any("torchtitan" in line for line in lines)
+    assert any("taken to fit" in line for line in lines)
+    assert all(len(line) <= 100 for line in lines)
+    data = memory_data(entries)
+    assert data["overall"]["rows"] == data["groups"]["torchtitan"]["rows"] == 2
+    parts = data["rows"][0]["parts_bytes"]
+    assert set(parts) == set(MEMORY_PARTS)
+    whole = replace(PARTS, **parts)
+    assert data["rows"][0]["predicted_bytes"] == pytest.approx(whole.allocator_bytes)

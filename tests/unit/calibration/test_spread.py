@@ -1,0 +1,132 @@
+"""Intervals: wider for what errs more, judged by rows that neither constants nor widths know."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from meshwright.calibration.errors import interval_score
+from meshwright.calibration.fitting.evaluation import FitRows
+from meshwright.calibration.fitting.fit import Fit, left_out_of
+from meshwright.calibration.fitting.spread import held_out, spread_of
+from meshwright.calibration.predictions import Prediction, predict
+from meshwright.calibration.rows import Row
+from meshwright.calibration.table import published_rows
+from meshwright.catalog.calibration import fit_record, load_calibration
+from meshwright.cost.intervals import EXPERTS, NARROW, TRAITS, UNSEEN, interval, traits_of
+from meshwright.spec.calibration import Spread
+from meshwright.spec.workload import Precision
+from meshwright.train.question import make_problem, training
+
+SPREAD = Spread(0.1, {EXPERTS: 2.0, NARROW: 1.5, UNSEEN: 3.0})
+
+
+def problem_of(model="llama3-8b", system="8xH100", matmul="bf16"):
+    work = training(
+        system, sequence_length=4096, global_batch_size=8, precision=Precision(matmul=matmul)
+    )
+    return make_problem(model, system, work, "calibrated")
+
+
+def test_a_trait_widens_by_its_factor_for_each_degree():
+    assert SPREAD.of({}) == 0.1
+    assert SPREAD.of({EXPERTS: 1.0, NARROW: 2.0}) == pytest.approx(0.1 * 2.0 * 1.5**2)
+
+
+@pytest.mark.parametrize(
+    ("matmul", "halvings"), [("fp32", 0.0), ("bf16", 0.0), ("fp8", 1.0), ("fp4", 2.0)]
+)
+def test_traits_are_read_from_a_question(matmul, halvings):
+    found = traits_of(problem_of("mixtral-8x7b", "8xB200", matmul), is_seen=True)
+    assert found == {EXPERTS: 1.0, NARROW: halvings, UNSEEN: 0.0}
+
+
+def test_an_interval_lies_evenly_about_the_estimate():
+    problem = problem_of()
+    known = replace(problem, calibration=replace(problem.calibration, spread=SPREAD))
+    low, high = interval(known, 5.0)
+    assert low * high == pytest.approx(25.0)
+    assert np.log(high / 5.0) == pytest.approx(0.1)
+    assert interval(replace(known, calibration=load_calibration("hopper")), 5.0) is None
+
+
+def test_a_family_never_seen_gets_a_wider_one():
+    hopper, other = (
+        load_calibration("hopper", "calibrated"),
+        load_calibration("gaudi", "calibrated"),
+    )
+    assert hopper.spread == other.spread
+    problem = problem_of()
+    low, high = interval(replace(problem, calibration=hopper), 1.0)
+    lower, higher = interval(replace(problem, calibration=other), 1.0)
+    assert lower < low < 1.0 < high < higher
+
+
+def test_a_score_is_width_and_what_lies_outside():
+    """Widths 0.2 and 0.4; the second row lies 0.1 outside, times 2 / 0.2."""
+    score = interval_score(np.array([0.05, -0.3]), np.array([0.1, 0.2]))
+    assert score == pytest.approx([0.2, 0.4 + 10 * 0.1])
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A fit whose left-out errors are drawn: rows in 8 bits err three times as much."""
+    generator = np.random.default_rng(1)
+    questions = [SimpleNamespace(problem=problem_of(matmul=matmul)) for matmul in ("bf16", "fp8")]
+    rows = FitRows(tuple(
+        Prediction(Row(f"{group}/{number}", group), questions[generator.integers(2)])
+        for group in ("one", "two", "three", "four") for number in range(100)
+    ))  # fmt: skip
+    sizes = np.array([0.05 if question is questions[0] else 0.15 for question in rows.questions])
+    errors = sizes * generator.normal(size=len(sizes))
+    without = dict.fromkeys(left_out_of(rows.stacks), errors)
+    return Fit(rows, (), np.zeros(0), np.zeros(0), (), without)
+
+
+def test_factors_come_back_out_of_drawn_errors(fitted):
+    spread = spread_of(fitted)
+    assert spread.factors[NARROW] == pytest.approx(3.0, rel=0.25)
+    assert spread.half_width == pytest.approx(1.2816 * 0.05, rel=0.2)
+    assert spread.factors[EXPERTS] == pytest.approx(2.0)  # no row tells: as expected before
+
+
+def test_rows_held_out_are_covered(fitted):
+    tested = held_out(fitted)
+    covered = np.abs(tested.errors) <= tested.half_widths
+    assert covered.mean() == pytest.approx(0.8, abs=0.06)
+    even = interval_score(tested.errors, tested.even_half_widths).mean()
+    assert interval_score(tested.errors, tested.half_widths).mean() < even
+    assert set(tested.kinds()) == {"all rows", "without a trait", *TRAITS}
+
+
+def test_intervals_of_a_source_do_not_know_its_errors(fitted):
+    """Errors of one source ten times as large widen the intervals of the others alone."""
+    mine = np.array(fitted.rows.stacks) == "two"
+    worse = {
+        out: np.where(mine, 10.0 * errors, errors) for out, errors in fitted.errors_without.items()
+    }
+    before, after = held_out(fitted), held_out(replace(fitted, errors_without=worse))
+    assert np.array_equal(before.half_widths[mine], after.half_widths[mine])
+    assert (after.half_widths[~mine] > before.half_widths[~mine]).all()
+
+
+def test_too_few_sources_have_no_intervals_to_judge(fitted):
+    kept = [e for e in fitted.rows.predictions if e.row.group in ("one", "two")]
+    rows = FitRows(tuple(kept))
+    without = dict.fromkeys(left_out_of(rows.stacks), np.full(len(kept), 0.1))
+    found = Fit(rows, (), np.zeros(0), np.zeros(0), (), without)
+    assert held_out(found) is None
+    assert spread_of(found).half_width > 0
+
+
+def test_predictions_of_rows_have_the_interval_of_their_kind():
+    rows = [row for row in published_rows() if row.group == "megatron-sc21"][:1]
+    rows += [row for row in published_rows() if row.group == "nemo-24.07"][:1]
+    plain, narrow = (
+        np.log(entry.interval[1] / entry.predicted_tokens_per_s)
+        for entry in predict(rows, "calibrated")
+    )
+    spread = fit_record("calibrated").spread
+    assert plain == pytest.approx(spread.half_width)
+    assert narrow == pytest.approx(spread.half_width * spread.factors[NARROW])

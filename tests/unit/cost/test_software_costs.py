@@ -1,0 +1,205 @@
+"""What software changes in a price: fusion, kernels, recomputation, sends, copies. By ratio."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.catalog.models import load_model
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.price import price_one
+from meshwright.cost.stages import send_bytes
+from meshwright.sharding.strategy import Recompute, Structure, make_strategy
+from meshwright.spec.workload import Precision
+from meshwright.train.question import make_problem, training
+
+PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
+STRUCTURE = Structure(sequence_parallel=False)
+
+
+def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
+    work = training(system, global_batch_size=8, sequence_length=2048)
+    stack = work.software.model_copy(update=software)
+    found = make_problem(
+        load_model(model) if isinstance(model, str) else model, system,
+        work.model_copy(update={"software": stack}), "uncalibrated",
+    )  # fmt: skip
+    return replace(found, calibration=replace(found.calibration, **(constants or {})))
+
+
+def compute_s(found, structure=STRUCTURE, part="compute_s"):
+    time = price_one(found, structure, PLAN).step.time
+    return float(np.asarray(getattr(time, part)).reshape(-1)[0])
+
+
+def test_uncalibrated_constants_leave_every_switch_at_no_price():
+    plain = compute_s(problem())
+    assert compute_s(problem(eager=True)) == plain
+    assert compute_s(problem(attention_kernels="portable")) == plain
+
+
+def test_eager_operators_move_more_bytes_and_products_do_not():
+    double = {"eager_traffic_factor": 2.0}
+    added = compute_s(problem(eager=True, constants=double)) - compute_s(problem())
+    again = compute_s(problem(eager=True, constants={"eager_traffic_factor": 3.0}))
+    assert added > 0
+    assert again - compute_s(problem()) == pytest.approx(2.0 * added)
+    assert compute_s(problem(constants=double)) == compute_s(problem())
+
+
+def test_products_sustain_a_share_of_their_rate():
+    shares = [problem(constants={"matmul_sustained_efficiency": e}) for e in (1.0, 0.5, 0.25)]
+    one, two, four = (compute_s(found) for found in shares)
+    assert four - two == pytest.approx(2.0 * (two - one), rel=0.05)
+
+
+def test_portable_attention_is_slower():
+    half = {"portable_attention_efficiency": 0.5}
+    assert compute_s(problem(attention_kernels="portable", constants=half)) > compute_s(problem())
+    assert compute_s(problem(constants=half)) == compute_s(problem())
+
+
+def test_half_of_the_products_are_repeated():
+    selective, full = Structure(recompute=Recompute.SELECTIVE), Structure(recompute=Recompute.FULL)
+    half = problem(selective_recompute="half_of_products")
+    again, whole = (compute_s(half, s, "recompute_s") for s in (selective, full))
+    core = compute_s(problem(), selective, "recompute_s")
+    assert 0 < core < again < whole
+    everything_but_core = whole - core
+    assert 0.5 * everything_but_core < again < everything_but_core
+
+
+def test_gradients_added_apart_cost_ten_bytes_of_traffic():
+    apart = problem(fused_gradient_accumulation=False)
+    added = compute_s(apart) - compute_s(problem())
+    params = 8.03e9 / 2.0
+    once = 10.0 * params / problem().engine.memory_bytes_per_s
+    assert added == pytest.approx(2.0 * once, rel=0.15)
+
+
+def test_scattered_sends_are_a_part_of_each_rank():
+    whole = send_bytes(problem(), STRUCTURE, PLAN)
+    assert send_bytes(problem(scatters_sends=True), STRUCTURE, PLAN) == whole / 2.0
+    split = Structure(sequence_parallel=True)
+    assert send_bytes(problem(scatters_sends=True), split, PLAN) == whole / 2.0
+
+
+def test_heads_off_the_grid_of_words_leave_the_matrix_units():
+    model = load_model("gpt3-6.7b")
+    kind = model.layer_kinds[0]
+
+    def with_head_size(size):
+        attention = kind.attention.model_copy(update={"head_size": size, "value_head_size": size})
+        changed = kind.model_copy(update={"attention": attention})
+        return model.model_copy(update={"layer_kinds": (changed,)})
+
+    aligned, off = (
+        compute_s(problem(model=with_head_size(size), flash_attention=False)) for size in (112, 108)
+    )
+    assert off > 1.1 * aligned
+    fused = [compute_s(problem(model=with_head_size(size))) for size in (112, 108)]
+    assert fused[1] < fused[0]
+
+
+def test_experts_reach_a_share_and_route_more():
+    found = [
+        compute_s(problem(model="mixtral-8x7b", constants=constants))
+        for constants in ({}, {"grouped_matmul_efficiency": 0.5}, {"expert_traffic_factor": 3.0})
+    ]
+    assert found[0] < found[1]
+    assert found[0] < found[2]
+
+
+def memory(asked, structure=STRUCTURE, plan=PLAN):
+    return price_one(asked, structure, plan).step.memory
+
+
+@pytest.mark.parametrize("copies", [0.0, 2.5])
+def test_the_loss_holds_fp32_copies_of_the_logits(copies):
+    asked, plain = problem(fp32_logit_copies=copies), problem()
+    tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
+    logits = tokens * plain.model.vocab_size / float(PLAN.tp)
+    found, usual = memory(asked)[0].working_bytes, memory(plain)[0].working_bytes
+    assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
+    assert compute_s(asked) == compute_s(plain)
+
+
+def test_stages_may_keep_what_they_sent():
+    plan = make_strategy(tp=2, pp=2, dp_shard=2, micro_batch_size=1)
+    kept, plain = (
+        memory(problem(keeps_stage_outputs=keeps), STRUCTURE, plan) for keeps in (True, False)
+    )
+    sent = send_bytes(problem(), STRUCTURE, plan)
+    first = kept[0].activations_bytes - plain[0].activations_bytes
+    assert first == pytest.approx(2.0 * sent)
+    assert kept[2].activations_bytes == plain[2].activations_bytes
+
+
+def test_casts_of_each_local_expert_show_in_narrow_types_alone():
+    def added_s(ep, matmul):
+        plan = make_strategy(dp_shard=8, ep=ep)
+        work = problem(model="mixtral-8x7b", system="8xH100")
+        narrow = work.workload.model_copy(update={"precision": Precision(matmul=matmul)})
+        found = [
+            replace(work, workload=narrow, calibration=replace(work.calibration, expert_kernels=k))
+            for k in (0.0, 10.0)
+        ]
+        few, many = (float(price_one(f, STRUCTURE, plan).step.time.compute_s[0]) for f in found)
+        return many - few
+
+    launch_s = problem(system="8xH100").calibration.launch_s
+    layers, products, micro_batches = 32, 6, 1
+    most_s = 10.0 * launch_s * 8 * layers * products * micro_batches
+    assert added_s(1, "bf16") == 0.0
+    assert 0.0 < added_s(8, "fp8") <= most_s / 8.0
+    assert added_s(1, "fp8") > 4.0 * added_s(8, "fp8")
+    assert added_s(1, "fp8") <= most_s
+
+
+def test_narrow_products_keep_a_share_of_their_rate():
+    wide, narrow = (
+        [
+            compute_s(replace(found, workload=found.workload.model_copy(update={"precision": p})))
+            for p in (Precision(), Precision(matmul="fp8"))
+        ]
+        for found in (
+            problem(system="8xH100", constants={"narrow_matmul_efficiency": share})
+            for share in (1.0, 0.5)
+        )
+    )
+    assert wide[0] == narrow[0]
+    assert wide[1] < narrow[1]
+
+
+def test_frozen_weights_save_a_third_of_the_products():
+    found = problem()
+    adapters = found.workload.model_copy(update={"optimizer": load_optimizer("adapters")})
+    frozen = replace(found, workload=adapters)
+    time = price_one(frozen, STRUCTURE, PLAN).step.time
+    assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
+    assert float(np.asarray(time.optimizer_s).reshape(-1)[0]) == 0.0
+
+
+def test_operands_are_cast_before_they_are_gathered():
+    def casts_s(sequence_parallel):
+        structure = replace(STRUCTURE, sequence_parallel=sequence_parallel)
+        narrow, wide = (
+            replace(found, workload=found.workload.model_copy(update={"precision": precision}))
+            for found in [problem(system="8xH100")]
+            for precision in (Precision(matmul="fp8", row_scales=True), Precision())
+        )
+        return compute_s(narrow, structure) - compute_s(wide, structure)
+
+    # In 16 bits both have the same products; SP halves the elementwise work of both as well.
+    assert 0.0 < casts_s(sequence_parallel=True) < casts_s(sequence_parallel=False)
+
+
+def test_scales_of_rows_run_at_the_rate_of_the_activations():
+    found = problem(system="8xH100", constants={"narrow_matmul_efficiency": 0.5})
+    engines = [
+        replace(found, workload=found.workload.model_copy(update={"precision": p})).engine
+        for p in (Precision(), Precision(matmul="fp8", row_scales=True), Precision(matmul="fp8"))
+    ]
+    rates = [engine.matmul_flops_per_s for engine in engines]
+    assert rates[0] == rates[1]
+    assert rates[2] == pytest.approx(rates[0] * 1402.6 / 794.5 / 2.0)

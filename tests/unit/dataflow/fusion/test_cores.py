@@ -1,0 +1,74 @@
+"""Cores for kernels: cycles that can be counted by hand, and the best division of a chip."""
+
+import numpy as np
+import pytest
+from fusion_problems import GRID, least_cycles_by_hand, random_problem
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright.dataflow.fusion.cores import core_choices, cores_needed, least_cycles
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.shapes import TileShape
+from meshwright.graph.dataflow.kernel import Unit
+
+WIDE = CoreGrid(640, 32, 6, 1.25e9, 1.0, 1.0, 1.0)
+
+
+def test_peak_counts_two_flops_for_each_multiply_add():
+    assert WIDE.flops_per_s == 2 * 640 * 32 * 6 * 1.25e9
+
+
+def test_a_product_is_cut_by_rows_and_by_columns():
+    # 64 x 12 outputs on arrays of 32 x 6: two by two blocks of 100 cycles
+    cores, cycles = core_choices(TileShape(64, 100, 12, Unit.MATRIX), WIDE)
+    assert list(zip(cores, cycles, strict=True)) == [(1, 400.0), (2, 200.0), (4, 100.0)]
+
+
+def test_an_elementwise_kernel_has_no_stages():
+    cores, cycles = core_choices(TileShape(64, 1, 12, Unit.VECTOR), WIDE)
+    assert list(zip(cores, cycles, strict=True)) == [(1, 24.0), (2, 12.0)]
+
+
+def test_a_move_takes_one_core_and_no_cycles():
+    cores, cycles = core_choices(TileShape(64, 1, 12, Unit.NONE), WIDE)
+    assert (cores.tolist(), cycles.tolist()) == ([1], [0.0])
+
+
+@given(st.integers(1, 400), st.integers(1, 9), st.integers(1, 90), st.integers(1, 60))
+def test_choices_are_all_that_any_lanes_and_stages_reach(rows, inner, columns, num_cores):
+    grid = CoreGrid(num_cores, 4, 3, 1.0, 1.0, 1.0, 1.0)
+    cores, cycles = core_choices(TileShape(rows, inner, columns, Unit.MATRIX), grid)
+    assert np.all(np.diff(cores) > 0)
+    assert np.all(np.diff(cycles) < 0)
+    for count in range(1, num_cores + 1):
+        best = min(
+            -(-rows // (4 * lanes)) * -(-columns // (3 * (count // lanes))) * inner
+            for lanes in range(1, count + 1)
+        )
+        assert cycles[np.searchsorted(cores, count, side="right") - 1] == best
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_division_of_cores_is_the_best_of_all(seed):
+    problem = random_problem(seed, 5)
+    members = np.random.default_rng(seed).random((8, 5)) < 0.5
+    members[0] = True
+    members[:, 0] = True
+    found = least_cycles(problem.choices, GRID.num_cores, members)
+    by_hand = [
+        least_cycles_by_hand(problem, frozenset(np.flatnonzero(row).tolist())) for row in members
+    ]
+    assert found.tolist() == by_hand
+
+
+def test_more_kernels_than_cores_fit_nowhere():
+    choices = core_choices(TileShape(4, 1, 4, Unit.VECTOR), GRID)
+    cycles = least_cycles([choices] * 3, 2, np.array([[True, True, True], [True, True, False]]))
+    assert np.isinf(cycles[0])
+    assert np.isfinite(cycles[1])
+
+
+def test_fewer_cycles_need_more_cores_and_too_few_cannot_be_had():
+    choices = core_choices(TileShape(64, 100, 12, Unit.MATRIX), WIDE)
+    needed = cores_needed(choices, np.array([400.0, 399.0, 200.0, 100.0, 99.0]), 640)
+    assert needed.tolist() == [1, 2, 2, 4, 641]

@@ -1,0 +1,147 @@
+"""Ideals and steps of known graphs, branches that are alike, and graphs that are too wide."""
+
+from dataclasses import replace
+from math import comb
+
+import numpy as np
+import pytest
+from fusion_problems import random_problem
+
+import meshwright.dataflow.fusion.lattice.lattice as lattices
+import meshwright.dataflow.fusion.lattice.pruned as pruned
+from meshwright.dataflow.fusion.bound import bound_s
+from meshwright.dataflow.fusion.choosing import Candidate, best_of
+from meshwright.dataflow.fusion.fusion import evaluate, fuse
+from meshwright.dataflow.fusion.lattice.lattice import lattice_of, limits_of, row_keys
+from meshwright.dataflow.fusion.lattice.pruned import outlook
+from meshwright.dataflow.fusion.lattice.symmetry import Branches, alike_branches
+from meshwright.dataflow.fusion.lattice.windows import Orders
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.problem import Share, fusion_problem
+from meshwright.dataflow.fusion.rules import DFMODEL
+from meshwright.graph.dataflow.gpt import gpt_training_layer
+from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
+
+GRID = CoreGrid(64, 16, 16, 1e9, 12e6, 1e12, 100e9)
+
+
+def experts(count, length, *, unlike=False):
+    """Branches of products in a row, between a kernel that feeds all and one that joins them."""
+    row = ("tokens", "hidden")
+    kernels = [Kernel("route", Unit.VECTOR, row, (Operand("x", row),))]
+    sizes, ends = {"tokens": 256, "hidden": 512}, []
+    for branch in range(count):
+        source, dim = "route", "hidden"
+        for place in range(length):
+            name, inner = f"e{branch}.{place}", f"f{branch if unlike else 0}.{place}"
+            sizes[inner] = 1024 + (64 * branch if unlike else 0)
+            read = Operand(source, ("tokens", dim))
+            weight = Weight(f"{name}.weight", (dim, inner))
+            kernels.append(Kernel(name, Unit.MATRIX, ("tokens", inner), (read,), (weight,)))
+            source, dim = name, inner
+        ends.append(Operand(source, ("tokens", dim)))
+    kernels.append(Kernel("join", Unit.VECTOR, ends[0].dims, tuple(ends)))
+    return DataflowGraph("experts", tuple(kernels), sizes, {"x": row}, ("join",), "tokens")
+
+
+def problem(graph, rules=DFMODEL, **share):
+    return fusion_problem(graph, GRID, Share(tile=32, **share), rules)
+
+
+def test_the_training_layer_has_1174_ideals():
+    graph = gpt_training_layer(768, 12, 64, 256)
+    limits = replace(limits_of(problem(graph)), branches=Branches(()))
+    lattice = lattice_of(limits)
+    assert len(graph.kernels) == 41
+    assert len(lattice.ideals) == 1174
+    assert len(set(row_keys(lattice.ideals).tolist())) == 1174
+
+
+@pytest.mark.parametrize(("count", "length"), [(3, 2), (4, 3), (6, 3), (8, 3)])
+def test_alike_branches_count_once_for_each_multiset_of_states(count, length):
+    limits = limits_of(problem(experts(count, length)))
+    assert [group.shape for group in limits.branches.groups] == [(count, length)]
+    assert len(lattice_of(limits).ideals) == comb(count + length, length) + 2
+
+
+@pytest.mark.parametrize(("count", "length"), [(3, 2), (4, 2), (3, 3)])
+def test_alike_branches_leave_the_optimum_as_it_is(count, length):
+    asked = problem(experts(count, length))
+    every = Orders(lattice_of(replace(limits_of(asked), branches=Branches(()))))
+    assert len(every.lattice.ideals) == (length + 1) ** count + 2
+    assert fuse(asked).time_s == pytest.approx(fuse(asked, [every]).time_s, rel=1e-12)
+
+
+def test_branches_of_unlike_sizes_are_not_exchanged():
+    assert alike_branches(problem(experts(4, 2, unlike=True))).groups == ()
+
+
+def test_branches_that_meet_elsewhere_are_not_exchanged():
+    graph = experts(2, 2)
+    row = graph.kernels[-1].dims
+    extra = Kernel("extra", Unit.VECTOR, row, (Operand("e0.1", row), Operand("join", row)))
+    assert alike_branches(problem(replace(graph, kernels=(*graph.kernels, extra)))).groups == ()
+
+
+@pytest.mark.parametrize("size", [70, 130])
+def test_keys_of_long_rows_can_be_found_again(size):
+    rows = np.random.default_rng(size).random((50, size)) < 0.5
+    keys = row_keys(rows)
+    order = np.argsort(keys)
+    assert order[np.searchsorted(keys, keys, sorter=order)].tolist() == list(range(50))
+
+
+def test_a_long_chain_of_more_than_64_kernels_is_fused():
+    found = fuse(problem(experts(1, 80)))
+    assert sum(len(part.kernels) for part in found.partitions) == 82
+    assert found.gap == 0.0
+
+
+def test_a_wide_graph_says_so_and_gives_its_gap(monkeypatch):
+    asked = problem(experts(5, 2, unlike=True))
+    exact = fuse(asked)
+    monkeypatch.setattr(lattices, "MOST_IDEALS", 100)
+    found = fuse(asked)
+    assert exact.counts.places is None
+    assert found.counts.places is not None
+    assert found.bound_s <= exact.time_s <= found.time_s
+    assert 0 < found.gap < 0.2
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
+    asked = random_problem(seed, 5)
+    exact = fuse(asked)
+    assert bound_s(asked) <= exact.time_s * (1 + 1e-12)
+    monkeypatch.setattr(lattices, "MOST_STEPS", len(lattice_of(limits_of(asked)).source) - 1)
+    found = fuse(asked)
+    assert exact.time_s <= found.time_s * (1 + 1e-12)
+    assert found.bound_s <= exact.time_s * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_orders_pruned_hold_the_optimum(seed, monkeypatch):
+    asked = replace(random_problem(seed, 6), micro_batches=(2,), room_bytes=1e9)
+    exact = fuse(asked)
+    seen = outlook(asked, limits_of(asked), 2.0 * exact.time_s)
+    assert seen.bound_s == pytest.approx(exact.time_s)
+    assert evaluate(asked, seen.sets).time_s == pytest.approx(exact.time_s)
+    assert outlook(asked, limits_of(asked), exact.time_s).sets is None
+    for most in ("MOST_IDEALS", "MOST_STEPS"):
+        with monkeypatch.context() as limited:
+            limited.setattr(pruned, most, 0)
+            assert outlook(asked, limits_of(asked), 2.0 * exact.time_s).bound_s <= exact.time_s
+
+
+@pytest.mark.slow
+def test_candidates_beyond_the_best_are_pruned_and_the_rest_share_a_lattice():
+    graph = gpt_training_layer(256, 4, 64, 256)
+    asked = [
+        fusion_problem(graph, GRID, Share(tile=tile), DFMODEL) for tile in (16, 32, 64, 128, 256)
+    ]
+    found = best_of(Candidate(entry, 2.0) for entry in asked)
+    alone = [fuse(entry).time_s for entry in asked]
+    assert found.number == int(np.argmin(alone))
+    assert found.weighted_s == pytest.approx(2.0 * min(alone))
+    assert found.num_fused + found.num_pruned + len(found.refused) == len(asked)

@@ -1,0 +1,172 @@
+"""Shapes, buffers, DRAM and seconds of partitions that can be worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.dataflow.fusion.fusion import evaluate, fuse
+from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.prices import price_partitions
+from meshwright.dataflow.fusion.problem import Share, fusion_problem
+from meshwright.dataflow.fusion.rules import DFMODEL, OWN
+from meshwright.dataflow.fusion.shapes import TileShape, passing_dims, tile_shape
+from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
+from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
+
+GRID = CoreGrid(
+    num_cores=8, array_rows=4, array_columns=4, frequency_hz=1e9, sram_bytes=4000.0,
+    dram_bytes=1e6, dram_bytes_per_s=1e9,
+)  # fmt: skip
+ROW, WIDE = ("tokens", "hidden"), ("tokens", "ffn")
+
+
+def network(**changed):
+    """Two products with a function between them: 32 tokens, width 8, inner width 16, 2 bytes."""
+    first, second = Weight("w0", ("hidden", "ffn")), Weight("w1", ("ffn", "hidden"))
+    kernels = (
+        Kernel("up", Unit.MATRIX, WIDE, (Operand("x", ROW),), (first,)),
+        Kernel("act", Unit.VECTOR, WIDE, (Operand("up", WIDE),)),
+        Kernel("down", Unit.MATRIX, ROW, (Operand("act", WIDE),), (second,)),
+    )
+    sizes = {"tokens": 32, "hidden": 8, "ffn": 16}
+    graph = DataflowGraph("network", kernels, sizes, {"x": ROW}, ("down",), "tokens")
+    return replace(graph, **changed)
+
+
+def priced(sets, rules=DFMODEL, grid=GRID, graph=None, **share):
+    problem = fusion_problem(graph or network(), grid, Share(tile=8, **share), rules)
+    return price_partitions(problem, problem.sets_of(sets))
+
+
+def test_shapes_of_a_product_a_function_and_a_weight_gradient():
+    graph = gpt_training_layer(64, 4, 16, 32)
+    kernels = {kernel.name: kernel for kernel in graph.kernels}
+    sizes, passing = {**graph.sizes, "tokens": 8}, passing_dims(graph)
+    assert tile_shape(kernels["q"], sizes, passing) == TileShape(64, 64, 8, Unit.MATRIX)
+    assert tile_shape(kernels["qk"], sizes, passing) == TileShape(4 * 32, 16, 8, Unit.MATRIX)
+    assert tile_shape(kernels["softmax"], sizes, passing) == TileShape(128, 1, 8, Unit.VECTOR)
+    gradient = tile_shape(kernels["q.grad.weight"], sizes, passing)
+    assert gradient.inner == 8
+    assert gradient.rows * gradient.columns == 64 * 64
+
+
+def test_buffers_and_traffic_of_a_whole_graph_under_the_rules_of_the_peer():
+    whole = priced([("up", "act", "down")])
+    # weights 2 x 256 B; two tensors of 8 x 16 x 2 = 256 B a tile, each in two buffers
+    assert whole.sram_bytes.tolist() == [512 + 4 * 256]
+    assert whole.moved_bytes.tolist() == [0]
+
+
+def test_a_tensor_that_crosses_counts_at_both_ends():
+    parts = priced([("up",), ("act", "down")])
+    assert parts.sram_bytes.tolist() == [256 + 2 * 256, 256 + 2 * 256 + 2 * 256]
+    assert parts.moved_bytes.tolist() == [4 * 256, 4 * 256]
+    assert parts.dram_s == pytest.approx([1024e-9, 1024e-9])
+    assert parts.setup_s == pytest.approx([256e-9, 256e-9])
+
+
+def test_kernel_by_kernel_has_one_buffer():
+    parts = priced([("up",), ("act",), ("down",)], runs_by_kernel=True)
+    assert parts.sram_bytes.tolist() == [256 + 256, 2 * 256, 256 + 256]
+
+
+def test_own_rules_count_what_enters_and_leaves():
+    whole = priced([("up", "act", "down")], OWN)
+    # x in and down out: tiles of 8 x 8 x 2 = 128 B in two buffers, four tiles each way
+    assert whole.sram_bytes.tolist() == [512 + 4 * 256 + 4 * 128]
+    assert whole.moved_bytes.tolist() == [8 * 128]
+
+
+def test_computation_is_that_of_the_slowest_kernel_on_its_cores():
+    parts = priced([("up", "act", "down")])
+    # up: 16 x 8 outputs are 4 x 2 arrays of 8 cycles; down: 2 x 2 arrays of 16; act: 4 of 8
+    # 4 + 2 + 2 cores: up in 16, act in 16, down in 32 cycles; no division does better
+    assert parts.tile_cycles.tolist() == [32]
+    assert parts.compute_s == pytest.approx([4 * 32e-9])
+
+
+def test_filling_a_row_of_three_kernels_takes_two_tiles_more():
+    parts = priced([("up", "act", "down")], OWN)
+    assert parts.fill_s == pytest.approx(2 * parts.busy_s / 4)
+
+
+def test_a_split_dim_divides_weights_and_tensors():
+    parts = priced([("up",), ("act", "down")], tp=2, splits=dict.fromkeys(network().number, "ffn"))
+    assert parts.sram_bytes.tolist() == [128 + 2 * 128, 128 + 2 * 128 + 2 * 128]
+
+
+def test_weights_that_do_not_fit_come_in_parts_and_inputs_are_read_again():
+    small = replace(GRID, sram_bytes=640.0)
+    parts = priced([("up",), ("act",), ("down",)], OWN, small)
+    # up: 256 of weights beside 2 x 128 in and 2 x 256 out; 768 B of buffers alone are too many
+    assert parts.fits.tolist() == [False, False, False]
+    roomy = priced([("up",), ("act",), ("down",)], OWN, replace(GRID, sram_bytes=900.0))
+    assert roomy.weight_parts.tolist() == [2, 1, 2]
+    assert roomy.moved_bytes.tolist() == [2 * 512 + 1024, 2048, 2 * 1024 + 512]
+    peer = priced([("up",), ("act",), ("down",)], DFMODEL, replace(GRID, sram_bytes=600.0))
+    assert peer.weight_parts.tolist()[0] == 3
+    assert peer.moved_bytes.tolist()[0] == 1024
+
+
+def test_keys_are_held_whole_under_own_rules():
+    graph = gpt_layer(64, 4, 16, 32)
+    grid = replace(GRID, sram_bytes=1e9)
+    peer, own = (
+        priced([("k", "qk")], rules, grid, graph).sram_bytes[0] for rules in (DFMODEL, OWN)
+    )
+    problem = fusion_problem(graph, grid, Share(tile=8), OWN)
+    at = [t for t, w in enumerate(problem.tensors.writer) if w == problem.names.index("k")]
+    assert problem.tensors.inside_bytes[at, 0].tolist() == [2 * 32 * 64 * 2]
+    assert own > peer
+
+
+def test_weight_gradients_are_held_like_weights():
+    graph = gpt_training_layer(64, 4, 16, 32)
+    problem = fusion_problem(graph, GRID, Share(tile=8), OWN)
+    at = problem.names.index("q.grad.weight")
+    assert problem.held_bytes[at] == 64 * 64 * 2
+    assert problem.setup_bytes[at] == 2 * 64 * 64 * 2
+    peer = fusion_problem(graph, GRID, Share(tile=8), DFMODEL)
+    assert peer.held_bytes[at] == 0
+
+
+def test_the_micro_batch_is_what_dram_holds():
+    # setup 512 ns; two partitions move 2048 B a sequence, one none at all
+    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    split = evaluate(problem, problem.sets_of([("up",), ("act", "down")]))
+    assert split.micro_batch == (1_000_000 - 512) // 2048
+    assert split.parts_s["setup_s"] == pytest.approx(512e-9 / split.micro_batch)
+    assert sum(split.parts_s.values()) == pytest.approx(split.time_s, rel=1e-12)
+    given = fusion_problem(network(), GRID, Share(tile=8, micro_batches=(3,)), DFMODEL)
+    assert fuse(given).micro_batch == 3
+
+
+def test_the_next_stage_cannot_be_reached_faster_than_a_send():
+    found = fuse(fusion_problem(network(), GRID, Share(tile=8, send_s=1.0), DFMODEL))
+    assert (found.time_s, found.gap) == (1.0, 0.0)
+    assert sum(found.parts_s.values()) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_partitions_that_cannot_run_are_refused_with_all_faults():
+    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    with pytest.raises(SpecError, match="2 faults") as caught:
+        evaluate(problem, problem.sets_of([("up",), ("up",), ("down",)]))
+    assert [fault.path for fault in caught.value.faults] == ["partitions.up", "partitions.act"]
+    with pytest.raises(SpecError, match="act: runs before or beside up"):
+        evaluate(problem, problem.sets_of([("act",), ("up", "down")]))
+
+
+def test_what_does_not_fit_says_what_it_needs():
+    with pytest.raises(InfeasibleError, match=r"SRAM of 300 B is too small: .* a shorter tile"):
+        fuse(fusion_problem(network(), replace(GRID, sram_bytes=300.0), Share(tile=8), DFMODEL))
+    tight = replace(GRID, dram_bytes=600.0, sram_bytes=1100.0)
+    with pytest.raises(InfeasibleError, match="DRAM has 88 B left beside the weights"):
+        fuse(fusion_problem(network(), tight, Share(tile=8), DFMODEL))
+
+
+def test_members_are_in_the_order_of_the_kernels():
+    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    assert np.array_equal(problem.sets_of([("down", "up")]), [[True, False, True]])

@@ -1,0 +1,119 @@
+"""Any strategy: refused with reasons, or written so that the degrees come back."""
+
+from math import prod
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.frameworks.layout import chunk_lengths
+from meshwright.frameworks.registry import exporters, refusals, rendered
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+
+FRAMEWORKS = sorted(name for name in exporters if exporters[name].is_text)
+DEGREE = st.sampled_from([1, 1, 2, 3, 4, 8])
+ORDERS = (
+    ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp"),
+    ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate"),
+    ("tp", "tatp", "dp_shard", "dp_replicate", "cp", "pp"),
+)
+
+degrees = st.fixed_dictionaries(
+    {
+        "tp": DEGREE, "pp": DEGREE, "cp": st.sampled_from([1, 2]), "dp_shard": DEGREE,
+        "dp_replicate": st.sampled_from([1, 2]), "micro_batch_size": st.sampled_from([1, 2, 3]),
+        "num_virtual_stages": st.sampled_from([1, 1, 1, 2]), "tatp": st.sampled_from([*[1] * 9, 2]),
+    }
+)  # fmt: skip
+structures = st.fixed_dictionaries(
+    {
+        "sequence_parallel": st.booleans(),
+        "context_kind": st.sampled_from(ContextKind),
+        "zero_stage": st.integers(0, 3),
+        "reshard_after_forward": st.sampled_from([True, True, False]),
+        "recompute": st.sampled_from(Recompute),
+        "schedule": st.sampled_from(ScheduleKind),
+        "offload": st.sampled_from([*[Offload.NONE] * 9, *Offload]),
+        "axis_order": st.sampled_from(ORDERS),
+    }
+)
+
+
+def meaningful(sizes: dict[str, int], choices: dict[str, object]) -> dict[str, object]:
+    """Return the choices without those that mean nothing for these degrees.
+
+    What remains is refused now and then for what it asks, not for asking nothing.
+    """
+    plain = {}
+    if sizes["tp"] == 1:
+        plain["sequence_parallel"] = False
+    if sizes["cp"] == 1:
+        plain["context_kind"] = ContextKind.RING
+    if sizes["dp_shard"] * sizes["cp"] == 1:
+        plain["zero_stage"] = 0
+    if sizes["num_virtual_stages"] > 1 and sizes["pp"] > 1:
+        plain["schedule"] = ScheduleKind.INTERLEAVED
+    elif sizes["pp"] == 1 or choices["schedule"] is ScheduleKind.INTERLEAVED:
+        plain["schedule"] = ScheduleKind.ONE_F_ONE_B
+    return choices | plain
+
+
+def product_in(target: str, text: str) -> int:
+    """Return the product of the written degrees over all axes of the mesh."""
+    if target == "torch":
+        shape = text.partition("        DEVICE,\n        (")[2].partition(")")[0]
+        return prod(int(size) for size in shape.split(","))
+    names = {
+        "megatron": ("tensor-model-parallel-size", "pipeline-model-parallel-size",
+                     "context-parallel-size"),
+        "torchtitan": ("tensor_parallel_degree", "pipeline_parallel_degree",
+                       "context_parallel_degree", "data_parallel_replicate_degree",
+                       "data_parallel_shard_degree"),
+    }[target]  # fmt: skip
+    prefix = "--" if target == "megatron" else "--parallelism."
+    words = text.split()
+    return prod(int(words[words.index(prefix + name) + 1]) for name in names)
+
+
+def processes_in(text: str) -> int:
+    """Return hosts times processes of the torchrun command."""
+    hosts = int(text.partition("--nnodes=")[2].split()[0])
+    return hosts * int(text.partition("--nproc-per-node=")[2].split()[0])
+
+
+@settings(max_examples=120, deadline=None)
+@given(degrees=degrees, structure=structures, target=st.sampled_from(FRAMEWORKS))
+def test_refused_with_reasons_or_consistent(make_plan, degrees, structure, target):
+    structure = meaningful(degrees, structure)
+    plan = make_plan(degrees, structure, batch=48, system="512xH100")
+    faults = refusals(plan, target)
+    if faults:
+        assert all(fault.path and fault.message for fault in faults)
+        return
+    (text,) = rendered(plan, target).values()
+    used = plan.best.estimate.num_devices_used
+    assert processes_in(text) == used
+    replicas = used // product_in(target, text)
+    assert replicas == (
+        degrees["dp_shard"] * degrees["dp_replicate"] if target == "megatron" else 1
+    )
+    assert sum(chunk_lengths(plan)) == plan.model.num_layers
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shards=st.sampled_from([1, 2, 4, 8]),
+    tp=st.sampled_from([2, 4, 8]),
+    pp=st.integers(1, 8),
+    replicas=st.sampled_from([1, 2]),
+)
+def test_plain_plans_are_written_for_every_target(make_plan, shards, tp, pp, replicas):
+    """FSDP with tensor and pipeline parallelism in the default order is common ground."""
+    sizes = {"dp_shard": shards, "tp": tp, "pp": pp, "dp_replicate": replicas}
+    stage = 3 if shards > 1 else 0
+    num_devices = prod(sizes.values())
+    if num_devices > 8 and num_devices % 8:
+        return
+    plan = make_plan(sizes, {"zero_stage": stage}, batch=48, system="1024xH100")
+    for target in FRAMEWORKS:
+        (text,) = rendered(plan, target).values()
+        assert processes_in(text) == num_devices

@@ -1,0 +1,145 @@
+"""What a target cannot express is refused by name, all at once, with the nearest fix."""
+
+import pytest
+
+from meshwright.base.errors import UnknownNameError, UnsupportedError
+from meshwright.frameworks.registry import exporters, refusals, rendered
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+from meshwright.spec.workload import Precision, SoftwareStack
+
+ALL = tuple(name for name in exporters if exporters[name].is_text)
+OUTSIDE = ("tp", "dp_shard", "dp_replicate", "cp", "pp", "tatp")
+
+REFUSED = [
+    # targets, degrees, structure, rest of the plan, path, words, fix
+    (ALL, {"tatp": 8}, {}, {}, "strategy.tatp", "tatp 8", "tatp=1"),
+    (ALL, {"tp": 4}, {}, {"system": "wafer-4x8"}, "system.chip", "cuda", "NVIDIA"),
+    (ALL, {"dp_shard": 12}, {}, {"batch": 12}, "strategy", "hosts of 8", "8 devices"),
+    (ALL, {"dp_shard": 48}, {"zero_stage": 1}, {}, "workload.global_batch_size",
+     "128 is not divisible by dp 48 x micro-batch 1", "global_batch_size=144"),
+    (ALL, {"dp_shard": 32, "micro_batch_size": 3}, {"zero_stage": 1}, {},
+     "workload.global_batch_size", "dp 32 x micro-batch 3", "micro_batch_size=2"),
+    (ALL, {"dp_shard": 8}, {"sequence_parallel": True}, {}, "strategy",
+     "[sp-without-tp]", "sequence_parallel=false"),
+    (ALL, {"pp": 4, "num_virtual_stages": 2, "micro_batch_size": 64},
+     {"schedule": ScheduleKind.INTERLEAVED}, {}, "strategy",
+     "2 micro-batches are not divisible by pp 4", "micro_batch_size=32"),
+    (ALL, {"tp": 3}, {}, {}, "strategy", "[tp-heads]", "tp="),
+    (ALL, {"tp": 4}, {"axis_order": ("tp", "cp", "pp")}, {}, "structure.axis_order",
+     "names dp_shard 0 times", "tp,cp,dp_shard,dp_replicate,pp"),
+    (("torch", "torchtitan"), {"cp": 4}, {"context_kind": ContextKind.ULYSSES}, {},
+     "structure.context_kind", "ring", "context_kind=ring"),
+    (ALL, {"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.OPTIMIZER}, {},
+     "structure.offload", "optimizer on the host", "offload=none"),
+    (("megatron", "torchtitan"), {"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.ALL}, {},
+     "structure.offload", "all on the host", "offload=none"),
+    (ALL, {"dp_shard": 8}, {"zero_stage": 2, "offload": Offload.WEIGHTS}, {},
+     "structure.offload", "weights on the host", "offload=none"),
+    (ALL, {"dp_shard": 8}, {"zero_stage": 2}, {"optimizer": "adafactor"},
+     "workload.optimizer", "adafactor keeps 8.01 bytes", "plan with optimizer"),
+    (("megatron",), {"pp": 4}, {"schedule": ScheduleKind.ZERO_BUBBLE}, {},
+     "structure.schedule", "Megatron-LM runs 1F1B", "schedule=1f1b"),
+    (("megatron",), {"pp": 4}, {"schedule": ScheduleKind.GPIPE}, {},
+     "structure.schedule", "gpipe: Megatron", "schedule=1f1b"),
+    (("megatron",), {"dp_shard": 8}, {"zero_stage": 3, "reshard_after_forward": False}, {},
+     "structure.reshard_after_forward", "Megatron-FSDP", "reshard_after_forward=true"),
+    (("megatron", "torchtitan"), {"tp": 2, "cp": 2, "dp_shard": 2},
+     {"zero_stage": 2, "axis_order": OUTSIDE}, {}, "structure.axis_order", "innermost first",
+     "tp,cp,dp_shard,dp_replicate,pp"),
+    (("torch",), {"cp": 2, "dp_shard": 2, "dp_replicate": 2},
+     {"zero_stage": 2, "axis_order": OUTSIDE}, {}, "structure.axis_order", "inside of the replicas",
+     "tp,cp,dp_shard,dp_replicate,pp"),
+    (("megatron",), {"tp": 2}, {"sequence_parallel": False, "overlap_tensor_parallel": True}, {},
+     "structure.overlap_tensor_parallel", "sequence parallelism", "sequence_parallel=true"),
+    (("megatron",), {"tp": 2}, {"sequence_parallel": False}, {"model": "mixtral-8x7b"},
+     "structure.sequence_parallel", "experts", "sequence_parallel=true"),
+    (("megatron",), {"dp_shard": 8}, {"zero_stage": 1}, {"optimizer": "fsdp-mixed"},
+     "workload.optimizer", "fsdp-mixed keeps 16 bytes per parameter, Adam here 18",
+     "megatron-adam"),
+    (("megatron",), {}, {}, {"model": "falcon-40b"}, "model.architecture",
+     "FalconForCausalLM has no counterpart", "one of"),
+    (("megatron",), {}, {}, {"model": "gemma2-9b"}, "model.architecture",
+     "Gemma2ForCausalLM has no counterpart", "one of"),
+    (("torch",), {"tp": 2}, {"overlap_tensor_parallel": True}, {},
+     "structure.overlap_tensor_parallel", "torch.compile", "false"),
+    (("torch", "torchtitan"), {"dp_shard": 8},
+     {"zero_stage": 2, "overlap_data_parallel": False}, {},
+     "structure.overlap_data_parallel", "always", "true"),
+    (("torchtitan",), {"pp": 4}, {"schedule": ScheduleKind.ZERO_BUBBLE}, {},
+     "structure.schedule", "two stages", "schedule=1f1b"),
+    (("torchtitan",), {"dp_shard": 8}, {"zero_stage": 1}, {},
+     "structure.zero_stage", "FSDP shards gradients", "zero_stage=2"),
+    (("torchtitan",), {"cp": 2}, {"zero_stage": 0}, {},
+     "structure.zero_stage", "over cp", "zero_stage=2"),
+    (("torchtitan",), {"tp": 2, "etp": 2}, {}, {"model": "qwen3-30b-a3b"},
+     "strategy.etp", "whole on one rank", "etp=1"),
+    (("torchtitan",), {"cp": 2}, {"zero_stage": 3}, {"model": "gpt-oss-20b"},
+     "strategy.cp", "gpt_oss", "cp=1"),
+    (("torchtitan",), {}, {"recompute": Recompute.SELECTIVE}, {},
+     "structure.recompute", "elementwise", "recompute=full or none"),
+    (("torchtitan",), {"pp": 2}, {}, {"software": SoftwareStack(cuda_graphs=True)},
+     "workload.software.cuda_graphs", "pipeline", "false"),
+    (("torchtitan",), {}, {}, {"model": "mixtral-8x7b"}, "model.architecture",
+     "no module for MixtralForCausalLM", "llama3"),
+    (("torchtitan",), {}, {}, {"model": "llama2-7b", "length": 4096}, "model",
+     "ships no bf16 configuration of llama2-7b", "llama3/config_registry.py with dim=4096"),
+    (("torchtitan",), {"tp": 8}, {}, {"model": "llama3.1-405b"}, "model",
+     "no bf16 configuration", "dim=16384, n_layers=126"),
+    (("torch",), {}, {}, {"precision": Precision(matmul="fp8")}, "workload.precision.matmul",
+     "fp8", "bf16"),
+    (ALL, {}, {}, {"precision": Precision(matmul="fp4")},
+     "workload.precision.matmul", "fp4", "bf16"),
+    (("megatron", "torchtitan"), {}, {}, {"causal": False}, "workload.causal", "causally", "true"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[4]}-{case[5]}"[:48])
+def test_refused_by_name_with_a_fix(make_plan, case):
+    targets, degrees, structure, rest, path, words, fix = case
+    plan = make_plan(degrees, structure, **rest)
+    for target in targets:
+        with pytest.raises(UnsupportedError) as caught:
+            rendered(plan, target)
+        found = [fault for fault in caught.value.faults if fault.path == path]
+        assert any(words in fault.message and fix in fault.fix for fault in found), caught.value
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: f"{case[4]}-{case[5]}"[:48])
+def test_refused_by_these_targets_only(make_plan, case):
+    targets, degrees, structure, rest, path, words, _ = case
+    plan = make_plan(degrees, structure, **rest)
+    for target in set(ALL) - set(targets):
+        found = refusals(plan, target)
+        assert not [f for f in found if f.path == path and words in f.message]
+
+
+def test_all_faults_are_told_at_once(make_plan):
+    structure = {"schedule": ScheduleKind.GPIPE, "offload": Offload.WEIGHTS}
+    with pytest.raises(UnsupportedError) as caught:
+        rendered(make_plan({"pp": 4, "tatp": 2}, structure), "megatron")
+    paths = {fault.path for fault in caught.value.faults}
+    assert {"strategy.tatp", "structure.schedule", "structure.offload"} <= paths
+    assert str(caught.value).startswith("Megatron-LM (megatron-core 0.19.2) cannot express")
+
+
+def test_estimate_that_belongs_to_other_degrees(make_plan):
+    from dataclasses import replace
+
+    plan = make_plan({"tp": 4})
+    wrong = replace(plan.best.estimate, num_devices_used=8)
+    with pytest.raises(UnsupportedError, match="multiply to 4 devices, the estimate uses 8"):
+        rendered(replace(plan, best=replace(plan.best, estimate=wrong)), "torch")
+
+
+def test_segments_with_strategies_of_their_own(make_plan):
+    from dataclasses import replace
+
+    plan = make_plan({"tp": 4})
+    best = replace(plan.best, segments=plan.best.segments * 2)
+    with pytest.raises(UnsupportedError, match="2 segments of layers"):
+        rendered(replace(plan, best=best), "megatron")
+
+
+def test_unknown_target(make_plan):
+    with pytest.raises(UnknownNameError, match="did you mean megatron"):
+        rendered(make_plan({"tp": 4}), "megatorn")

@@ -1,0 +1,313 @@
+"""The written text: golden files, names of the targets, degrees, and quoting."""
+
+import ast
+import json
+import re
+import shlex
+import subprocess
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from meshwright.frameworks import targets
+from meshwright.frameworks.layout import chunk_lengths
+from meshwright.frameworks.registry import exporters, rendered
+from meshwright.frameworks.targets.megatron import pipeline_layout
+from meshwright.frameworks.targets.torchtitan import edge_weights
+from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
+
+DATA = Path(__file__).parents[2] / "data"
+FRAMEWORKS = tuple(name for name in exporters if exporters[name].is_text)
+NAMES = json.loads((DATA / "export_options.json").read_text("utf-8"))
+PIPELINE_INSIDE = ("tp", "cp", "pp", "dp_shard", "dp_replicate", "tatp")
+
+CASES = {
+    "torch": (
+        {"tp": 4, "pp": 2, "cp": 2, "dp_shard": 2, "dp_replicate": 2},
+        {"zero_stage": 3, "recompute": Recompute.SELECTIVE},
+        {},
+    ),
+    "megatron": (
+        {"tp": 8, "pp": 4, "num_virtual_stages": 4, "dp_shard": 2},
+        {"zero_stage": 1, "schedule": ScheduleKind.INTERLEAVED, "recompute": Recompute.FULL},
+        {"model": "gpt3-175b", "length": 2048},
+    ),
+    "torchtitan": (
+        {"tp": 8, "pp": 3, "dp_shard": 2},
+        {"zero_stage": 2},
+        {"model": "llama3-70b", "system": "64xH100"},
+    ),
+}
+"""The three golden plans: 64, 64 and 48 devices, the last one with 27, 27 and 26 layers."""
+
+
+@pytest.fixture
+def text(make_plan):
+    """Return a way to render the one file of a target."""
+
+    def render(target, degrees, structure=None, **rest):
+        (content,) = rendered(make_plan(degrees, structure, **rest), target).values()
+        return content
+
+    return render
+
+
+def command_words(script):
+    """Return the words of the command of a shell script, its comments left out."""
+    lines = [line for line in script.splitlines() if not line.startswith("#")]
+    return shlex.split(" ".join(lines).replace("\\ ", " "))
+
+
+def options_of(script):
+    """Return the options of a command with the word behind each."""
+    return dict(pairwise([*command_words(script), ""]))
+
+
+def mesh_of(script):
+    """Return the dims of the mesh that a Python script builds."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(script))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "init_device_mesh"
+    ]
+    return [
+        dict(zip(ast.literal_eval(c.keywords[0].value), ast.literal_eval(c.args[1]), strict=True))
+        for c in calls
+    ]
+
+
+@pytest.mark.parametrize("target", CASES)
+def test_golden_text(make_plan, target):
+    degrees, structure, rest = CASES[target]
+    for name, content in rendered(make_plan(degrees, structure, **rest), target).items():
+        assert content == (DATA / "export" / f"{name}.txt").read_text("utf-8")
+
+
+def test_every_target_is_found_by_itself_and_has_a_golden_plan():
+    modules = {path.stem for path in Path(targets.__file__).parent.glob("*.py")} - {"__init__"}
+    assert set(exporters) == modules
+    assert set(CASES) == set(FRAMEWORKS)
+
+
+@pytest.mark.parametrize("target", CASES)
+def test_header_names_plan_price_and_devices(text, target):
+    degrees, structure, rest = CASES[target]
+    script = text(target, degrees, structure, **rest)
+    assert f"# plan: tp{degrees['tp']} pp{degrees['pp']} " in script
+    assert "# step: 2.5 s (closed_form, uncalibrated), 64.0 GiB on the fullest device" in script
+    used = prod(degrees.values()) // degrees.get("num_virtual_stages", 1)
+    idle = "; 16 devices stay idle" if used == 48 else ""
+    assert f"# devices: {used}, on {used // 8} hosts of 8 processes{idle}" in script
+    assert f"torchrun --nnodes={used // 8} --nproc-per-node=8 " in script
+
+
+MANY = [
+    ({"tp": 4, "pp": 2, "cp": 2, "dp_shard": 4}, {"zero_stage": 1}, {}),
+    ({"tp": 2, "cp": 4, "dp_shard": 8}, {"zero_stage": 1, "context_kind": ContextKind.ULYSSES}, {}),
+    ({"tp": 4, "dp_shard": 8, "dp_replicate": 2}, {"zero_stage": 2}, {}),
+    ({"dp_shard": 64}, {"zero_stage": 1, "offload": Offload.OPTIMIZER}, {}),
+    ({"dp_shard": 64}, {"zero_stage": 2, "offload": Offload.ALL}, {}),
+    ({"tp": 2, "dp_shard": 32}, {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}, {}),
+    ({"tp": 8, "pp": 8}, {"overlap_tensor_parallel": True}, {}),
+    ({"tp": 8, "dp_replicate": 8}, {"overlap_tensor_parallel": True}, {}),
+    ({"pp": 5, "dp_shard": 8}, {"zero_stage": 3, "reshard_after_forward": False}, {}),
+    ({"pp": 5, "dp_shard": 8}, {"zero_stage": 1}, {}),
+    ({"pp": 3, "dp_shard": 16}, {"zero_stage": 1}, {"batch": 96}),
+    ({"pp": 4, "dp_shard": 8}, {"zero_stage": 1, "schedule": ScheduleKind.ZERO_BUBBLE}, {}),
+    ({"tp": 2, "pp": 4, "dp_shard": 8, "ep": 8}, {"zero_stage": 1}, {"model": "mixtral-8x7b"}),
+    ({"tp": 8, "dp_shard": 8, "ep": 64}, {"zero_stage": 1}, {"model": "deepseek-v3"}),
+    ({"dp_shard": 64, "ep": 8}, {"zero_stage": 3}, {"model": "qwen3-30b-a3b"}),
+    ({"tp": 4, "dp_shard": 16}, {"zero_stage": 1}, {"model": "qwen1.5-moe-a2.7b"}),
+    ({"tp": 4, "dp_shard": 16}, {"zero_stage": 1}, {"model": "mistral-7b"}),
+    ({"tp": 4, "dp_shard": 16}, {"zero_stage": 1}, {"model": "gpt2-1.5b", "length": 1024}),
+    (
+        {"tp": 4, "dp_shard": 16},
+        {"zero_stage": 1, "recompute": Recompute.SELECTIVE},
+        {"optimizer": "megatron-adam-bf16-gradients", "total_tokens": 1e12},
+    ),
+]
+"""Together they use every option that an exporter can write."""
+
+
+@pytest.fixture(scope="module")
+def written(make_plan):
+    """Return every script that the plans above give, by target."""
+    from meshwright.base.errors import UnsupportedError
+
+    found = {target: [] for target in FRAMEWORKS}
+    for degrees, structure, rest in [*CASES.values(), *MANY]:
+        for target in FRAMEWORKS:
+            try:
+                found[target] += rendered(make_plan(degrees, structure, **rest), target).values()
+            except UnsupportedError:
+                continue
+    return found
+
+
+@pytest.mark.parametrize("target", ["megatron", "torchtitan"])
+def test_option_names_are_those_of_the_target(written, target):
+    known = {*NAMES[target]["options"], *NAMES["torchrun"]["options"]}
+    assert len(written[target]) >= 5
+    for script in written[target]:
+        words = [word for word in command_words(script) if word.startswith("--")]
+        assert {word.partition("=")[0] for word in words} <= known
+
+
+def test_every_option_in_the_source_is_known():
+    folder = Path(__file__).parents[3] / "src" / "meshwright" / "frameworks"
+    files = {"megatron": ("targets/megatron.py", "megatron_model.py")}
+    source = "".join((folder / name).read_text("utf-8") for name in files["megatron"])
+    used = set(re.findall(r'"(--[a-z0-9-]+)"', source))
+    assert len(used) > 60
+    assert used <= set(NAMES["megatron"]["options"])
+
+
+def test_torch_names_are_those_of_pytorch(written):
+    known = {*NAMES["torch"]["names"]}
+    imports = re.findall(r"from torch[\w.]* import ([\w, ]+)", "\n".join(written["torch"]))
+    names = {name for line in imports for name in line.split(", ")} - {"nn", "DeviceMesh"}
+    assert names <= known
+
+
+def test_torchtitan_names_of_schedules_commands_and_configurations(written):
+    for script in written["torchtitan"]:
+        options = options_of(script)
+        words = command_words(script)
+        assert words[-1] in NAMES["torchtitan"]["commands"]
+        assert words[-2] == "$@"
+        assert options["--config"] in NAMES["torchtitan"]["configs"]
+        schedule = options.get("--parallelism.pipeline_parallel_schedule", "1F1B")
+        assert schedule in NAMES["torchtitan"]["schedules"]
+        pipelined = options["--parallelism.pipeline_parallel_degree"] != "1"
+        assert not pipelined or "--training.disable_cuda_graphs" in options
+
+
+def test_torch_scripts_compile_and_shell_scripts_parse(written):
+    for script in written["torch"]:
+        compile(script, "device_mesh.py", "exec")
+    for script in (*written["megatron"], *written["torchtitan"]):
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_every_degree_appears_in_the_mesh(text):
+    degrees = {"tp": 4, "pp": 2, "cp": 2, "dp_shard": 2, "dp_replicate": 2}
+    (mesh,) = mesh_of(text("torch", degrees, {"zero_stage": 3}))
+    assert mesh == degrees
+    assert list(mesh) == ["pp", "dp_replicate", "dp_shard", "cp", "tp"]
+
+
+def test_mesh_follows_the_order_of_the_axes(text):
+    degrees = {"tp": 4, "pp": 4, "dp_shard": 4}
+    (mesh,) = mesh_of(text("torch", degrees, {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}))
+    assert list(mesh) == ["dp_replicate", "dp_shard", "pp", "cp", "tp"]
+
+
+def test_experts_see_the_same_ranks_again(text):
+    """Of dp 8 x tp 2 = 16 ranks in each stage, 8 hold parts: two copies of each expert."""
+    degrees = {"tp": 2, "pp": 4, "dp_shard": 8, "ep": 8}
+    dense, experts = mesh_of(text("torch", degrees, {"zero_stage": 1}, model="mixtral-8x7b"))
+    assert experts == {"pp": 4, "expert_dp": 2, "ep": 8, "etp": 1}
+    assert prod(experts.values()) == prod(dense.values()) == 64
+
+
+def test_megatron_degrees_batch_and_mapping(text):
+    degrees = {"tp": 2, "pp": 4, "dp_shard": 4, "dp_replicate": 2, "micro_batch_size": 2}
+    structure = {"zero_stage": 1, "axis_order": PIPELINE_INSIDE}
+    options = options_of(text("megatron", degrees, structure))
+    assert options["--tensor-model-parallel-size"] == "2"
+    assert options["--pipeline-model-parallel-size"] == "4"
+    assert options["--num-distributed-optimizer-instances"] == "2"
+    assert (options["--micro-batch-size"], options["--global-batch-size"]) == ("2", "128")
+    assert {"--use-tp-pp-dp-mapping", "--sequence-parallel", "--bf16"} <= set(options)
+
+
+@pytest.mark.parametrize(
+    ("num_stages", "expected"),
+    [
+        (2, {}),
+        (3, {"--decoder-last-pipeline-num-layers": "10"}),
+        (5, {"--pipeline-model-parallel-layout": "Et*6|t*7|t*7|t*6|t*6L"}),
+    ],
+)
+def test_megatron_uneven_layers(text, num_stages, expected):
+    """32 layers: 16 16; 11 11 10; 7 x 5 = 35, so the last, first and second last lack one."""
+    names = ("--decoder-first", "--decoder-last", "--pipeline-model-parallel-layout")
+    options = options_of(text("megatron", {"pp": num_stages, "dp_shard": 8}, {"zero_stage": 1}))
+    assert {k: v for k, v in options.items() if k.startswith(names)} == expected
+
+
+def test_megatron_first_and_last_stage(text):
+    """94 layers on 4 stages of at most 24: two lack one, the last and the first."""
+    degrees = {"tp": 4, "pp": 4, "dp_shard": 4}
+    script = text("megatron", degrees, {"zero_stage": 1}, model="qwen3-235b-a22b", length=4096)
+    options = options_of(script)
+    assert options["--decoder-first-pipeline-num-layers"] == "23"
+    assert options["--decoder-last-pipeline-num-layers"] == "23"
+
+
+def test_pipeline_layout_counts_every_layer():
+    assert pipeline_layout([1, 2, 3]) == "Et*1|t*2|t*3L"
+
+
+def dealt_by_torchtitan(num_layers, num_stages, first, last):
+    """Deal layers plus weights evenly, the rest to the first stages; the edges lose theirs."""
+    whole, rest = divmod(num_layers + first + last, num_stages)
+    lengths = [whole + (stage < rest) for stage in range(num_stages)]
+    lengths[0] -= first
+    lengths[-1] -= last
+    return lengths
+
+
+@pytest.mark.parametrize("num_stages", [2, 3, 5, 6, 7, 12, 31])
+def test_torchtitan_deals_layers_as_priced(make_plan, num_stages):
+    lengths = chunk_lengths(make_plan({"pp": num_stages, "dp_shard": 1}))
+    first, last = edge_weights(lengths)
+    assert dealt_by_torchtitan(32, num_stages, first, last) == lengths
+
+
+def test_torchtitan_batch_with_and_without_pipeline(text):
+    """128 sequences on dp 8: 16 for each rank, cut by the pipeline or accumulated."""
+    degrees = {"tp": 2, "dp_shard": 8, "micro_batch_size": 4}
+    flat = options_of(text("torchtitan", degrees, {"zero_stage": 3}))
+    assert flat["--training.local_batch_size"] == "4"
+    deep = options_of(text("torchtitan", degrees | {"pp": 4}, {"zero_stage": 3}))
+    assert deep["--training.local_batch_size"] == "16"
+    assert deep["--parallelism.pipeline_parallel_microbatch_size"] == "4"
+
+
+def test_torchtitan_without_zero_replicates(text):
+    options = options_of(text("torchtitan", {"tp": 8, "dp_shard": 8}))
+    assert options["--parallelism.data_parallel_replicate_degree"] == "8"
+    assert options["--parallelism.data_parallel_shard_degree"] == "1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a'b", 'say "hi"', "$(touch pwned)", "`id`", "x\nimport os", "a\r\x0b\x85\u2028b", "ünï"],
+)
+@pytest.mark.parametrize("target", CASES)
+def test_odd_names_stay_in_their_comment(make_plan, renamed, target, name):
+    degrees, structure, rest = CASES[target]
+    plan = make_plan(degrees, structure, **rest)
+    (plain,) = rendered(plan, target).values()
+    (odd,) = rendered(renamed(plan, name), target).values()
+    assert len(odd.splitlines()) == len(plain.splitlines())
+    different = [
+        line
+        for line, other in zip(odd.splitlines(), plain.splitlines(), strict=True)
+        if line != other
+    ]
+    assert len(different) == 1
+    assert different[0].startswith("# model: ")
+
+
+def test_small_jobs_need_one_host(text):
+    script = text("megatron", {"tp": 4}, batch=8)
+    assert "torchrun --nnodes=1 --nproc-per-node=4 pretrain_gpt.py" in script
+
+
+def test_rack_scale_domains_have_hosts_of_four(text):
+    script = text("megatron", {"tp": 8, "dp_shard": 8}, {"zero_stage": 1}, system="gb200-nvl72")
+    assert "torchrun --nnodes=16 --nproc-per-node=4 " in script

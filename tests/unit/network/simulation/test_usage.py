@@ -1,0 +1,57 @@
+"""How busy links and devices were, by hand."""
+
+import numpy as np
+from grid_networks import grid
+
+from meshwright.network.routes import make_routes
+from meshwright.network.simulation.builder import TaskGraphBuilder
+from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.usage import busy_fractions, link_use, sending_fraction
+
+ROW = grid(1, 3, bandwidth=4.0)
+RIGHT = [ROW.link_between[0, 1], ROW.link_between[1, 2]]
+
+
+def played():
+    """Return a run of 8 s: two flows of 8 bytes leave 0 for 1 and 2; 0 works from 0 to 2 s.
+
+    They share the first link from 1 s (one hop) and 2 s (two hops) on: 4 bytes are sent alone,
+    2 x 4 at half speed until 4 s, then 4 at full speed until 5; three seconds of work follow.
+    """
+    graph = TaskGraphBuilder(ROW)
+    sent = graph.transfer(make_routes([RIGHT[:1], RIGHT]), 8.0)
+    graph.compute(np.array([0, 0]), 1.0)
+    graph.compute(np.array([2]), 3.0, after=[int(sent[1])])
+    return simulate(graph.build(), ROW)
+
+
+def test_links_over_time():
+    use = link_use(played(), ROW, 4, np.array(RIGHT))
+    np.testing.assert_allclose(use.edges_s, [0, 2, 4, 6, 8])
+    np.testing.assert_allclose(use.load_fraction, [4 / 16, (8 + 4) / 16, (4 + 4) / 16, 0])
+    np.testing.assert_allclose(use.busy_fraction, [1 / 4, 4 / 4, 2 / 4, 0])
+
+
+def test_all_links_count_unless_some_are_named():
+    use = link_use(played(), ROW, 1)
+    carried = played().carried_bytes(ROW.num_links)
+    np.testing.assert_allclose(use.load_fraction, [carried.sum() / (4 * 4.0 * 8)])
+
+
+def test_devices_by_track():
+    timeline = played()
+    assert timeline.tracks == ("transfer", "compute")
+    np.testing.assert_allclose(
+        busy_fractions(timeline, 3), [[5 / 8, 2 / 8], [0, 0], [0, 3 / 8]], atol=1e-12
+    )
+
+
+def test_an_empty_run_is_idle():
+    timeline = simulate(TaskGraphBuilder(ROW).build(), ROW)
+    assert link_use(timeline, ROW, 2).load_fraction.tolist() == [0.0, 0.0]
+    assert busy_fractions(timeline, 3).shape == (3, 0)
+
+
+def test_share_of_a_run_in_which_anything_is_sent():
+    assert sending_fraction(played()) == (5 - 1) / 8
+    assert sending_fraction(simulate(TaskGraphBuilder(ROW).build(), ROW)) == 0.0

@@ -1,0 +1,214 @@
+"""Each rule refuses what it should, says why with numbers, and offers a change that is legal."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshwright.sharding.axes import all_refusals, all_rules
+from meshwright.sharding.rules import Case
+from meshwright.sharding.strategy import (
+    ContextKind,
+    ScheduleKind,
+    Streamed,
+    Structure,
+    make_strategy,
+    stack,
+)
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+)
+from meshwright.spec.workload import Decode, OptimizerPreset, Training
+
+ATTENTION = AttentionSpec(num_heads=32, num_kv_heads=8, head_size=128, value_head_size=128)
+DENSE = {"feed_forward": FeedForwardSpec(ffn_size=16384, gated=True)}
+EXPERTS = {"experts": ExpertSpec(num_experts=64, top_k=4, ffn_size=2048)}
+OPTIMIZER = OptimizerPreset(
+    name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
+)
+PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+SPLIT = replace(PLAIN, sequence_parallel=True)
+INTERLEAVED = replace(PLAIN, schedule=ScheduleKind.INTERLEAVED)
+ULYSSES = replace(PLAIN, context_kind=ContextKind.ULYSSES)
+INPUTS = replace(PLAIN, streamed=Streamed.INPUTS)
+TRAINING = Training(global_batch_size=64, sequence_length=4096, optimizer=OPTIMIZER)
+DECODE = Decode(batch_size=64, context_length=4096)
+
+
+def model_of(network=DENSE, layers=32):
+    return ModelSpec(
+        name="test",
+        architecture="test",
+        hidden_size=4096,
+        vocab_size=32000,
+        layer_kinds=(LayerSpec(attention=ATTENTION, **network),),
+        layer_pattern=(0,) * layers,
+    )
+
+
+def names(structure, network=DENSE, workload=TRAINING, **degrees):
+    columns = stack([make_strategy(**degrees)])
+    found = all_refusals(model_of(network), workload, columns, structure)
+    return {refusal.name for refusal in found}
+
+
+BREAKING = {
+    "tp-heads": (PLAIN, DENSE, {"tp": 3}, "32 heads are not divisible by tp 3"),
+    "tp-kv-heads": (PLAIN, DENSE, {"tp": 12}, "8 key and value heads and tp 12: neither divides"),
+    "tp-tile": (PLAIN, DENSE, {"tp": 256}, "inner width 16384 over tp 256 is narrower than"),
+    "sp-without-tp": (SPLIT, DENSE, {}, "sequence parallelism with tp 1 splits nothing"),
+    "sp-sequence": (SPLIT, DENSE, {"tp": 3}, "sequence 4096 is not divisible by cp 1 x tp 3"),
+    "cp-sequence": (PLAIN, DENSE, {"cp": 3}, "sequence 4096 does not divide into equal parts"),
+    "cp-heads": (
+        ULYSSES,
+        DENSE,
+        {"cp": 64},
+        "32 heads (8 key heads) do not divide by tp 1 x cp 64",
+    ),
+    "ulysses-without-cp": (ULYSSES, DENSE, {}, "Ulysses with cp 1 changes nothing"),
+    "cp-tile": (PLAIN, DENSE, {"cp": 64}, "1 x 4096 tokens over cp 64 are fewer than 128 rows"),
+    "dp-batch": (
+        PLAIN,
+        DENSE,
+        {"dp_shard": 32, "micro_batch_size": 4},
+        "dp 32 x micro-batch 4 exceeds the batch of 64 sequences",
+    ),
+    "zero-without-shards": (
+        replace(PLAIN, zero_stage=2),
+        DENSE,
+        {"dp_replicate": 4},
+        "ZeRO stage 2 with dp_shard 1 and cp 1 shards nothing",
+    ),
+    "ep-dense": (PLAIN, DENSE, {"ep": 2, "dp_shard": 2}, "ep 2, etp 1 in a model without experts"),
+    "ep-experts": (
+        PLAIN,
+        EXPERTS,
+        {"ep": 3, "dp_shard": 3},
+        "64 experts are not divisible by ep 3",
+    ),
+    "ep-devices": (
+        PLAIN,
+        EXPERTS,
+        {"ep": 8, "dp_shard": 4},
+        "ep 8 x etp 1 does not divide dp 4 (dp_shard 4) x cp 1 x tp 1",
+    ),
+    "ep-rows": (
+        PLAIN,
+        EXPERTS,
+        {"tp": 4},
+        "fewer than 128 tokens reach an expert with ep 1, etp 1",
+    ),
+    "etp-tile": (
+        PLAIN,
+        EXPERTS,
+        {"tp": 32, "etp": 32},
+        "expert width 2048 over etp 32 is narrower",
+    ),
+    "pp-layers": (PLAIN, DENSE, {"pp": 33}, "pp 33 x 1 chunks exceed 32 layers"),
+    "pp-chunks": (
+        INTERLEAVED,
+        DENSE,
+        {"pp": 4, "num_virtual_stages": 3},
+        "32 layers do not divide into pp 4 x 3 equal chunks",
+    ),
+    "pp-micro-batches": (
+        INTERLEAVED,
+        DENSE,
+        {"pp": 4, "num_virtual_stages": 2, "dp_shard": 32},
+        "2 micro-batches are not divisible by pp 4 under interleaving",
+    ),
+    "pp-schedule": (PLAIN, DENSE, {"pp": 4, "num_virtual_stages": 2}, "2 virtual stages under"),
+    "schedule-without-pp": (
+        replace(PLAIN, schedule=ScheduleKind.GPIPE),
+        DENSE,
+        {},
+        "schedule gpipe with 1 virtual stages and pp 1",
+    ),
+    "tatp-rows": (PLAIN, DENSE, {"tatp": 64}, "1 x 4096 tokens over cp 1 x tatp 64 are fewer"),
+    "tatp-columns": (PLAIN, DENSE, {"tatp": 64}, "widths 4096 and 16384 over tp 1 x tatp 64 leave"),
+    "tatp-both": (
+        replace(PLAIN, streamed=Streamed.BOTH),
+        DENSE,
+        {"tp": 1, "tatp": 4},
+        "a block of two sides, not on tp 1 x tatp 4",
+    ),
+}
+
+
+def test_every_rule_has_a_breaking_case():
+    assert {*BREAKING, "cp-decode"} == set(all_rules())
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_broken_rule_refuses_explains_and_offers_a_change(name):
+    structure, network, degrees, message = BREAKING[name]
+    columns = stack([make_strategy(**degrees)])
+    model = model_of(network)
+    found = {r.name: r for r in all_refusals(model, TRAINING, columns, structure)}
+    case = Case(model, TRAINING, structure, columns)
+    assert message in found[name].text(case, 0)
+    offer = found[name].rule.nearest_legal_fix(case)
+    degree, value = offer.split()[0].split("=")
+    if degree in degrees or hasattr(columns, degree):
+        changed = stack([make_strategy(**{**degrees, degree: float(value)})])
+        assert not found[name].rule.breaks(replace(case, s=changed)).any()
+    else:
+        assert hasattr(structure, degree)
+
+
+@pytest.mark.parametrize(
+    ("structure", "network", "degrees"),
+    [
+        (PLAIN, DENSE, {}),
+        (SPLIT, DENSE, {"tp": 16, "pp": 4, "dp_shard": 4}),
+        (PLAIN, DENSE, {"tp": 16}),  # each of 8 key heads on two ranks
+        (PLAIN, DENSE, {"pp": 3}),  # uneven stages: 11, 11, 10
+        (PLAIN, DENSE, {"dp_shard": 3}),  # uneven batch: 22, 21, 21
+        (SPLIT, DENSE, {"tp": 8, "cp": 4}),
+        (INTERLEAVED, DENSE, {"pp": 4, "num_virtual_stages": 8, "dp_shard": 16}),
+        (replace(PLAIN, zero_stage=1), DENSE, {"cp": 4}),
+        (SPLIT, EXPERTS, {"tp": 4, "dp_shard": 4, "ep": 16}),
+        (PLAIN, DENSE, {"tatp": 32}),
+        (INPUTS, DENSE, {"tatp": 16}),
+    ],
+)
+def test_legal_strategies_are_not_refused(structure, network, degrees):
+    assert names(structure, network, **degrees) == set()
+
+
+def test_streamed_inputs_split_heads():
+    assert names(INPUTS, tatp=12) >= {"tp-heads", "tp-kv-heads"}
+    assert "tp-heads" not in names(PLAIN, tatp=12)
+
+
+def test_decoding_does_not_split_its_one_token():
+    assert names(PLAIN, workload=DECODE, cp=2) == {"cp-decode"}
+    assert names(SPLIT, workload=DECODE, tp=8) == set()
+
+
+def test_experts_stay_within_the_shards_of_one_replica_under_zero():
+    degrees = {"dp_replicate": 4, "dp_shard": 2, "ep": 8}
+    assert "ep-devices" in names(replace(PLAIN, zero_stage=1), EXPERTS, **degrees)
+    assert "ep-devices" not in names(PLAIN, EXPERTS, **degrees)
+
+
+def test_the_nearest_change_is_the_least_ratio():
+    """From tp 24, 32 heads: 32 is nearer than 16."""
+    case = Case(model_of(), TRAINING, PLAIN, stack([make_strategy(tp=24)]))
+    assert all_rules()["tp-heads"].nearest_legal_fix(case) == "tp=32"
+
+
+def test_masks_mark_the_rows_that_break_a_rule():
+    columns = stack([make_strategy(tp=n) for n in (1, 2, 3, 4, 5)])
+    found = {r.name: r.mask for r in all_refusals(model_of(), TRAINING, columns, PLAIN)}
+    assert np.flatnonzero(found["tp-heads"]).tolist() == [2, 4]
+
+
+def test_the_tile_of_the_chip_decides_what_is_a_sliver():
+    columns = stack([make_strategy(tp=32)])
+    found = all_refusals(model_of(), TRAINING, columns, PLAIN, tile_columns=1024.0)
+    assert {refusal.name for refusal in found} == {"tp-tile"}

@@ -1,0 +1,141 @@
+"""Bytes that a layer keeps for its backward pass: the published formulas, exactly."""
+
+import pytest
+
+from meshwright.graph.transformer import build_graph
+from meshwright.sharding.derivation import Keeping, saved_elements
+from meshwright.sharding.local_sizes import local_elements
+from meshwright.sharding.strategy import Recompute, Streamed, Structure, make_strategy
+from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
+
+S, B, H, A, T = 2048, 1, 12288, 96, 8
+"""GPT-3 175B at one sequence of 2048 tokens on 8 ranks."""
+PLAIN = Keeping()
+
+
+def attention(heads, kv_heads, size):
+    return AttentionSpec(
+        num_heads=heads, num_kv_heads=kv_heads, head_size=size, value_head_size=size
+    )
+
+
+def model_of(spec, *, hidden, ffn, gated):
+    layer = LayerSpec(
+        attention=spec, feed_forward=FeedForwardSpec(ffn_size=ffn, gated=gated, bias=not gated)
+    )
+    return ModelSpec(
+        name="test",
+        architecture="test",
+        hidden_size=hidden,
+        vocab_size=51200,
+        layer_kinds=(layer,),
+        layer_pattern=(0,),
+    )
+
+
+GPT = model_of(attention(A, A, H // A), hidden=H, ffn=4 * H, gated=False)
+
+
+def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, keeping=PLAIN, **degrees):
+    layer = build_graph(model, dropout=dropout, flash_attention=flash).layers[0]
+    sizes, strategy = layer.bind(batch * sequence, sequence), make_strategy(**degrees)
+    return sum(
+        local_elements(saved.tensor, saved.split, sizes, strategy)
+        * (saved.word_bytes or 2.0)
+        * saved.share
+        for saved in saved_elements(layer, structure, keeping)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tp", "sequence_parallel", "recompute", "published"),
+    [
+        (1, False, Recompute.NONE, 2868903936),  # sbh (34 + 5as/h)
+        (8, False, Recompute.NONE, 578813952),  # sbh (10 + 24/t + 5as/ht)
+        (8, True, Recompute.NONE, 358612992),  # sbh/t (34 + 5as/h)
+        (8, False, Recompute.SELECTIVE, 327155712),  # sbh (10 + 24/t)
+        (8, True, Recompute.SELECTIVE, 106954752),  # 34 sbh/t
+        (8, False, Recompute.FULL, 50331648),  # 2 sbh
+    ],
+)
+def test_gpt_block_with_dropout_and_materialised_attention(
+    tp, sequence_parallel, recompute, published
+):
+    structure = Structure(sequence_parallel=sequence_parallel, recompute=recompute)
+    assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=tp) == published
+
+
+def test_full_recomputation_keeps_a_shard_under_sequence_parallelism():
+    structure = Structure(recompute=Recompute.FULL)
+    assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=T) == 2 * S * B * H / T
+
+
+def test_flash_attention_keeps_one_fp32_number_for_each_row_and_head():
+    structure = Structure(sequence_parallel=False)
+    found = saved_bytes(GPT, structure, dropout=True, flash=True)
+    assert found == 34 * S * B * H + 4 * A * S * B
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "ffn"), [(32, 32, 11008), (64, 8, 28672)])
+def test_llama_block_keeps_12h_4kv_6f(heads, kv_heads, ffn):
+    """Sb (12h + 4h_kv + 6f) bytes: gate, up and their product are 2f each; no masks."""
+    h = heads * 128
+    model = model_of(attention(heads, kv_heads, 128), hidden=h, ffn=ffn, gated=True)
+    structure = Structure(sequence_parallel=False)
+    found = saved_bytes(model, structure, dropout=False, flash=True, sequence=4096, batch=2)
+    assert found == 4096 * 2 * (12 * h + 4 * kv_heads * 128 + 6 * ffn + 4 * heads)
+
+
+@pytest.mark.parametrize(
+    "degrees", [{"cp": 4}, {"tatp": 4}, {"tp": 4}, {"tp": 2, "cp": 2}, {"cp": 2, "tatp": 2}]
+)
+def test_axes_that_split_tokens_divide_everything(degrees):
+    whole = saved_bytes(GPT, Structure(), dropout=True, flash=True)
+    assert saved_bytes(GPT, Structure(), dropout=True, flash=True, **degrees) == whole / 4
+
+
+def test_streamed_inputs_divide_everything_too():
+    structure = Structure(streamed=Streamed.INPUTS)
+    whole = saved_bytes(GPT, structure, dropout=True, flash=True)
+    assert saved_bytes(GPT, structure, dropout=True, flash=True, tatp=8) == whole / 8
+
+
+def test_data_parallelism_divides_nothing_of_a_micro_batch():
+    whole = saved_bytes(GPT, Structure(), dropout=True, flash=True)
+    assert saved_bytes(GPT, Structure(), dropout=True, flash=True, dp_shard=8) == whole
+
+
+def test_a_tensor_that_two_operators_save_is_kept_once():
+    layer = build_graph(GPT).layers[0]
+    names = [saved.tensor.name for saved in saved_elements(layer, Structure())]
+    by_ops = [tensor.name for op in layer.ops for tensor in op.saved]
+    assert len(names) == len(set(names)) < len(by_ops)
+
+
+LLAMA = model_of(attention(32, 8, 128), hidden=4096, ffn=14336, gated=True)
+H_KV, F = 8 * 128, 14336
+
+
+@pytest.mark.parametrize(
+    ("selective", "words"),
+    [
+        # layer input, half of q k v, of the projections back, of gate and up; what the core writes
+        ("half_of_products", 4096 + (4096 + 2 * H_KV) / 2 + 4096 / 2 * 2 + F + 4096),
+        # layer input, q k v, the projection of attention, gate and up; the last one is only added
+        ("all_but_products", 4096 + (4096 + 2 * H_KV) + 4096 + 2 * F),
+    ],
+)
+def test_selective_recomputation_keeps_outputs_of_products(selective, words):
+    structure = Structure(sequence_parallel=False, recompute=Recompute.SELECTIVE)
+    keeping = Keeping(selective)
+    found = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=keeping)
+    log_sum_exp = 4 * 32 * S if selective == "half_of_products" else 0
+    assert found == 2 * S * words + log_sum_exp
+
+
+def test_products_keep_their_cast_input_beside_what_others_keep():
+    """Norm outputs and the activation become one byte; the core keeps its output in two."""
+    structure = Structure(sequence_parallel=False)
+    whole = saved_bytes(LLAMA, structure, dropout=False, flash=True)
+    cast = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=Keeping("attention", 1))
+    assert cast - whole == S * (-2 * 4096 - F + 4096)

@@ -1,0 +1,42 @@
+"""Stages that are alike are told once; names are shortened; screens stay narrow."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright import api
+from meshwright.spec.footprint import FootprintFile, LayerFootprint
+from meshwright.sram.alike import runs_of_alike
+from meshwright.sram.partition import Cut
+from meshwright.sram.picture import partition_svg
+from meshwright.sram.report import partition_lines
+
+
+def cut(name, count, system=None, **more):
+    layer = LayerFootprint(name=name, repeat=count, size_bytes=1e6, **more)
+    file = FootprintFile(name="file", layers=(layer,))
+    return api.partition_measured(file, Cut(objective="count", capacity_bytes=2e6), system)
+
+
+def test_alike_stages_share_a_line():
+    plan = cut("block", 7)
+    runs = runs_of_alike(plan.stages)
+    assert [(run.numbers, run.layers(40)) for run in runs] == [
+        ("0-2", "block 0 - 5 (2 each)"), ("3", "block 6"),
+    ]  # fmt: skip
+    slower = replace(plan.stages[1], work_s=1.0)
+    assert len(runs_of_alike([plan.stages[0], slower, plan.stages[2]])) == 3
+
+
+@pytest.mark.parametrize("name", ["b", "a block whose name is much longer than its column is wide"])
+@pytest.mark.parametrize("system", [None, "131072xH100"])
+def test_lines_are_narrow_whatever_the_names(name, system):
+    plan = cut(name, 9001, system, time_s=123.4e-6, output_bytes=987654)
+    lines = partition_lines(plan)
+    assert max(len(line) for line in lines) <= 100
+    assert partition_svg(plan).count("<rect") < 600
+
+
+def test_a_picture_is_equal_for_equal_input():
+    assert partition_svg(cut("block", 7)) == partition_svg(cut("block", 7))
+    assert partition_svg(cut("a & b <c>", 2)).count("a &amp; b") == 1

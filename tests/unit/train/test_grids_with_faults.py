@@ -1,0 +1,139 @@
+"""Plans on grids that lost devices, links or rows: legal and alive, or told why not."""
+
+import random
+
+import numpy as np
+import pytest
+
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.strategy import Structure, make_strategy, stack
+from meshwright.topology.of_system import network_of
+from meshwright.topology.reach import connected_components
+from meshwright.train.estimate import estimate
+from meshwright.train.plan import plan
+from meshwright.train.question import make_problem, training
+from meshwright.wafer.choices import all_choices
+from meshwright.wafer.simulate import simulate
+
+MODEL = "gpt2-medium"
+FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],
+       "tatp": [1]}  # fmt: skip
+PLAIN = Structure(sequence_parallel=False, zero_stage=1)
+
+
+def work(system):
+    return training(system, sequence_length=256, global_batch_size=16)
+
+
+def wafer(shape, **faults):
+    return load_system(f"wafer-{shape}").model_copy(update=faults)
+
+
+def row(number, columns):
+    return tuple(range(number * columns, (number + 1) * columns))
+
+
+def works_there(system, best):
+    """Check that a candidate runs on devices that work and reach each other, each once."""
+    network, placement = network_of(system), best.placement
+    assert placement is not None
+    used = list(placement.devices)
+    assert len(set(used)) == len(used) == best.strategy.num_devices
+    assert not set(used) & set(system.dead_devices)
+    part = connected_components(network)
+    assert len(set(part[used].tolist())) == 1
+    assert np.isfinite(best.estimate.step_time_s)
+    assert best.estimate.step_time_s >= placement.closed_form_s * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("faults", [
+    {"dead_devices": (9,)},
+    pytest.param({"dead_links": ((0, 1),)}, marks=pytest.mark.slow),
+    pytest.param({"dead_devices": row(1, 8)}, marks=pytest.mark.slow),
+    {"dead_devices": row(1, 8), "dead_links": ((16, 17), (24, 25))},
+])  # fmt: skip
+def test_a_fault_leaves_a_legal_plan(faults):
+    system = wafer("4x8", **faults)
+    best = plan(MODEL, system, work(system), allowed=FEW, top=1).best
+    works_there(system, best)
+    refusals = all_refusals(
+        load_model(MODEL), work(system), stack([best.strategy]), best.structure,
+        tile_rows=system.chip.tile_rows, tile_columns=system.chip.tile_columns,
+    )  # fmt: skip
+    assert not any(bool(refusal.mask[0]) for refusal in refusals)
+
+
+def test_a_dead_row_leaves_the_larger_part():
+    """Row 1 of 4 is dead: of the rows 0, 2, 3 only the last two are joined, 16 devices."""
+    system = wafer("4x8", dead_devices=row(1, 8))
+    best = plan(MODEL, system, work(system), allowed=FEW, top=1).best
+    assert set(best.placement.devices) == {*row(2, 8), *row(3, 8)}
+    assert best.estimate.num_devices_used == 16
+
+
+def test_a_fixed_number_that_no_grid_holds_is_told_with_those_that_do():
+    """One dead device: 28 = 4x7 or 24 = 3x8 work; 32 do not."""
+    system = wafer("4x8", dead_devices=(9,))
+    with pytest.raises(SpecError, match=r"no strategy of 24 or 28 devices has tp 32"):
+        plan(MODEL, system, work(system), allowed=FEW | {"tp": [32]})
+
+
+def test_a_given_strategy_that_fits_no_blocks_is_told_with_the_nearest_grids():
+    system = wafer("4x4", dead_devices=(5,))
+    with pytest.raises(InfeasibleError, match="4x3, 3x4") as caught:
+        estimate(MODEL, system, work(system), make_strategy(dp_shard=15), PLAIN)
+    assert "no blocks of 15 devices fit what works of" in str(caught.value)
+
+
+def random_faults(chance):
+    """Return some dead devices and wires of a 4x4 wafer."""
+    network = network_of(load_system("wafer-4x4"))
+    wires = sorted({(a, b) for a, b in network.link_between if a < b < 16})
+    dead = chance.sample(range(16), chance.choice([0, 0, 1, 2, 3, 5]))
+    living = [wire for wire in wires if not set(wire) & set(dead)]
+    cut = chance.sample(living, min(len(living), chance.choice([0, 1, 2, 4, 8])))
+    return {"dead_devices": tuple(sorted(dead)), "dead_links": tuple(cut)}
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 30))]
+)
+def test_random_faults_give_a_placement_or_a_reason(seed):
+    chance = random.Random(seed)
+    for _ in range(2):
+        system = wafer("4x4", **random_faults(chance))
+        strategy = make_strategy(**chance.choice([
+            {"dp_shard": 4}, {"tp": 2, "dp_shard": 2}, {"dp_shard": 6}, {"tp": 4, "dp_shard": 2},
+        ]))  # fmt: skip
+        problem = make_problem(MODEL, system, work(system), "uncalibrated")
+        sides = problem.whole_grids or (problem.grid_sides,)
+        if fits_some(strategy, sides):
+            works_there(system, estimate(MODEL, system, work(system), strategy, PLAIN).best)
+        else:
+            with pytest.raises(InfeasibleError, match="whole grids of working, connected devices"):
+                estimate(MODEL, system, work(system), strategy, PLAIN)
+
+
+def fits_some(strategy, grids):
+    """Tell whether nested blocks of the axes fit one of the whole grids."""
+    return any(True for sides in grids for _ in all_choices(PLAIN, strategy, sides))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_random_faults_leave_a_plan(seed):
+    system = wafer("4x4", **random_faults(random.Random(seed)))
+    best = plan(MODEL, system, work(system), allowed=FEW, top=1).best
+    works_there(system, best)
+
+
+def test_a_step_on_a_grid_with_faults_is_simulated():
+    system = wafer("4x4", dead_devices=(5,), dead_links=((0, 1),))
+    found = estimate(MODEL, system, work(system), make_strategy(dp_shard=6), PLAIN)
+    played = simulate(found)
+    used = set(played.step.graph.device[~played.step.graph.is_transfer].tolist())
+    assert used == set(found.best.placement.devices)
+    assert played.step.step_time_s > 0

@@ -1,0 +1,94 @@
+"""A strategy for each operator, from the facade: prices, proofs, screens, files, refusals."""
+
+import pytest
+from small_problems import experts, level, model, system
+
+from meshwright import api
+from meshwright.base.errors import UnsupportedError
+from meshwright.train import files
+from meshwright.wafer.report_operators import operator_lines
+
+GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
+SPEC = model(num_layers=4)
+
+
+def workload(on=GRID):
+    return api.training(on, sequence_length=4096, global_batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return api.plan(SPEC, GRID, workload(), per_operator=True)
+
+
+@pytest.mark.slow
+def test_bounds_and_prices_are_in_order(found):
+    one = found.operators
+    assert one.closed_form_bound_s <= one.closed_form_s
+    assert one.lower_bound_s <= one.step_time_s
+    assert one.fidelity == "contended"
+    assert sum(one.time_parts_s.values()) == pytest.approx(one.step_time_s)
+    assert one.memory_bytes <= GRID.chip.main_memory.capacity_bytes
+
+
+def test_every_operator_of_every_layer_has_one_option(found):
+    graph = found.operators
+    taken = [
+        (name, layer)
+        for run in graph.runs
+        if run.first_layer is not None
+        for name in run.operators
+        for layer in range(run.first_layer, run.last_layer + 1)
+    ]
+    assert len(taken) == len(set(taken))
+    assert {layer for _, layer in taken} == set(range(4))
+    assert {run.option for run in graph.runs} == set(range(len(graph.options)))
+
+
+def test_options_use_all_devices(found):
+    for option in found.operators.options:
+        assert option.strategy.num_devices == 8
+        assert set(option.shapes) == set(option.axes)
+
+
+def test_plan_files_keep_them(found, tmp_path):
+    files.save(found, tmp_path / "plan.json")
+    assert files.load(tmp_path / "plan.json") == found
+
+
+def test_screens_are_narrow(found):
+    lines = list(operator_lines(found.operators, found.best.estimate.step_time_s))
+    assert max(map(len, lines)) <= 100
+    assert any("proof" in line for line in lines)
+
+
+def test_without_asking_there_are_none():
+    assert api.plan(SPEC, GRID, workload()).operators is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "on"),
+    [(SPEC, system(level(8, "switch"), capacity_bytes=4e9)), (model(experts(4, 2, 64)), GRID)],
+    ids=["no grid", "experts"],
+)
+def test_refused_with_a_reason(spec, on):
+    with pytest.raises(UnsupportedError, match="a strategy for each operator needs a grid"):
+        api.plan(spec, on, workload(on), per_operator=True)
+
+
+@pytest.mark.slow
+def test_what_is_fixed_holds():
+    found = api.plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
+    assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
+
+
+def test_an_interrupt_leaves_the_plan(monkeypatch):
+    from meshwright.train import plan as planning
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(planning, "operator_plan", interrupted)
+    found = api.plan(SPEC, GRID, workload(), per_operator=True)
+    assert found.operators is None
+    assert any("interrupted" in warning for warning in found.warnings)

@@ -1,0 +1,129 @@
+"""Caps on power and idle power, from the question to the answer."""
+
+import json
+
+import pytest
+
+from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
+from meshwright.catalog.systems import load_system
+from meshwright.cli.main import main
+from meshwright.serve.serve import serve
+from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.spec.workload import Decode
+from meshwright.train import files
+from meshwright.train.estimate import estimate
+from meshwright.train.plan import plan
+from meshwright.train.question import training, with_powers
+
+QUESTION = ["gpt2-medium", "--on", "wafer-2x4", "--seq", "1024", "--global-batch", "64"]
+ALL_W, IDLE_W, OVERHEAD = 8 * 90.0 * 1.1, 90.0, 0.1
+
+
+def asked(**powers):
+    """Return a small question on a wafer below caps."""
+    system = with_powers(load_system("wafer-2x4"), **powers)
+    return "gpt2-medium", system, training(system, sequence_length=1024, global_batch_size=64)
+
+
+@pytest.fixture(scope="module")
+def free():
+    return plan(*asked()).best.estimate
+
+
+@pytest.mark.slow
+def test_parts_sum_to_the_energy(free):
+    assert sum(free.energy_parts_j.values()) == pytest.approx(free.energy_j, rel=1e-12)
+    assert free.power_w == pytest.approx(free.energy_j / free.step_time_s, rel=1e-12)
+    tokens = 64 * 1024
+    assert free.tokens_per_j == pytest.approx(tokens / free.energy_j, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_a_plan_below_a_cap_draws_no_more_and_has_a_proof(free):
+    cap_w = ALL_W + 0.5 * (free.power_w - ALL_W)
+    found = plan(*asked(max_power_w=cap_w))
+    best = found.best.estimate
+    assert best.power_w <= cap_w * (1 + 1e-12)
+    assert best.step_time_s > free.step_time_s
+    assert found.coverage.gap == 0.0
+    assert found.coverage.lower_bound_s <= best.step_time_s
+    assert found.best.placement.lower_bound_s <= best.step_time_s * (1 + 1e-12)
+
+
+@pytest.mark.slow
+def test_a_cap_above_what_a_plan_draws_changes_nothing(free):
+    held = plan(*asked(max_power_w=2.0 * free.power_w)).best.estimate
+    assert held.step_time_s == free.step_time_s
+    assert held.time_parts_s["throttle_s"] == 0.0
+
+
+def test_where_idle_power_is_above_the_cap_nothing_fits_and_the_least_is_told():
+    question = asked(max_power_w=50.0)
+    with pytest.raises(InfeasibleError, match=r"power cap of 50 W: \d+ devices of 90 W draw"):
+        plan(*question)
+    strategy, structure = make_strategy(dp_shard=8), Structure(sequence_parallel=False)
+    with pytest.raises(InfeasibleError, match=r"8 devices of 90 W draw 792 W"):
+        estimate(*question, strategy, structure)
+    with pytest.raises(InfeasibleError, match="cap of a device of 60 W"):
+        plan(*asked(max_device_power_w=60.0))
+
+
+@pytest.mark.slow
+def test_idle_power_off_saves_just_that(free):
+    off = plan(*asked(idle_power_w=0.0)).best.estimate
+    assert off.step_time_s == free.step_time_s
+    idle_j = 8 * IDLE_W * free.step_time_s * (1 + OVERHEAD)
+    assert free.energy_j - off.energy_j == pytest.approx(idle_j, rel=1e-9)
+
+
+def test_powers_that_are_not_known_cannot_be_capped():
+    system = load_system("wafer-2x4")
+    chip = system.chip.model_copy(update={"idle_power_w": None})
+    unknown = with_powers(system.model_copy(update={"chip": chip}), max_power_w=1e4)
+    work = training(unknown, sequence_length=1024, global_batch_size=64)
+    with pytest.raises(SpecError, match="max_power: the power of TEMP-die is not known"):
+        plan("gpt2-medium", unknown, work)
+
+
+def test_what_knows_no_cap_refuses_one():
+    model, system, work = asked(max_power_w=1e4)
+    with pytest.raises(UnsupportedError, match="power cap is for training"):
+        serve(model, system, Decode(batch_size=8, context_length=512))
+    with pytest.raises(UnsupportedError, match="without a cap on power"):
+        plan(model, system, work, per_operator=True)
+
+
+def test_options_of_the_command_line(capsys):
+    assert main(["plan", *QUESTION, "--max-power", "50W"]) == 3
+    assert "50 W" in capsys.readouterr().err
+    assert main(["plan", *QUESTION, "--max-power", "5 kg"]) == 2
+    assert "--max-power" in capsys.readouterr().err
+    status = main(["estimate", *QUESTION, "--tatp", "4", "--idle-power", "off", "--json"])
+    data = json.loads(capsys.readouterr().out)["best"]["estimate"]
+    assert status == 0
+    assert data["energy_parts_j"]["idle_j"] == 0.0
+    main(["estimate", *QUESTION, "--tatp", "4"])
+    assert "tokens/J: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_cap_stays_in_the_plan():
+    question = asked(max_device_power_w=400.0)
+    found = plan(*question)
+    again = files.from_json(files.to_json(found))
+    assert again.system.max_device_power_w == 400.0
+    assert again.best.estimate == found.best.estimate
+
+
+@pytest.mark.slow
+def test_plans_of_before_are_read(free):
+    found = plan(*asked())
+    data = json.loads(files.to_json(found))
+    for entry in (data["best"], *data["runners_up"]):
+        price = entry["estimate"]
+        del price["time_parts_s"]["throttle_s"]
+        for name in ("energy_parts_j", "power_w", "tokens_per_j"):
+            del price[name]
+    again = files.from_json(json.dumps(data)).best.estimate
+    assert again.time_parts_s["throttle_s"] == 0.0
+    assert again.energy_j == free.energy_j

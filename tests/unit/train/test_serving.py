@@ -1,0 +1,125 @@
+"""Plans of serving as data and as a screen."""
+
+import json
+
+import pytest
+
+from meshwright.base.errors import SpecError
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.serve.answer import (
+    load_serving,
+    save_serving,
+    serving_from_json,
+    serving_string,
+    serving_to_data,
+    serving_to_json,
+)
+from meshwright.serve.answers import serving_plan
+from meshwright.serve.problem import ServingProblem
+from meshwright.serve.report import serving_lines
+from meshwright.serve.search import search_serving
+from meshwright.serve.space import ServingSpace
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+
+DECODE = Decode(
+    batch_size=256, context_length=8192, max_time_per_output_token_s=0.03,
+    software=SoftwareStack(cuda_graphs=True),
+)  # fmt: skip
+PREFILL = Prefill(batch_size=16, prompt_length=4096)
+
+
+def answer(work, model="llama3-70b", system="8xH100"):
+    spec = load_system(system)
+    constants = load_calibration(spec.chip.family)
+    question = ServingProblem(load_model(model), spec, work, constants)
+    return serving_plan(question, search_serving(ServingSpace(question, Choices())),
+                        calibration="uncalibrated")  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[DECODE, PREFILL], ids=["decode", "prefill"])
+def plan(request):
+    return answer(request.param)
+
+
+def test_json_and_back(plan, tmp_path):
+    assert serving_from_json(serving_to_json(plan)) == plan
+    save_serving(plan, tmp_path / "plan.json")
+    assert load_serving(tmp_path / "plan.json") == plan
+
+
+def test_data_has_the_plan_string_and_parts_that_sum(plan):
+    data = serving_to_data(plan)
+    best = data["best"]
+    assert best["plan"] == plan.best.text
+    parts = best["estimate"]["time_parts_s"]
+    assert sum(parts.values()) == pytest.approx(best["estimate"]["latency_s"], rel=1e-12)
+    memory = best["estimate"]["memory_parts_bytes"]
+    assert sum(memory.values()) == pytest.approx(best["estimate"]["memory_bytes"], rel=1e-12)
+    assert data["workload"]["kind"] == plan.workload.kind
+
+
+def test_faults_are_named():
+    data = json.loads(serving_to_json(answer(DECODE)))
+    data["best"]["estimate"].pop("latency_s")
+    data["best"]["estimate"]["tokens_per_s"] = "fast"
+    with pytest.raises(SpecError) as caught:
+        serving_from_json(json.dumps(data))
+    paths = [fault.path for fault in caught.value.faults]
+    assert paths == ["best.estimate.latency_s", "best.estimate.tokens_per_s"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"format": 99}'])
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(SpecError):
+        serving_from_json(text)
+
+
+def test_coverage_adds_up(plan):
+    cover = plan.coverage
+    refused = sum(cover.num_refused.values())
+    assert cover.num_candidates == cover.num_priced + refused + cover.num_over_memory
+
+
+def test_plan_string():
+    strategy = make_strategy(tp=8, pp=2, dp_replicate=4, micro_batch_size=90)
+    structure = Structure(sequence_parallel=False, zero_stage=0)
+    assert serving_string(strategy, structure, 2) == "tp8 pp2 dp4, batch 4 x 2 x 90"
+
+
+def test_screen(plan):
+    lines = serving_lines(plan)
+    text = "\n".join(lines)
+    assert max(len(line) for line in lines) <= 100
+    assert lines[0].startswith("llama3-70b on 8xH100: ")
+    assert any(line.startswith("FITS  ") for line in lines)
+    assert plan.best.text in text
+    assert plan.runners_up[0].text in text
+    assert "proof: " in text
+    assert "limits: " in text
+    assert "uncalibrated" in text
+
+
+def test_screen_of_many_devices_keeps_its_width():
+    lines = serving_lines(answer(DECODE, "mixtral-8x22b", "64xH100"))
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_money_by_hand():
+    price = answer(DECODE).best.estimate
+    rent = load_system("8xH100").chip.rent_usd_per_hour
+    seconds = 1e6 / price.tokens_per_s
+    assert price.cost_usd_per_million_tokens == pytest.approx(8 * rent * seconds / 3600)
+    chip = load_system("8xH100").chip
+    fraction = load_system("8xH100").overhead_power_fraction
+    most_j = 8 * chip.peak_power_w * (1 + fraction) * seconds
+    least_j = 8 * chip.idle_power_w * (1 + fraction) * seconds
+    assert least_j < price.energy_j_per_million_tokens < most_j
+
+
+def test_unknown_money_stays_unknown():
+    price = answer(PREFILL, system="8xH200").best.estimate
+    assert price.cost_usd_per_million_tokens is None

@@ -1,0 +1,145 @@
+"""Axes that share links: what adds, who comes first, what is routed anew, and the certificate."""
+
+import numpy as np
+import pytest
+from grid_networks import demands_of, grid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.wafer.contention import AxisLoad, contention
+
+ON = {"is_beside": True}
+
+
+def load(axis, rows, private_s=None, *, is_beside=False, yields=False, meets=0.0):
+    """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
+    demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
+    longest_s = max(size for *_, size in rows) if private_s is None else private_s
+    return AxisLoad(axis, demands, longest_s, is_beside, yields, meets)
+
+
+def test_an_axis_alone_is_not_slowed():
+    found = contention([load("tp", [(0, 1, 3.0), (1, 0, 3.0)])], grid(1, 2))
+    assert found.slowdown == {"tp": 1.0}
+    assert found.hottest.tolist() == [3.0, 3.0]
+    assert (found.num_routes, found.num_rerouted, found.certificate) == (2, 0, None)
+
+
+def test_messages_of_one_axis_that_share_a_link_add():
+    """0 -> 2 and 1 -> 2 on a line: the link 1 -> 2 carries both."""
+    found = contention([load("dp", [(0, 2, 1.0), (1, 2, 1.0)])], grid(1, 3))
+    assert found.slowdown == {"dp": 2.0}
+
+
+def test_streams_come_first_and_others_get_what_is_left():
+    """Streams keep the link busy for 2 s, gradients need 1 s: they are done after 3 s."""
+    streams = load("tatp", [(0, 1, 2.0)], **ON)
+    gradients = load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)
+    found = contention([streams, gradients], grid(1, 2))
+    assert found.slowdown == {"tatp": 1.0, "dp_shard*cp": 3.0}
+    assert found.hottest.max() == 3.0
+
+
+def test_axes_of_the_same_rounds_share_the_links_that_both_use():
+    """Weights on 0 -> 1 and 2 -> 3 meet all inputs, and inputs on 0 -> 1 half of the weights: of
+    three sub-weights two are sent. Rows and columns that share no link leave each other alone."""
+    weights = load("tatp", [(0, 1, 2.0), (2, 3, 2.0)], meets=1.0, **ON)
+    inputs = load("tp", [(0, 1, 1.0)], meets=0.5, **ON)
+    assert contention([weights, inputs], grid(2, 2)).slowdown == {"tatp": 1.5, "tp": 2.0}
+    elsewhere = load("tp", [(0, 2, 1.0)], meets=0.5, **ON)
+    assert contention([weights, elsewhere], grid(2, 2)).slowdown == {"tatp": 1.0, "tp": 1.0}
+
+
+def test_two_axes_that_yield_wait_for_each_other():
+    loads = [load(axis, [(0, 1, 1.0)], yields=True, **ON) for axis in ("dp_shard*cp", "pp")]
+    assert contention(loads, grid(1, 2)).slowdown == {"dp_shard*cp": 2.0, "pp": 2.0}
+
+
+def test_what_computation_waits_for_shares_no_link_with_what_runs_beside_it():
+    """Collectives of tp stop the device, so the gradients of another axis have no window then."""
+    waited = load("tp", [(0, 1, 5.0)])
+    gradients = load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)
+    found = contention([waited, gradients], grid(1, 2))
+    assert found.slowdown == {"tp": 1.0, "dp_shard*cp": 1.0}
+
+
+def test_only_links_that_an_axis_uses_slow_it():
+    """Streams on 0 -> 1; the gradients of the other row use 2 -> 3."""
+    streams = load("tatp", [(0, 1, 9.0)], **ON)
+    gradients = load("dp_shard*cp", [(2, 3, 1.0)], yields=True, **ON)
+    assert contention([streams, gradients], grid(2, 2)).slowdown["dp_shard*cp"] == 1.0
+
+
+def test_a_dead_link_makes_messages_leave_the_dimension_order_and_share():
+    """2x2 without the wire 0-1: 0 -> 1 takes 0 2 3 1, and shares 0 -> 2 with another message."""
+    network = grid(2, 2).without((), [(0, 1)])
+    found = contention([load("dp", [(0, 1, 1.0), (0, 2, 1.0)])], network)
+    assert found.num_rerouted == 1
+    assert found.slowdown == {"dp": 2.0}
+    busy = {ends: found.busy_s["dp"][link] for ends, link in network.link_between.items()}
+    assert busy[0, 2] == 2.0
+    assert busy[2, 3] == busy[3, 1] == 1.0
+
+
+def test_a_device_that_cannot_be_reached_is_told():
+    network = grid(1, 2).without((), [(0, 1)])
+    with pytest.raises(InfeasibleError, match="device 1 cannot be reached from device 0"):
+        contention([load("dp", [(0, 1, 1.0)])], network)
+
+
+def test_routing_relieves_the_busiest_link_and_proves_it():
+    """0 -> 3 and 0 -> 1 on 2x2 share 0 -> 1 in dimension order; one of them goes the other way."""
+    loads = [load("tatp", [(0, 3, 1.0)], **ON),
+             load("dp_shard*cp", [(0, 1, 1.0)], yields=True, **ON)]  # fmt: skip
+    assert contention(loads, grid(2, 2)).slowdown["dp_shard*cp"] == 2.0
+    found = contention(loads, grid(2, 2), is_routed=True)
+    assert found.slowdown == {"tatp": 1.0, "dp_shard*cp": 1.0}
+    assert found.num_rerouted == 1
+    assert (found.certificate.z_s, found.certificate.bound_s) == (1.0, 1.0)
+
+
+def test_default_routes_that_a_bound_proves_best_stay():
+    found = contention([load("tatp", [(0, 1, 2.0)], **ON)], grid(1, 2), is_routed=True)
+    assert found.num_rerouted == 0
+    assert found.certificate.gap == 0.0
+    assert found.certificate.z_s == 2.0
+
+
+@st.composite
+def windows(draw):
+    """Return some axes on a small grid, all beside computation."""
+    rows, columns = draw(st.integers(2, 4)), draw(st.integers(2, 4))
+    device = st.integers(0, rows * columns - 1)
+    message = st.tuples(device, device, st.sampled_from([1.0, 2.0, 0.5]))
+    loads = [
+        load(axis, draw(st.lists(message, min_size=1, max_size=6)), yields=axis != "tatp", **ON)
+        for axis in ("tatp", "dp_shard*cp", "pp")
+    ]
+    return grid(rows, columns), loads
+
+
+@settings(max_examples=15, deadline=None)
+@given(windows())
+def test_routing_is_never_worse_and_never_below_its_bound(case):
+    network, loads = case
+    default = contention(loads, network)
+    routed = contention(loads, network, is_routed=True)
+    assert routed.hottest.max() <= default.hottest.max() * (1 + 1e-9)
+    proof = routed.certificate
+    assert proof.z_s == pytest.approx(routed.hottest.max())
+    assert proof.bound_s <= proof.z_s * (1 + 1e-9)
+    for found in (default, routed):
+        assert min(found.slowdown.values()) >= 1.0
+        assert found.num_rerouted <= found.num_routes == sum(len(one.demands) for one in loads)
+        total = sum(found.busy_s.values(), np.zeros(network.num_links))
+        np.testing.assert_allclose(found.hottest, total)
+
+
+@settings(max_examples=40, deadline=None)
+@given(windows())
+def test_more_messages_never_make_an_axis_faster(case):
+    network, loads = case
+    fewer = contention(loads[:2], network).slowdown
+    more = contention(loads, network).slowdown
+    assert all(more[axis] >= fewer[axis] - 1e-12 for axis in fewer)

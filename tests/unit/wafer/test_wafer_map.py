@@ -1,0 +1,267 @@
+"""Pictures of wafers: everything is there, to scale, legible, and nothing comes from outside."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from xml.etree import ElementTree as Tree
+
+import numpy as np
+import pytest
+
+from meshwright.base.errors import UnsupportedError
+from meshwright.report.style import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.multi_wafer import MultiWafer
+from meshwright.topology.registry import LinkSpec
+from meshwright.topology.ring import Ring
+from meshwright.topology.switch import Switch
+from meshwright.topology.torus import Torus
+from meshwright.topology.wafer import Wafer
+from meshwright.wafer.map.arrows import arrows_of
+from meshwright.wafer.map.picture import WaferMap, group_letter, make_canvas
+from meshwright.wafer.map.svg import wafer_svg
+from meshwright.wafer.map.text import wafer_text
+
+LINK = LinkSpec(2e12, 2e-7)
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def wafer(rows=2, columns=3):
+    return Wafer.uniform((rows, columns), LINK).build()
+
+
+def picture_of(network, **changes):
+    """Return a picture with groups of two devices, and the load of link k at k percent."""
+    devices = np.arange(network.num_devices)
+    known = {
+        "network": network, "title": "a plan", "caption": "loads of a step, contended",
+        "group": devices // 2,
+        "group_names": tuple(f"tp {i}" for i in range(-(-network.num_devices // 2))),
+        "labels": tuple(f"tp{device % 2}\ndp{device // 2}" for device in devices),
+        "load_share": np.arange(network.num_links) / 100.0,
+        "load_note": "100 % = 1 MB",
+    }  # fmt: skip
+    return WaferMap(**(known | changes))
+
+
+def drawn(picture):
+    """Return the elements of the picture, legend included."""
+    return list(Tree.fromstring(wafer_svg(picture)).iter())
+
+
+def classes(elements):
+    return [element.get("class", "") for element in elements]
+
+
+def told(elements):
+    """Return what a pointer over each thing tells."""
+    return [element.text for element in elements if element.tag == f"{SVG}title"]
+
+
+def test_every_device_link_and_io_die_is_drawn_once():
+    network = wafer()
+    texts = told(drawn(picture_of(network)))
+    ends = zip(network.source.tolist(), network.target.tolist(), strict=True)
+    expected = [f"{a} to {b}: {k}%" for k, (a, b) in enumerate(ends)]
+    assert sorted(text for text in texts if " to " in text) == sorted(expected)
+    assert sum(text.startswith("device ") for text in texts) == 6
+    assert sum(text.startswith("IO die ") for text in texts) == 10
+    assert "device 3, 100% of full speed, tp 1, tp1, dp1" in texts
+
+
+def test_groups_have_their_colour_and_letter():
+    elements = drawn(picture_of(wafer()))
+    dies = [kind for kind in classes(elements) if kind.startswith("die g")]
+    assert dies[:6] == ["die g0", "die g0", "die g1", "die g1", "die g2", "die g2"]
+    letters = [e.text for e in elements if e.get("class") == "letter"]
+    assert letters == ["A", "A", "B", "B", "C", "C", "A", "B", "C"]
+
+
+def test_heat_is_told_by_colour_width_and_number():
+    network = wafer(1, 2)
+    share = np.zeros(network.num_links)
+    share[network.link_between[0, 1]] = 0.87
+    share[network.link_between[1, 0]] = 0.004
+    elements = drawn(picture_of(network, load_share=share))
+    heat = [kind for kind in classes(elements) if kind.startswith("link h")]
+    grid = heat[: network.num_links]
+    assert sorted(grid) == ["link h0"] * (network.num_links - 2) + ["link h1", "link h9"]
+    assert [e.text for e in elements if e.get("class") == "load"] == ["<1", "87"]
+
+
+def test_faults_are_crossed_out_and_slow_devices_hatched():
+    network = wafer().without([4], [(0, 1)])
+    slow = replace(network, speed_factor=np.array([1, 1, 0.75, 1, 0, 1]))
+    elements = drawn(picture_of(slow, dead_wires=((0, 1),)))
+    kinds, texts = classes(elements), told(elements)
+    assert kinds.count("mark") == 2 + 2
+    assert kinds.count("die hatched") == 1 + 1
+    assert kinds.count("die dead") == 1 + 1
+    assert "0 and 1: dead wire" in texts
+    assert not any(text.startswith(("4 to", "0 to 1:")) for text in texts)
+    assert "device 2, 75% of full speed, tp 1, tp0, dp1" in texts
+
+
+def test_marks_that_do_not_occur_are_not_explained():
+    words = [e.text for e in drawn(picture_of(Mesh.uniform((2, 2), LINK).build()))]
+    assert not {"dead device", "dead wire", "IO die", "no work", "part of its cores"} & set(words)
+    spare = picture_of(wafer(), group=np.array([0, 0, 1, 1, 2, -1]))
+    assert "no work" in [e.text for e in drawn(spare)]
+
+
+def test_two_wafers_have_a_seam():
+    pair = MultiWafer(2, Wafer.uniform((2, 2), LINK), LINK).build()
+    assert classes(drawn(picture_of(pair))).count("seam") == 1
+    assert "seam" not in classes(drawn(picture_of(wafer())))
+
+
+def test_links_that_close_a_ring_leave_and_enter_the_grid():
+    torus = Torus.uniform((3, 3), LINK).build()
+    elements = drawn(picture_of(torus))
+    arrows = [e for e in elements if e.get("class", "").startswith("link h") and e.tag == f"{SVG}g"]
+    assert sorted(len(e.findall(f"{SVG}polygon")) for e in arrows) == [1] * 24 + [2] * 12
+
+
+def test_places_are_true_to_scale():
+    network = wafer(2, 3)
+    canvas = make_canvas(network)
+    first, right, below = (canvas.boxes[device] for device in (0, 1, 3))
+    assert (right.x - first.x) / canvas.pixels_per_m == pytest.approx(24.99e-3)
+    assert (below.y - first.y) / canvas.pixels_per_m == pytest.approx(33.25e-3)
+    edges = [
+        (box.x - box.half_width, box.x + box.half_width, box.y - box.half_height,
+         box.y + box.half_height)
+        for box in canvas.boxes
+    ]  # fmt: skip
+    left, right_edge, top, bottom = zip(*edges, strict=True)
+    assert (min(left), min(top)) == pytest.approx((0, 0), abs=1e-9)
+    assert (max(right_edge), max(bottom)) == pytest.approx((canvas.width, canvas.height))
+
+
+@pytest.mark.parametrize("network", [wafer(3, 4), Torus.uniform((3, 4), LINK).build()])
+def test_arrows_end_outside_of_boxes_and_keep_to_the_right(network):
+    canvas = make_canvas(network)
+    for source, target in network.link_between:
+        for arrow in arrows_of(source, target, canvas):
+            for x, y in ((arrow.from_x, arrow.from_y), (arrow.to_x, arrow.to_y)):
+                assert not any(
+                    abs(x - box.x) < box.half_width and abs(y - box.y) < box.half_height
+                    for box in canvas.boxes
+                )
+            along = arrow.direction
+            box = canvas.boxes[source]
+            near = abs(arrow.from_x - box.x) < 100 and abs(arrow.from_y - box.y) < 100
+            anchor = box if near else canvas.boxes[target]
+            aside = along[0] * (arrow.from_y - anchor.y) - along[1] * (arrow.from_x - anchor.x)
+            assert aside == pytest.approx(8.5)
+
+
+def test_texts_are_escaped_and_nothing_comes_from_outside():
+    text = wafer_svg(
+        picture_of(wafer(), title='<b> & "q"', caption="a < b & c", group_names=("<x>", "&", "y"))
+    )
+    Tree.fromstring(text)
+    assert "<b>" not in text
+    assert "<x>" not in text
+    outside = re.findall(r"https?://[^\"' ]+|href|@import|url\([^#]", text)
+    assert outside == ["http://www.w3.org/2000/svg"]
+
+
+def test_equal_input_equal_picture():
+    assert wafer_svg(picture_of(wafer(4, 8))) == wafer_svg(picture_of(wafer(4, 8)))
+
+
+def luminance(colour):
+    red, green, blue = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+
+def test_heat_also_orders_links_in_grey():
+    light, dark = style_sheet().split("@media")
+    for sheet, sign in ((light, -1), (dark, 1)):
+        colours = dict(re.findall(r"\.h(\d+)\{fill:(#\w{6})\}", sheet))
+        steps = [luminance(colours[str(step)]) for step in range(1, HEAT_STEPS + 1)]
+        assert len(colours) == HEAT_STEPS + 1
+        assert all(sign * (b - a) > 0 for a, b in pairwise(steps))
+
+
+def test_numbers_are_legible_on_every_group():
+    light, dark = style_sheet().split("@media")
+    for sheet, ink in ((light, "#1b1f27"), (dark, "#e6e9ef")):
+        fills = re.findall(r"\.g\d+\{fill:(#\w{6})\}", sheet)
+        assert len(set(fills)) == 12
+        for fill in fills:
+            bright, dim = sorted((luminance(fill), luminance(ink)), reverse=True)
+            assert (bright + 0.05) / (dim + 0.05) > 4.5
+
+
+@pytest.mark.parametrize(
+    ("share", "step"), [(0, 0), (1e-9, 1), (0.1, 1), (0.11, 2), (0.9, 9), (1, 10), (1.7, 10)]
+)
+def test_steps_of_the_heat_scale(share, step):
+    assert heat_step(share) == step
+
+
+@pytest.mark.parametrize(
+    ("index", "letter"),
+    [(-1, "-"), (0, "A"), (25, "Z"), (26, "AA"), (51, "AZ"), (52, "BA"), (702, "AAA")],
+)
+def test_letters(index, letter):
+    assert group_letter(index) == letter
+
+
+def test_colours_begin_again_after_the_last():
+    assert group_class(12) == group_class(0) == "g0"
+
+
+@pytest.mark.parametrize("network", [Switch(8, LINK).build(), Ring(8, LINK).build()])
+def test_other_networks_are_refused(network):
+    with pytest.raises(UnsupportedError, match="rows and columns"):
+        picture_of(network)
+
+
+def test_text_map_by_hand():
+    network = wafer(2, 2).without([], [(1, 3)])
+    share = np.zeros(network.num_links)
+    for ends, value in {(0, 1): 1.0, (1, 0): 0.05, (2, 0): 0.39, (3, 2): 0.9}.items():
+        share[network.link_between[ends]] = value
+    picture = picture_of(
+        replace(network, speed_factor=np.array([1, 0.5, 1, 1])),
+        group=np.array([0, 0, 1, -1]), group_names=("tp 0", "tp 1"), load_share=share,
+        dead_wires=((3, 1),),
+    )  # fmt: skip
+    lines = list(wafer_text(picture))
+    assert lines[:8] == [
+        "a plan",
+        "",
+        "A0  9>  A1~",
+        "    <0",
+        ".v^3    xv^x",
+        "B2  .>  -3",
+        "    <9",
+        "",
+    ]
+    assert "A tp 0, B tp 1" in lines
+
+
+def test_text_map_tells_dead_devices_and_other_links():
+    pair = MultiWafer(2, Wafer.uniform((2, 2), LINK), LINK).build().without([3])
+    share = np.zeros(pair.num_links)
+    seam = np.flatnonzero(pair.level == 2)
+    share[seam[0]] = 0.6
+    lines = list(wafer_text(picture_of(pair, load_share=share)))
+    assert any(re.match(r"B2 +x3$", line) for line in lines)
+    ends = f"{pair.source[seam[0]]} > {pair.target[seam[0]]} 60%"
+    assert f"1 other loaded links, as {ends}" in lines
+    assert sum(line.startswith(("A0", "C4")) for line in lines) == 2
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (9, 10), (32, 32), (2, 100)])
+def test_text_map_fits_in_100_columns(shape):
+    lines = list(wafer_text(picture_of(Mesh.uniform(shape, LINK).build())))
+    assert max(map(len, lines)) <= 100
+
+
+def test_text_map_of_too_many_columns_is_refused():
+    with pytest.raises(UnsupportedError, match="101 columns"):
+        list(wafer_text(picture_of(Mesh.uniform((2, 101), LINK).build())))
