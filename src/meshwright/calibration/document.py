@@ -19,6 +19,7 @@ from meshwright.calibration.pictures.scatter import scatter_svg
 from meshwright.calibration.pictures.sources import sources_svg
 from meshwright.catalog.calibration import FitRecord, GroupRecord
 from meshwright.report.lines import percent
+from meshwright.report.markdown import markdown_table
 
 NUM_WORST = 20
 INTRODUCTION = """# Validation
@@ -108,10 +109,7 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
 ) -> Iterator[str]:
     """Yield a table, and an empty line; columns of words come first, then those of numbers."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * words}{'---:|' * (len(head) - words)}"
-    for row in rows:
-        yield f"| {' | '.join(map(str, row))} |"
+    yield from markdown_table(head, rows, words=words)
     yield ""
 
 

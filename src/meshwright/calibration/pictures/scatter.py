@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.calibration.errors import by_group
-from meshwright.calibration.pictures.axes import (
+from meshwright.calibration.predictions import Prediction
+from meshwright.report.chart import (
     COLOURS,
     DASHED,
     GREY,
@@ -17,7 +18,6 @@ from meshwright.calibration.pictures.axes import (
     picture,
     text,
 )
-from meshwright.calibration.predictions import Prediction
 
 SIDE, LEFT, TOP, RIGHT, BOTTOM = 520.0, 76.0, 44.0, 220.0, 60.0
 ROOM = 1.15

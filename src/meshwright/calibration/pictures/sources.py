@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from meshwright.calibration.pictures.axes import COLOURS, INK, Axis, below, line, picture, text
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord
+from meshwright.report.chart import COLOURS, INK, Axis, below, line, picture, text
 
 WIDTH, LEFT, TOP, ROW, RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0
 SMALLEST, LARGEST = 0.01, 1.0
