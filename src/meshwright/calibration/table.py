@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.calibration.rows import Row, rows_of
 
-_FILE = Path(__file__).parent / "data" / "training.json"
+_TRAINING_TABLE = Path(__file__).parent / "data" / "training.json"
 
 
 @cache
@@ -19,11 +19,11 @@ def published_rows() -> tuple[Row, ...]:
     A row holds its id, group and task, then indices into the lists of sources, models, hardware
     and plans, then what only it has.
     """
-    table = json.loads(_FILE.read_text(encoding="utf-8"))
-    return tuple(rows_of([_expanded(entry, table) for entry in table["rows"]], _FILE.name))
+    table = json.loads(_TRAINING_TABLE.read_text(encoding="utf-8"))
+    return tuple(rows_of([_training_row(entry, table) for entry in table["rows"]], _TRAINING_TABLE.name))
 
 
-def _expanded(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
+def _training_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
     """Return a row with its parts in place."""
     name, group, task, source, model, hardware, plan, own = entry
     return {

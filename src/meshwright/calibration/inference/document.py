@@ -13,8 +13,8 @@ from meshwright.catalog.calibration import GroupRecord, ServingRecord
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.report.lines import percent
 
-NUM_WORST = 20
-INTRODUCTION = """# Validation of serving
+NUM_WORST_SERVED = 20
+SERVING_INTRODUCTION = """# Validation of serving
 
 Written by `meshwright validate --document docs/validation.md`, beside that file. Each published
 row is predicted from its stated configuration alone: throughput of a batch of equal requests that
@@ -36,13 +36,13 @@ def inference_document(
     record
         What the fit reached with rows left out; None: the constants were not fitted.
     """
-    return "\n".join(_lines(found, before, record)).rstrip("\n") + "\n"
+    return "\n".join(_serving_lines(found, before, record)).rstrip("\n") + "\n"
 
 
-def _lines(
+def _serving_lines(
     found: Sequence[Prediction], before: Sequence[Prediction], record: ServingRecord | None
 ) -> Iterator[str]:
-    yield INTRODUCTION
+    yield SERVING_INTRODUCTION
     views, plain = views_of(found), views_of(before)
     sources = {name: errors_of(rows) for name, rows in by_group(found).items()}
     plain_sources = {name: errors_of(rows) for name, rows in by_group(before).items()}
@@ -59,7 +59,7 @@ def _lines(
     yield "## Worst rows\n"
     rows = [
         (e.row.id, e.row.model.name, requests_text(e.row), percent(e.log_error, sign=True))
-        for e in worst(found, NUM_WORST)
+        for e in worst(found, NUM_WORST_SERVED)
     ]
     yield from table(("row", "model", "requests", "error"), rows, words=3)
     yield "## What sources leave unstated\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.calibration.rows import Row, rows_of
 
-_FILE = Path(__file__).parents[1] / "data" / "inference.json"
+_SERVING_TABLE = Path(__file__).parent / "data" / "inference.json"
 
 
 @cache
@@ -19,11 +19,11 @@ def published_inference_rows() -> tuple[Row, ...]:
     A row holds its id and group, then indices into the lists of sources, models, hardware and
     settings, then batch, lengths of prompt and answer, and what was measured.
     """
-    table = json.loads(_FILE.read_text(encoding="utf-8"))
-    return tuple(rows_of([_expanded(entry, table) for entry in table["rows"]], _FILE.name))
+    table = json.loads(_SERVING_TABLE.read_text(encoding="utf-8"))
+    return tuple(rows_of([_serving_row(entry, table) for entry in table["rows"]], _SERVING_TABLE.name))
 
 
-def _expanded(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
+def _serving_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
     """Return a row with its parts in place."""
     name, group, source, model, hardware, setting, batch, prompt, answer, measured = entry
     return {

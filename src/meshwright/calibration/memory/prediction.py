@@ -102,9 +102,9 @@ def _fits(question: Question, use: MemoryUse) -> bool:
 def _fullest(priced: Priced) -> MemoryUse:
     """Return the memory of the fullest device as plain numbers."""
     use, _ = fullest(priced.step.memory)
-    return MemoryUse(**{name: _one(getattr(use, name)) for name in MEMORY_PARTS})
+    return MemoryUse(**{name: _number(getattr(use, name)) for name in MEMORY_PARTS})
 
 
-def _one(column: Any) -> float:
+def _number(column: Any) -> float:
     """Return the number of a column of one row."""
     return float(np.asarray(column, dtype=float).reshape(-1)[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from meshwright.calibration.pictures.axes import COLOURS, INK, Axis, below, line, picture, text
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord
 
-WIDTH, LEFT, TOP, ROW, RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0
+WIDTH, BARS_LEFT, BARS_TOP, ROW, BARS_RIGHT = 480.0, 170.0, 84.0, 40.0, 40.0
 SMALLEST, LARGEST = 0.01, 1.0
 """Ends of the axis, |ln(predicted / measured)|; beyond them lie points at the ends."""
 TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -18,25 +18,25 @@ LOOKS = (("fitted", "its rows in the fit", COLOURS[0], -7.0),
 
 def sources_svg(groups: Mapping[str, GroupRecord]) -> str:
     """Return median and 90th percentile of the errors of each source."""
-    bottom = TOP + ROW * len(groups)
-    axis = Axis(SMALLEST, LARGEST, LEFT, LEFT + WIDTH)
+    bottom = BARS_TOP + ROW * len(groups)
+    axis = Axis(SMALLEST, LARGEST, BARS_LEFT, BARS_LEFT + WIDTH)
     parts = [
-        *below(axis, TOP, bottom, [(value, f"{value:.0%}") for value in TICKS]),
-        line(LEFT, bottom, LEFT + WIDTH, bottom, INK),
-        text(LEFT + WIDTH / 2, bottom + 42, "|ln(predicted / measured)|, logarithmic scale",
+        *below(axis, BARS_TOP, bottom, [(value, f"{value:.0%}") for value in TICKS]),
+        line(BARS_LEFT, bottom, BARS_LEFT + WIDTH, bottom, INK),
+        text(BARS_LEFT + WIDTH / 2, bottom + 42, "|ln(predicted / measured)|, logarithmic scale",
              anchor="middle"),
-        *_legend(),
+        *_bars_legend(),
     ]  # fmt: skip
     for number, (name, record) in enumerate(groups.items()):
-        y = TOP + ROW * (number + 0.5)
+        y = BARS_TOP + ROW * (number + 0.5)
         shown = f"{name} (1)" if record.alone else name
-        parts.append(text(LEFT - 12, y + 4, shown, anchor="end"))
+        parts.append(text(BARS_LEFT - 12, y + 4, shown, anchor="end"))
         for which, _, colour, away in LOOKS:
             parts += _errors(getattr(record, which), axis, y + away, colour)
     foot = bottom + 66
     if any(record.alone for record in groups.values()):
         parts.append(text(16, foot, "(1) no other source has rows of its chips"))
-    return picture(LEFT + WIDTH + RIGHT, foot + 16, "Errors of each source", parts)
+    return picture(BARS_LEFT + WIDTH + BARS_RIGHT, foot + 16, "Errors of each source", parts)
 
 
 def _errors(errors: ErrorRecord, axis: Axis, y: float, colour: str) -> Iterator[str]:
@@ -52,13 +52,13 @@ def _errors(errors: ErrorRecord, axis: Axis, y: float, colour: str) -> Iterator[
     )
 
 
-def _legend() -> Iterator[str]:
+def _bars_legend() -> Iterator[str]:
     """Yield what colours and marks mean."""
     for number, (_, words, colour, _) in enumerate(LOOKS):
-        x = LEFT + 150 * number
+        x = BARS_LEFT + 150 * number
         yield f'<circle cx="{x + 5:.1f}" cy="50" r="5" fill="{colour}"/>'
         yield text(x + 16, 54, words)
-    x = LEFT + 150 * len(LOOKS)
+    x = BARS_LEFT + 150 * len(LOOKS)
     yield f'<circle cx="{x + 5:.1f}" cy="50" r="5" fill="{INK}"/>'
     yield text(x + 16, 54, "median")
     yield f'<circle cx="{x + 85:.1f}" cy="50" r="4" fill="#fff" stroke="{INK}" stroke-width="2"/>'
