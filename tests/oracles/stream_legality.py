@@ -4,7 +4,7 @@ Five conditions: (1) each member uses each item once, one sub-tensor's worth a r
 is resident is used or sent, and nothing arrives for nothing; (3) sends go between neighbours, no
 further than the form says; (4) a link carries at most one item in a direction and round; (5) what
 is held and arriving is exactly what the closed form says (devices that only relay a send of several
-hops are not counted). The sixth, that the results equal the dense ones, is in ``dense_replay``.
+hops are not counted). The sixth, that the results equal the dense ones, is in ``stream_arrays``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.streams.registry import Buffers
-from meshwright.streams.rounds import StreamRounds, links_of
+from meshwright.streams.registry import Buffers, StreamRounds, links_of
 
 
 class Violation(NamedTuple):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
+
+from meshwright.base.arrays import Num
+from meshwright.collectives.blocks import BlockGather, block_of, levels_of, sides_of
+from meshwright.collectives.gathers import GATHER_KINDS
 from meshwright.collectives.group import Group
-from meshwright.collectives.mesh.blocks import levels_of, sides_of
-from meshwright.collectives.registry import Transfer
+from meshwright.collectives.registry import Transfer, collective_algorithms
 from meshwright.collectives.stages import two_way_ring_moves
 
 
@@ -48,3 +53,26 @@ def cycle_gather(num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
             inner if row == next_row else outer,
             0 if (next_row, next_column) > (row, column) else 1,
         )
+
+
+class Cycle(BlockGather):
+    """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even."""
+
+    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+        """Return the form on blocks with an even side."""
+        block = block_of(group)
+        half = block.size / 2.0
+        slope = (block.size - 1.0) / block.size / 2.0 / block.bandwidth_bytes_per_s
+        return block.applies & (half == np.floor(half)), half * block.message_s, slope
+
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
+        """Return two halves."""
+        return 2
+
+    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of both directions."""
+        return cycle_gather(num_bytes, group)
+
+
+for _kind in GATHER_KINDS:
+    collective_algorithms.register(f"cycle_{_kind}")(Cycle(_kind))

@@ -1,7 +1,9 @@
-"""One stage of an all-to-all along a single span, and the transfers of such stages in a row.
+"""All-to-all: direct on switches, or in stages, one for each level of the network.
 
-In a stage every member sends, to each other position of the span, all that it holds for the
-members at that position. On a grid the parcels travel from neighbour to neighbour.
+Direct: each member sends every other one its part, back to back. Bytes for members outside a domain
+leave through the member's own link into the next level: S (n - members inside) / n. The links into
+different levels work at the same time. In stages: within one span at a time, on grids by shifts.
+Source: Thakur, Rabenseifner and Gropp 2005, section 4 (pairwise exchange order).
 """
 
 from __future__ import annotations
@@ -14,11 +16,55 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, where
-from meshwright.collectives.gathers import coordinates_of, rank_of
-from meshwright.collectives.group import Group, Span
-from meshwright.collectives.registry import Transfer
-from meshwright.collectives.stages import message_s, shape_of
+from meshwright.base.arrays import Num, larger, where
+from meshwright.collectives.gathers import coordinates_of, crossed_level, rank_of
+from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
+from meshwright.collectives.stages import members_inside, message_s, shape_of, spans_switches_only
+from meshwright.spec.collective import CollectiveKind
+
+
+@collective("direct_all_to_all")
+class DirectAllToAll(Algorithm):
+    """One message from each member to each other member.
+
+    Assumes: what crosses an outer level also loads the links of the levels between, except those
+    of the innermost one (a member has its own way out of its host).
+    """
+
+    kind = CollectiveKind.ALL_TO_ALL
+    replay_slack = 0.5
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return the slowest level: its latency, its messages' m_half and its bytes."""
+        members = group_size(group)
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for index, (span, inside) in enumerate(
+            zip(group.spans, members_inside(group), strict=True)
+        ):
+            peers = (span.size if index == 0 else members) - inside
+            half_s = span.message_half_bytes / span.bandwidth_bytes_per_s
+            spanned = span.size > 1.0
+            level_s = span.latency_s + peers * half_s
+            level_slope = peers / members / span.bandwidth_bytes_per_s
+            fixed_s = larger(fixed_s, where(spanned, level_s, 0.0))
+            slope = larger(slope, where(spanned, level_slope, 0.0))
+        return where_it_applies(spans_switches_only(group), group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return one chunk for each member."""
+        return round(float(group_size(group)))
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages in steps that load all ports alike."""
+        shape, size = shape_of(group), self.num_chunks(group)
+        for step in range(1, size):
+            for rank in range(size):
+                target = (rank + step) % size
+                level = crossed_level(shape, rank, target)
+                chunk = (rank * size + target,)
+                yield Transfer(step - 1, rank, target, num_bytes / size, chunk, level)
 
 
 @dataclass(frozen=True)
@@ -171,3 +217,76 @@ def _parcel_chunks(
             first = (pair * num_parts + part) * 2
             chunks += [first, first + 1] if half is None else [first + half]
     return tuple(chunks)
+
+
+class Staged(Algorithm):
+    """An all-to-all in stages along one level at a time."""
+
+    kind = CollectiveKind.ALL_TO_ALL
+    replay_slack = 0.5
+
+    def __init__(self, *, relays: bool) -> None:
+        self.relays = relays
+        """Whether a line hands on together what comes from one member."""
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether there is a line to relay along, where it does."""
+        return not self.relays or any(span.is_grid for span in group.spans)
+
+
+@collective("hierarchical_all_to_all", relays=False)
+@collective("hierarchical_relay_all_to_all", relays=True)
+class HierarchicalAllToAll(Staged):
+    """One stage after the other, innermost level first."""
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return the sum of the stages."""
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
+            fixed_s, slope = fixed_s + stage_s, slope + stage_slope
+        return where_it_applies(True, group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves for each member."""
+        return num_exchange_chunks(group, 1)
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of all stages."""
+        return all_to_all_transfers(
+            num_bytes, group, [tuple(range(len(group.spans)))], relays=self.relays
+        )
+
+
+@collective("rotated_all_to_all", relays=False)
+@collective("rotated_relay_all_to_all", relays=True)
+class RotatedAllToAll(Staged):
+    """Parts of the data that visit the grid dimensions in rotated orders."""
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return as many phases as dimensions, each as long as its slowest one."""
+        grids_only: Any = True
+        phases: Any = 0.0
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
+            grids_only = grids_only & ((span.size == 1.0) | span.is_grid)
+            phases = phases + (span.size > 1.0)
+            fixed_s, slope = larger(fixed_s, stage_s), larger(slope, stage_slope)
+        applies = grids_only & (phases > 1.0)
+        return where_it_applies(applies, group, fixed_s * phases, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves of each part for each member."""
+        return num_exchange_chunks(group, len(self._orders(group)))
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of all parts and stages."""
+        return all_to_all_transfers(num_bytes, group, self._orders(group), relays=self.relays)
+
+    def _orders(self, group: Group[float]) -> list[tuple[int, ...]]:
+        """Return an order for each spanned dimension to begin with."""
+        spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
+        return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]

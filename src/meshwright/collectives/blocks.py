@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
 from meshwright.base.arrays import larger, smaller, where
-from meshwright.collectives.group import Group
-from meshwright.collectives.spans import group_size
+from meshwright.collectives.gathers import GatherFamily
+from meshwright.collectives.group import Group, group_size
+from meshwright.collectives.registry import Transfer
 from meshwright.collectives.stages import message_s, shape_of
+from meshwright.spec.collective import CollectiveKind
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,34 @@ def sides_of(group: Group[float]) -> tuple[int, int]:
     shape = shape_of(group)
     inner, outer = levels_of(group)
     return shape[inner], shape[outer]
+
+
+class BlockGather(GatherFamily):
+    """A gather for groups that span two grid dimensions and nothing else."""
+
+    def __init__(self, kind: CollectiveKind) -> None:
+        super().__init__(kind)
+        self.replay_slack = 0.5
+        """All messages of a phase are charged the busiest and the slowest link."""
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether there are two grid dimensions."""
+        return may_span_a_block(group)
+
+    @abstractmethod
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
+        """Return the pieces of each shard."""
+
+    @abstractmethod
+    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of the all-gather on a block."""
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return the pieces of all shards."""
+        size = round(float(group_size(group)))
+        return 1 if size == 1 else size * self.pieces_per_shard(*sides_of(group))
+
+    def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of the all-gather; none for a group of one."""
+        if float(group_size(group)) > 1.0:
+            yield from self.block_transfers(num_bytes, group)
