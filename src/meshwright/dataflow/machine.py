@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.collectives.spans import make_group
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine, stated_rate
 from meshwright.cost.network import level_efficiencies
