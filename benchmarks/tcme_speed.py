@@ -25,8 +25,7 @@ from meshwright.network.operations import (
     stream_sends,
 )
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec
 

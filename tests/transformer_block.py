@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from meshwright.streams.attention_replay import SplitAttention
-from meshwright.streams.dense_replay import (
+from oracles.stream_arrays import (
+    SplitAttention,
     reduced_product,
     reduced_product_gradients,
     streamed_product,

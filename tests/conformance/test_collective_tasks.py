@@ -8,9 +8,8 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.simulation.collective_tasks import collective_tasks
 from meshwright.network.simulation.run import simulate
 from meshwright.spec.collective import CollectiveKind
-from meshwright.topology.mesh import Mesh
+from meshwright.topology.mesh import Mesh, Torus
 from meshwright.topology.registry import LinkSpec
-from meshwright.topology.torus import Torus
 
 pytestmark = pytest.mark.slow
 

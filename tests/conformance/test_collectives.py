@@ -10,9 +10,8 @@ import pytest
 
 from meshwright.collectives import algorithms
 from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
-from meshwright.collectives.group import Group, Span
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.spans import group_size
 from meshwright.spec.collective import CollectiveKind
 
 OPTIMISM = 0.02

@@ -8,17 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracles.product_stream import ProductStream, enumerate_block, play_product
 from small_problems import chip, gqa, level, model, problem, system
 
 from meshwright.cost.operator import op_cost
 from meshwright.cost.streaming import Way, stream_links
 from meshwright.sharding.strategy import Streamed, StreamForm, Structure, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
-from meshwright.streams.policy import Transfer
-from meshwright.streams.product import ProductStream, enumerate_block
-from meshwright.streams.product_replay import play_product
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import links_of, reverse
+from meshwright.streams.registry import links_of, reverse, streams
+from meshwright.streams.volumes import Transfer
 
 TOKENS, HIDDEN, FFN = 384, 64, 256
 LAYER = LayerSpec(attention=gqa(4, 4), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))

@@ -4,13 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from oracles.product_stream import ProductStream, enumerate_block, play_product
+from oracles.stream_legality import violations
+from oracles.stream_transfers import product_received_bytes, square_break_even
 
 from meshwright.streams.line import Line
-from meshwright.streams.product import ProductStream, enumerate_block
-from meshwright.streams.product_replay import play_product
 from meshwright.streams.registry import streams
-from meshwright.streams.replay import violations
-from meshwright.streams.volumes import product_received_bytes, square_break_even
 
 PRODUCTS = {
     "ring": ProductStream(streams["ring"], streams["ring"]),

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracles.pipeline_timeline import StageTimes, build_timeline
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
 from meshwright.schedule.registry import Task, TaskKind, schedules
-from meshwright.schedule.timeline import StageTimes, build_timeline
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
 # forward, input gradient, weight gradient: equal, long and short weight gradients

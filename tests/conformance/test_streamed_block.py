@@ -4,6 +4,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from oracles.stream_arrays import (
+    reduced_product,
+    reduced_product_gradients,
+    streamed_product,
+    streamed_product_gradients,
+    walk_behind,
+)
+from oracles.stream_transfers import input_streaming_bytes_per_token
+from oracles.token_order import contiguous_tokens, zigzag_tokens
 from transformer_block import (
     DenseParts,
     InputStreamed,
@@ -12,21 +21,11 @@ from transformer_block import (
     block_forward_backward,
 )
 
-from meshwright.streams.carriage import walk_behind
-from meshwright.streams.dense_replay import (
-    reduced_product,
-    reduced_product_gradients,
-    streamed_product,
-    streamed_product_gradients,
-)
 from meshwright.streams.line import Line
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds, links_of
-from meshwright.streams.token_order import contiguous_tokens, zigzag_tokens
+from meshwright.streams.registry import enumerate_rounds, links_of, streams
 from meshwright.streams.volumes import (
     attention_backward_bytes,
     attention_forward_bytes,
-    input_streaming_bytes_per_token,
     received_bytes,
 )
 

@@ -5,13 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracles.stream_arrays import exchange, stream_layer
+from oracles.stream_legality import violations
 
 import meshwright.streams as package
-from meshwright.streams.carriage import exchange
-from meshwright.streams.dense_replay import stream_layer
-from meshwright.streams.registry import streams
-from meshwright.streams.replay import violations
-from meshwright.streams.rounds import counted_transfers, enumerate_rounds, links_of, reverse
+from meshwright.streams.registry import (
+    counted_transfers,
+    enumerate_rounds,
+    links_of,
+    reverse,
+    streams,
+)
 
 MEMBERS = (*range(1, 21), 25, 31, 32, 33, 48, 63, 64)
 SHARED_MODULES = {

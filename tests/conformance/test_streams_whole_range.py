@@ -7,12 +7,17 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from oracles.stream_arrays import stream_layer
+from oracles.stream_legality import violations
 
-from meshwright.streams.dense_replay import stream_layer
 from meshwright.streams.line import Line
-from meshwright.streams.registry import streams
-from meshwright.streams.replay import violations
-from meshwright.streams.rounds import counted_transfers, enumerate_rounds, links_of, reverse
+from meshwright.streams.registry import (
+    counted_transfers,
+    enumerate_rounds,
+    links_of,
+    reverse,
+    streams,
+)
 
 pytestmark = pytest.mark.slow
 MEMBERS = range(2, 65)

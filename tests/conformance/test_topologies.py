@@ -12,12 +12,10 @@ from meshwright.topology.dragonfly import Dragonfly
 from meshwright.topology.fat_tree import FatTree
 from meshwright.topology.hierarchical import Hierarchical
 from meshwright.topology.leaf_spine import LeafSpine
-from meshwright.topology.mesh import Mesh
-from meshwright.topology.multi_wafer import MultiWafer
-from meshwright.topology.reach import connected_components, hop_distances
+from meshwright.topology.mesh import Mesh, Torus
+from meshwright.topology.network import connected_components, hop_distances
 from meshwright.topology.registry import LinkSpec, topologies
-from meshwright.topology.torus import Torus
-from meshwright.topology.wafer import Wafer
+from meshwright.topology.wafer import MultiWafer, Wafer
 
 LINK = LinkSpec(2.0, 1e-6, 1024.0)
 SLOW, FAST = LinkSpec(1.0), LinkSpec(5.0)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright.collectives.algorithms.hamiltonian_cycle import hamiltonian_cycle
 from meshwright.collectives.gathers import Stream, all_gather_transfers
 from meshwright.collectives.group import Group, Span
-from meshwright.collectives.mesh.cycles import hamiltonian_cycle
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.demands import Demands
 from meshwright.network.simulation.collective_tasks import phased_tasks, phases_of

@@ -3,16 +3,15 @@
 from collections import Counter
 
 import pytest
+from oracles.product_stream import ProductStream, enumerate_block
 
-from meshwright.streams.product import ProductStream, enumerate_block
-from meshwright.streams.registry import streams
+from meshwright.streams.registry import enumerate_rounds, links_of, reverse, streams
 from meshwright.streams.round_model import (
     product_backward_s,
     product_forward_s,
     relay_bytes,
     round_link_s,
 )
-from meshwright.streams.rounds import enumerate_rounds, links_of, reverse
 
 PRODUCT = ProductStream(streams["ring"], streams["ring"])
 """Every link is busy in every round, as the closed form of the backward pass assumes."""

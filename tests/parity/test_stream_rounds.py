@@ -3,12 +3,11 @@
 from collections import Counter, defaultdict
 
 import pytest
+from oracles.stream_arrays import walk_behind
 
-from meshwright.streams.carriage import walk_behind
 from meshwright.streams.line import Line
-from meshwright.streams.registry import streams
+from meshwright.streams.registry import enumerate_rounds, links_of, reverse, streams
 from meshwright.streams.round_model import backward_s, exchange_s, forward_s
-from meshwright.streams.rounds import enumerate_rounds, links_of, reverse
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(2.0)}
 

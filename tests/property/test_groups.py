@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.collectives.group import Group
+from meshwright.collectives.group import Group, group_size, make_group
 from meshwright.collectives.selection import best_affine_candidates, best_time_s
-from meshwright.collectives.spans import group_size, make_group
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 

@@ -3,8 +3,9 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.stream_transfers import forward_prefetched_s
 
-from meshwright.streams.round_model import backward_s, forward_prefetched_s, forward_s
+from meshwright.streams.round_model import backward_s, forward_s
 
 members = st.integers(1, 64).map(float)
 seconds = st.floats(1e-6, 1.0)

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from meshwright.collectives.mesh.cycles import hamiltonian_cycle
-from meshwright.collectives.mesh.waves import corner_plan, even_plan, gather_messages
+from meshwright.collectives.algorithms.hamiltonian_cycle import hamiltonian_cycle
+from meshwright.collectives.algorithms.wave import corner_plan, even_plan, gather_messages
 
 SIDES = range(2, 8)
 EVEN = [(even_plan, inner, outer) for inner in SIDES for outer in SIDES]

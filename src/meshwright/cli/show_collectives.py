@@ -17,8 +17,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first."""
     from meshwright.catalog.systems import load_system
     from meshwright.cli.output import show
-    from meshwright.collectives.comparison import timed_algorithms
-    from meshwright.collectives.spans import make_group
+    from meshwright.collectives.group import make_group
+    from meshwright.collectives.selection import timed_algorithms
     from meshwright.report.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
 

@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.cli.output import show
     from meshwright.report.declared_values import declaration_lines, declaration_record
     from meshwright.report.topologies import network_line, network_record
-    from meshwright.topology.of_system import topology_of
+    from meshwright.topology.hierarchical import topology_of
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import Num, larger, where
-from meshwright.collectives.group import Group, Span
-from meshwright.collectives.spans import group_size
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.stages import members_inside, message_s
 from meshwright.spec.collective import CollectiveKind
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, Num, where
 from meshwright.base.registry import Registry
-from meshwright.collectives.group import Group
-from meshwright.collectives.spans import group_size
+from meshwright.collectives.group import Group, group_size
 from meshwright.spec.collective import CollectiveKind
 
 

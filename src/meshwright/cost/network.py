@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import smaller, where
-from meshwright.collectives.group import Group
-from meshwright.collectives.spans import Reach, make_block_group, make_group
+from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.network.blocks import block_reaches, uses_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import StrategyOf

@@ -25,7 +25,7 @@ from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
-from meshwright.topology.of_system import network_of
+from meshwright.topology.hierarchical import network_of
 
 
 class Mapper(StrEnum):

@@ -10,8 +10,8 @@ from math import prod
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.collectives.spans import make_group
 from meshwright.cost.compute import Engine, matmul_compute_s
 from meshwright.cost.engine import make_engine, stated_rate
 from meshwright.cost.network import level_efficiencies

@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, groups_of
-from meshwright.collectives.spans import Reach
+from meshwright.collectives.group import Reach
 from meshwright.sharding.strategy import StrategyColumns
 from meshwright.spec.system import NetworkLevel
 

@@ -12,7 +12,7 @@ from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.registry import Transfer
 from meshwright.network.demands import Demands
 from meshwright.network.patterns import joined_demands
-from meshwright.streams.rounds import StreamRounds
+from meshwright.streams.registry import StreamRounds
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,11 @@ from math import prod
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, read_only
-from meshwright.collectives.group import Group, Span
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.spans import group_size
 from meshwright.network.demands import Demands
 from meshwright.network.regions.orders import chain, closes_in
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds, reverse
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.network.blocks import Shape
 from meshwright.network.regions.orders import chain
-from meshwright.topology.network import Network
-from meshwright.topology.reach import connected_components
+from meshwright.topology.network import Network, connected_components
 
 MOST_CHOICES = 1000
 """Choices of lines beyond which only those in a row, and the soundest ones, are tried."""

@@ -10,8 +10,8 @@ from operator import mul
 from typing import Any
 
 from meshwright.base.arrays import FloatArray
+from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import affine_candidates
-from meshwright.collectives.spans import make_group
 from meshwright.cost.network import level_efficiencies
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.chip import ChipSpec

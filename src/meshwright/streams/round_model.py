@@ -103,22 +103,6 @@ def forward_s(
     return _stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
-def forward_prefetched_s(
-    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
-) -> StreamTime[Num]:
-    """Forward pass whose first sub-tensors left early: max(N max(t_c, t_h), (N - 1) t_m) [s].
-
-    A tensor that exists beforehand (weights, not activations) may start in the last round of the
-    operator before, and links then run beside all N rounds. Parameters as :func:`forward_s`.
-
-    Source: derived; the fully pipelined bound of the same schedule.
-    Assumes: two streamed operators in a row, or an unstreamed one of at least one round before.
-    """
-    local_s = larger(round_compute_s, round_hbm_s)
-    exposed_s = positive_part((num_members - 1) * round_link_s - num_members * local_s)
-    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
-
-
 def backward_s(
     num_members: Num,
     round_compute_s: Num,
@@ -370,11 +354,3 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
     fitting: Num = where(free_bytes > 0, chunks, np.inf)
     return fitting
-
-
-def bandwidth_fraction(message_bytes: Num, message_half_bytes: Num) -> Num:
-    """Share of the bandwidth that a message reaches: m / (m + m_half).
-
-    Source: Hockney 1994 (Parallel Computing 20(3)), half-performance length.
-    """
-    return message_bytes / (message_bytes + message_half_bytes)

@@ -10,8 +10,8 @@ from meshwright import api
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
+from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import affine_candidates
-from meshwright.collectives.spans import make_group
 from meshwright.cost.compute import Engine
 from meshwright.cost.engine import make_engine
 from meshwright.cost.network import level_efficiencies

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from meshwright.topology.layout import circle_m
+from meshwright.topology.geometry import circle_m
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec, Topology, topologies
 from meshwright.topology.wires import Wires, assemble, pair_ends

@@ -7,7 +7,7 @@ from typing import Self
 
 import numpy as np
 
-from meshwright.topology.layout import NOMINAL_PITCH_M, near_square, row_m
+from meshwright.topology.geometry import NOMINAL_PITCH_M, near_square, row_m
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec, Topology, topologies
 from meshwright.topology.wires import Wires, assemble

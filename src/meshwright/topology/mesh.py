@@ -1,4 +1,7 @@
-"""A grid of devices whose lines end at the edges, with any number of sides."""
+"""Grids of devices with any number of sides: a mesh ends at its edges, a torus closes to rings.
+
+A ring is a torus with one side, drawn as a circle.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from meshwright.topology.layout import NOMINAL_PITCH_M, grid_m, near_square
+from meshwright.topology.geometry import NOMINAL_PITCH_M, circle_m, grid_m, near_square
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec, Topology, topologies
 from meshwright.topology.wires import Wires, assemble, line_ends
@@ -117,3 +120,76 @@ def grid_bisection(sides: Sequence[int], line_cuts: Sequence[float]) -> float:
         step = grid_bisection([s for s, _ in others], [w for _, w in others]) if side % 2 else 0.0
         cuts.append(across + step)
     return min(cuts, default=0.0)
+
+
+@topologies.register("torus")
+@dataclass(frozen=True)
+class Torus(Mesh):
+    """A mesh with one more wire in each line, from its last device to its first."""
+
+    closes: ClassVar[bool] = True
+
+    @property
+    def num_links(self) -> int:
+        """2 N for each side of more than one device."""
+        return sum(2 * self.num_devices for side in self.sides if side > 1)
+
+    @property
+    def diameter(self) -> int:
+        """Half way round each side: the sum of s div 2."""
+        return sum(side // 2 for side in self.sides)
+
+    @property
+    def bisection_is_exact(self) -> bool:
+        """Proven for equal links where a longest side is even: 2 N / s wires."""
+        return len(self._bandwidths) <= 1 and max(self.sides) % 2 == 0
+
+
+@topologies.register("ring")
+@dataclass(frozen=True)
+class Ring(Topology):
+    """Each device has a wire to the next one; two devices have two."""
+
+    size: int
+    link: LinkSpec
+
+    @classmethod
+    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
+        """Return the ring."""
+        return cls(num_devices, link)
+
+    @property
+    def shape(self) -> str:
+        """Its length."""
+        return str(self.size)
+
+    @property
+    def num_devices(self) -> int:
+        """Its size."""
+        return self.size
+
+    @property
+    def num_links(self) -> int:
+        """2 N; none of a lone device."""
+        return 2 * self.size if self.size > 1 else 0
+
+    @property
+    def diameter(self) -> int:
+        """Half way round."""
+        return self.size // 2
+
+    @property
+    def bisection_bytes_per_s(self) -> float:
+        """Two wires, wherever a ring is cut in two."""
+        return 2 * self.link.bandwidth_bytes_per_s if self.size > 1 else 0.0
+
+    def build(self) -> Network:
+        """Return the ring as a grid of one side."""
+        ends = line_ends(self.size, self.size, 1, closes=True)
+        return assemble(
+            self.size,
+            [Wires(*ends, self.link)],
+            circle_m(self.size),
+            devices_forward=True,
+            grid_shape=(self.size,),
+        )

@@ -1,4 +1,4 @@
-"""A physical network: nodes, and directed links between them as columns."""
+"""A physical network: nodes, directed links between them as columns, and who reaches whom."""
 
 from __future__ import annotations
 
@@ -88,3 +88,41 @@ class Network:
             level=self.level[kept],
             speed_factor=speed,
         )
+
+
+def hop_distances(network: Network, source: int) -> IntArray:
+    """Return the links on the shortest way from one node to each node; -1 where there is none.
+
+    Only nodes that forward stand in the middle of a way.
+    """
+    distance = np.full(network.num_nodes, -1, dtype=np.int64)
+    distance[source] = 0
+    offsets, links = network.outgoing
+    frontier = np.array([source])
+    hops = 0
+    while len(frontier):
+        hops += 1
+        starts, counts = offsets[frontier], offsets[frontier + 1] - offsets[frontier]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        reached = np.unique(network.target[links[np.repeat(starts, counts) + within]])
+        found = reached[distance[reached] < 0]
+        distance[found] = hops
+        frontier = found[network.forwards[found] == 1]
+    return distance
+
+
+def connected_components(network: Network) -> IntArray:
+    """Return for each node the number of the piece of the network it is in, from 0.
+
+    Nodes of different pieces have no links between them. A dead device is a piece of its own.
+    Each node takes the least name of its neighbours, and the name of that one, until none changes.
+    """
+    least = np.arange(network.num_nodes)
+    while True:
+        lower = least.copy()
+        np.minimum.at(lower, network.target, least[network.source])
+        np.minimum.at(lower, network.source, least[network.target])
+        lower = lower[lower]
+        if np.array_equal(lower, least):
+            return np.unique(least, return_inverse=True)[1].reshape(-1)
+        least = lower

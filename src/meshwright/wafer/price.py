@@ -16,8 +16,8 @@ from meshwright.network.blocks import reaches_of_shapes
 from meshwright.network.ranks import Ranks, block_ranks
 from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure, stack
 from meshwright.spec.collective import CollectiveKind
+from meshwright.topology.hierarchical import network_of
 from meshwright.topology.network import Network
-from meshwright.topology.of_system import network_of
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.contention import Contention, axis_loads, contention
 from meshwright.wafer.passes import Message, PiecePasses, piece_passes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshwright.collectives.spans import group_size, make_group
+from meshwright.collectives.group import group_size, make_group
 from meshwright.spec.system import NetworkLevel
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracles.stream_transfers import attention_bytes, linear_bytes
 from small_problems import chip, dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.layers import price_layers, streamed_blocks
@@ -20,7 +21,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.streams.policy import Transfer, attention_bytes, linear_bytes
+from meshwright.streams.volumes import Transfer
 
 N, TOKENS, HIDDEN, KEYS, FFN = 8, 512, 64, 32, 256
 PLAIN = LayerSpec(attention=gqa(4, 2), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))

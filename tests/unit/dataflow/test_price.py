@@ -4,8 +4,8 @@ import pytest
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
+from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_time_s
-from meshwright.collectives.spans import make_group
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import PARTIAL, WHOLE, Layout, splits_of
 from meshwright.dataflow.price import Holding, Holdings, Seconds, TimeWeights

@@ -15,8 +15,7 @@ from meshwright.network.operations import (
 )
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds, reverse
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 
 
 def on_a_switch(size):

@@ -13,8 +13,7 @@ from meshwright.network.patterns import collective_pattern, joined_demands, plac
 from meshwright.network.ranks import block_ranks
 from meshwright.sharding.strategy import AXES, StreamForm, Structure, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.contention import axis_loads, contention
 from meshwright.wafer.passes import Message

@@ -12,7 +12,7 @@ from placed_problems import grid_system
 
 from meshwright.network.blocks import all_block_shapes
 from meshwright.network.ranks import block_ranks, clear_grids
-from meshwright.topology.of_system import network_of
+from meshwright.topology.hierarchical import network_of
 
 AXES = ("tp", "tatp", "dp_shard", "pp")
 FEW = settings(max_examples=60, deadline=None)

@@ -13,8 +13,7 @@ from meshwright.network.operations import Operation, stream_sends
 from meshwright.network.tcme.lp import lp_bound
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import best_of, optimise
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.registry import enumerate_rounds, streams
 
 BLOCKS = [[0, 1, 5, 4], [2, 3, 7, 6], [8, 9, 13, 12], [10, 11, 15, 14]]
 STRIDED = [[0, 2, 10, 8], [1, 3, 11, 9], [4, 6, 14, 12], [5, 7, 15, 13]]

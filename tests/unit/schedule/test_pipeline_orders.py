@@ -1,9 +1,9 @@
 """Hand-derived orders, bubbles and in-flight counts of the pipeline schedules."""
 
 import pytest
+from oracles.pipeline_timeline import StageTimes, build_timeline
 
 from meshwright.schedule.registry import schedules
-from meshwright.schedule.timeline import StageTimes, build_timeline
 
 
 def words(name, stage, p, v, m):

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from oracles.stream_legality import violations
 
 from meshwright.streams.line import Line
-from meshwright.streams.registry import streams
-from meshwright.streams.replay import violations
-from meshwright.streams.rounds import counted_transfers, enumerate_rounds
+from meshwright.streams.registry import counted_transfers, enumerate_rounds, streams
 
 
 def sends_of_round(name, turn):

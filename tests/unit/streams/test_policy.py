@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from meshwright.streams.policy import (
+from oracles.stream_transfers import (
     OperatorPrices,
-    Transfer,
     attention_bytes,
     cheapest_transfers,
+    input_streaming_bytes_per_token,
     linear_bytes,
 )
-from meshwright.streams.volumes import input_streaming_bytes_per_token, received_bytes
+
+from meshwright.streams.volumes import Transfer, received_bytes
 
 prices = st.floats(0.0, 10.0) | st.just(np.inf)
 operators = st.builds(OperatorPrices, prices, prices, prices, prices, prices)

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
+from oracles.stream_transfers import bandwidth_fraction, forward_prefetched_s
 
 from meshwright.streams.round_model import (
     backward_s,
-    bandwidth_fraction,
-    forward_prefetched_s,
     forward_s,
     num_chunks_to_fit,
     product_forward_s,

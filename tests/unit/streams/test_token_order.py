@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
-from meshwright.streams.token_order import (
+from oracles.token_order import (
     contiguous_round_pairs,
     contiguous_tokens,
     visible_pairs,
     zigzag_round_pairs,
     zigzag_tokens,
 )
+
+from meshwright.streams.registry import enumerate_rounds, streams
 
 
 def busiest(name, n, order, num_tokens):

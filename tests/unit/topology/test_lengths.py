@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from meshwright.topology.lengths import (
+from meshwright.topology.geometry import (
     ERROR_CORRECTED_LATENCY_S,
     MAX_INTERPOSER_LINK_M,
     link_length_m,
     too_long_links,
     with_error_correction,
 )
-from meshwright.topology.multi_wafer import MultiWafer
 from meshwright.topology.registry import LinkSpec
-from meshwright.topology.wafer import Wafer
+from meshwright.topology.wafer import MultiWafer, Wafer
 from meshwright.topology.wires import Wires, assemble
 
 LINK = LinkSpec(2e12, 200e-9)

@@ -7,8 +7,8 @@ import pytest
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.systems import load_system, system_names
-from meshwright.topology.of_system import network_of, topology_of
-from meshwright.topology.reach import connected_components, hop_distances
+from meshwright.topology.hierarchical import network_of, topology_of
+from meshwright.topology.network import connected_components, hop_distances
 
 MADE = ("64xH100", "60xH100", "144xGB200", "264xGroq-LPU", "1024xTPU-v5e", "16xA100", "8xTrainium2",
         "2xwafer-6x8", "4xwafer-4x8")  # fmt: skip

@@ -8,10 +8,9 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
 from meshwright.topology.fully_connected import FullyConnected
-from meshwright.topology.mesh import Mesh
-from meshwright.topology.reach import connected_components, hop_distances
+from meshwright.topology.mesh import Mesh, Ring
+from meshwright.topology.network import connected_components, hop_distances
 from meshwright.topology.registry import LinkSpec
-from meshwright.topology.ring import Ring
 from meshwright.topology.switch import Switch
 
 LINK = LinkSpec(1.0)

@@ -10,8 +10,8 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import Structure, make_strategy, stack
-from meshwright.topology.of_system import network_of
-from meshwright.topology.reach import connected_components
+from meshwright.topology.hierarchical import network_of
+from meshwright.topology.network import connected_components
 from meshwright.train.estimate import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training

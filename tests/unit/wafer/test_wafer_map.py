@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.style import HEAT_STEPS, group_class, heat_step, style_sheet
-from meshwright.topology.mesh import Mesh
-from meshwright.topology.multi_wafer import MultiWafer
+from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.topology.mesh import Mesh, Ring, Torus
 from meshwright.topology.registry import LinkSpec
-from meshwright.topology.ring import Ring
 from meshwright.topology.switch import Switch
-from meshwright.topology.torus import Torus
-from meshwright.topology.wafer import Wafer
+from meshwright.topology.wafer import MultiWafer, Wafer
 from meshwright.wafer.map.arrows import arrows_of
 from meshwright.wafer.map.picture import WaferMap, group_letter, make_canvas
 from meshwright.wafer.map.svg import wafer_svg

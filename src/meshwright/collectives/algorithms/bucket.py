@@ -13,11 +13,9 @@ from itertools import combinations
 from typing import Any
 
 from meshwright.base.arrays import Num, larger, where
-from meshwright.collectives.gather_family import GATHER_KINDS, StreamGather
-from meshwright.collectives.gathers import Stream
-from meshwright.collectives.group import Group, Span
+from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.spans import group_size
 from meshwright.collectives.stages import gather_affine, shape_of
 from meshwright.spec.collective import CollectiveKind
 

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.base.arrays import Num, larger
-from meshwright.collectives.gather_family import GATHER_KINDS, StreamGather, outermost_first
-from meshwright.collectives.gathers import Stream
-from meshwright.collectives.group import Group
+from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather, outermost_first
+from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.spans import group_size
 from meshwright.collectives.stages import gather_affine, gather_steps, members_inside
 from meshwright.spec.collective import CollectiveKind
 

@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwright.base.arrays import Num
-from meshwright.collectives.group import Group
-from meshwright.collectives.pipelines import pipeline_affine
+from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.spans import group_size
-from meshwright.collectives.stages import shape_of
+from meshwright.collectives.stages import pipeline_affine, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 

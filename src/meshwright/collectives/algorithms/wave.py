@@ -1,24 +1,159 @@
-"""Waves along the rows and columns of a block at once, part of each shard in either order.
+"""All-gathers on a block as waves that run along rows and columns at once.
 
-The parts and the phases in which they go on are such that, on a mesh, an all-gather takes no more
-than its lower bound and R + C - 1 messages (even sides are not needed); or R + C - 2 messages, as
-many as the farthest member has hops, at somewhat more bytes where the sides differ.
-Derived here, see :mod:`meshwright.collectives.mesh.waves`.
+A wave is what one member sends along one dimension, both ways: it moves one member a phase until
+it reaches both ends, and what runs over one link in one phase is one message. Part of each shard
+runs along the inner dimension first and then, from every member it came to, along the outer one;
+the other part the other way round. How much enters in which phase is what a plan says.
+
+The bytes on a link are the sum of the waves that pass it, so with g(p) pieces entering a dimension
+of d members in phase p the last of its links carries g(p) + g(p - 1) + ... + g(p - d + 2).
+Derived here; the bounds that the two plans reach are those of Chan et al. 2007 (the links of a
+corner) and of Nash-Williams 1961 (spanning trees that share no edge).
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import Num, larger, smaller
-from meshwright.collectives.gather_family import GATHER_KINDS
-from meshwright.collectives.group import Group
-from meshwright.collectives.mesh.block_gather import BlockGather
-from meshwright.collectives.mesh.blocks import Block, block_of, levels_of, sides_of
-from meshwright.collectives.mesh.waves import WavePlan, corner_plan, even_plan, gather_messages
-from meshwright.collectives.registry import Transfer, collective_algorithms
+from meshwright.collectives.blocks import (
+    Block,
+    BlockGather,
+    block_of,
+    levels_of,
+    may_span_a_block,
+    sides_of,
+)
+from meshwright.collectives.gathers import GATHER_KINDS, rank_of
+from meshwright.collectives.group import Group, group_size
+from meshwright.collectives.registry import (
+    Algorithm,
+    Transfer,
+    collective,
+    collective_algorithms,
+    where_it_applies,
+)
+from meshwright.spec.collective import CollectiveKind
+
+Piece = tuple[int, int]
+"""Owner of a shard, and number of the piece of it."""
+
+
+@dataclass(frozen=True)
+class WavePlan:
+    """How shards are cut, and the pieces that each member sends in each phase."""
+
+    inner_first: int
+    """Pieces of a shard that run along the inner dimension first."""
+    outer_first: int
+    inner_waves: tuple[int, ...]
+    """Pieces that enter the inner dimension in each phase, at every member."""
+    outer_waves: tuple[int, ...]
+
+    @property
+    def num_pieces(self) -> int:
+        """Pieces of each shard."""
+        return self.inner_first + self.outer_first
+
+
+def even_plan(inner: int, outer: int) -> WavePlan:
+    """Return equal waves of N - 1 pieces: in all phases together every link carries the same.
+
+    With E = 2 R C - R - C edges a shard has E pieces. Gather and reduction of one shard load each
+    link, in both directions together, with (N - 1)/E of N shards: the trees along which the
+    pieces travel use all edges alike.
+    """
+    others = inner * outer - 1
+    return WavePlan(outer * (inner - 1), inner * (outer - 1), (others,) * outer, (others,) * inner)
+
+
+def corner_plan(inner: int, outer: int) -> WavePlan:
+    """Return waves that load both links of a corner alike in every phase.
+
+    The waves into a dimension of d members are k(p) + k(p - 1) + ... over d' - 1 phases, d' members
+    in the other one, so a last link of either carries the same convolution of k with d - 1 and
+    d' - 1 ones. With u = 1/(long - 1), k = (x, 2 u - x, x - u) enters no piece before it is there,
+    where x = (N - 2 short + 1)/(2 (short - 1)(long - 1)) of each shard runs along the longer
+    dimension first. Range: sides that differ, at least 3.
+    """
+    short, long = sorted((inner, outer))
+    first, unit = short * long - 2 * short + 1, 2 * (short - 1)
+    last = short * long - 2 * long + 1
+
+    def waves(others: int) -> tuple[int, ...]:
+        full = [first + unit] * (others - 3)
+        return (first, 2 * unit, *full, unit, first - unit)
+
+    if inner > outer:
+        return WavePlan(first, last, waves(outer), waves(inner))
+    return WavePlan(last, first, waves(outer), waves(inner))
+
+
+@dataclass(frozen=True)
+class WaveMessage:
+    """What runs over one link in one phase."""
+
+    phase: int
+    source: int
+    destination: int
+    is_inner: bool
+    pieces: tuple[Piece, ...]
+
+
+def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[WaveMessage]:
+    """Yield the messages of an all-gather, phases counted from 0."""
+    shape = (inner, outer)
+    for axis, line in [(0, row) for row in range(outer)] + [(1, column) for column in range(inner)]:
+        places = [(at, line) if axis == 0 else (line, at) for at in range(shape[axis])]
+        members = [rank_of(shape, place) for place in places]
+        entering = [_entering(plan, shape, rank, axis) for rank in members]
+        for phase in range(len(entering[0]) + len(members) - 2):
+            for at, way in product(range(len(members)), (1, -1)):
+                pieces = _passing(entering, phase, at, way)
+                if 0 <= at + way < len(members) and pieces:
+                    yield WaveMessage(phase, members[at], members[at + way], axis == 0, pieces)
+
+
+def _passing(
+    entering: list[list[tuple[Piece, ...]]], phase: int, at: int, way: int
+) -> tuple[Piece, ...]:
+    """Return what leaves position ``at`` one way: waves that entered there or further back."""
+    pieces: list[Piece] = []
+    origin, entered = at, phase
+    while 0 <= origin < len(entering) and entered >= 0:
+        waves = entering[origin]
+        if entered < len(waves):
+            pieces += waves[entered]
+        origin, entered = origin - way, entered - 1
+    return tuple(pieces)
+
+
+def _entering(
+    plan: WavePlan, shape: tuple[int, int], rank: int, axis: int
+) -> list[tuple[Piece, ...]]:
+    """Return the pieces that a member sends along one dimension in each phase.
+
+    First its own that run along it first, then those of its line in the other dimension, the
+    nearest first: in the order in which they arrive.
+    """
+    parts = (range(plan.inner_first), range(plan.inner_first, plan.num_pieces))
+    waves = (plan.inner_waves, plan.outer_waves)[axis]
+    place = [rank % shape[0], rank // shape[0]]
+    here = place[1 - axis]
+    pool = [(rank, piece) for piece in parts[axis]]
+    for position in sorted(range(shape[1 - axis]), key=lambda other: abs(other - here)):
+        place[1 - axis] = position
+        owner = rank_of(shape, place)
+        pool += [(owner, piece) for piece in parts[1 - axis]]
+    ends = [sum(waves[: phase + 1]) for phase in range(len(waves))]
+    return [tuple(pool[end - count : end]) for end, count in zip(ends, waves, strict=True)]
 
 
 class Wave(BlockGather):
@@ -105,3 +240,84 @@ def even_share(block: Block) -> Any:
 for _kind in GATHER_KINDS:
     collective_algorithms.register(f"even_wave_{_kind}")(EvenWave(_kind))
     collective_algorithms.register(f"corner_wave_{_kind}")(CornerWave(_kind))
+
+
+@collective("pipelined_wave_16_all_reduce", num_pieces=16)
+@collective("pipelined_wave_8_all_reduce", num_pieces=8)
+@collective("pipelined_wave_4_all_reduce", num_pieces=4)
+@collective("pipelined_wave_2_all_reduce", num_pieces=2)
+class PipelinedWaveAllReduce(Algorithm):
+    """T = M (latency + m_half/B) + [2 w + (P - 1)(N - 1)/E] S/(P B).
+
+    P pieces make M = 2 (R + C - 2) + (P - 1)(R + C - 1) messages on each link; w is what the
+    busiest links carry of the first reduction and of the last gather, which run alone.
+    """
+
+    kind = CollectiveKind.ALL_REDUCE
+    replay_slack = 0.5
+
+    def __init__(self, num_pieces: int) -> None:
+        self.num_pieces = num_pieces
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether there are two grid dimensions."""
+        return may_span_a_block(group)
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return the form on blocks of any sides."""
+        block = block_of(group)
+        both, further = block.inner + block.outer, self.num_pieces - 1.0
+        messages = 2.0 * (both - 2.0) + further * (both - 1.0)
+        share = (2.0 * even_share(block) + further * tree_share(block)) / self.num_pieces
+        return where_it_applies(
+            block.applies, group, messages * block.message_s, share / block.bandwidth_bytes_per_s
+        )
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return as many chunks for each piece as an even wave has."""
+        size = round(float(group_size(group)))
+        return 1 if size == 1 else size * even_plan(*sides_of(group)).num_pieces * self.num_pieces
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield one message for each link and phase: what it reduces, then what is final."""
+        if float(group_size(group)) == 1.0:
+            return
+        levels, chunk_bytes = levels_of(group), num_bytes / self.num_chunks(group)
+        added, kept = self._chunks(*sides_of(group))
+        for place in sorted(added.keys() | kept.keys()):
+            step, source, destination, dimension = place
+            final = tuple(kept.get(place, ()))
+            chunks = tuple(added.get(place, ())) + final
+            yield Transfer(
+                step,
+                source,
+                destination,
+                chunk_bytes * len(chunks),
+                chunks,
+                levels[dimension],
+                0 if destination > source else 1,
+                reduces=place in added,
+                kept=final,
+            )
+
+    def _chunks(self, inner: int, outer: int) -> tuple[_Chunks, _Chunks]:
+        """Return what is added and what is kept, by (step, source, destination, dimension)."""
+        plan, period = even_plan(inner, outer), inner + outer
+        per_piece = inner * outer * plan.num_pieces
+        added: _Chunks = defaultdict(list)
+        kept: _Chunks = defaultdict(list)
+        for message in gather_messages(plan, inner, outer):
+            source, destination = message.source, message.destination
+            dimension = 0 if message.is_inner else 1
+            ways = np.array(message.pieces) @ (plan.num_pieces, 1)
+            for piece in range(self.num_pieces):
+                chunks = (ways + piece * per_piece).tolist()
+                start = piece * period
+                up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
+                added[up, destination, source, dimension] += chunks
+                kept[down, source, destination, dimension] += chunks
+        return added, kept
+
+
+_Chunks = dict[tuple[int, int, int, int], list[int]]
+"""Chunks by step, source, destination and dimension."""

@@ -25,13 +25,13 @@ from meshwright.cost.matmul import (
 from meshwright.cost.streamed.rounds import LayerStreams, LinkTimes, StreamLinks, link_times
 from meshwright.cost.streamed.travels import Travel
 from meshwright.graph.op import Op
-from meshwright.streams.policy import Transfer
 from meshwright.streams.round_model import (
     backward_s,
     forward_s,
     product_backward_s,
     product_forward_s,
 )
+from meshwright.streams.volumes import Transfer
 
 FORWARD_PARTS = tuple(entry.name for entry in fields(OpCost) if "forward" in entry.name)
 

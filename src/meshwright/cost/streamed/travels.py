@@ -16,7 +16,7 @@ from meshwright.sharding.layout import weight_home
 from meshwright.sharding.local_sizes import FLAT, degree_of
 from meshwright.sharding.strategy import StrategyOf, Streamed, Structure
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.policy import Transfer
+from meshwright.streams.volumes import Transfer
 
 AXIS = "tatp"
 ROWS = "tp"

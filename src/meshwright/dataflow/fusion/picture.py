@@ -13,7 +13,7 @@ from html import escape
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.dataflow.fusion.report import pass_of, title
-from meshwright.report.style import group_class, style_sheet
+from meshwright.report.chart import group_class, style_sheet
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
 """Around everything; above the chip; left of it [px]."""

@@ -11,8 +11,7 @@ from functools import cached_property
 
 from meshwright.frameworks.chakra.recorder import Recorder, unique
 from meshwright.frameworks.chakra.steps import Stream
-from meshwright.streams.registry import Send
-from meshwright.streams.rounds import StreamRounds, reverse
+from meshwright.streams.registry import Send, StreamRounds, reverse
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from meshwright.frameworks.chakra.state import State
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.schedule.registry import Task, TaskKind, schedules
 from meshwright.sharding.strategy import Strategy, StreamForm, Structure
-from meshwright.streams.registry import streams
-from meshwright.streams.rounds import enumerate_rounds
+from meshwright.streams.registry import enumerate_rounds, streams
 
 
 class StepProgram:

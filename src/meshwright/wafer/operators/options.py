@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.collectives.spans import Reach
+from meshwright.collectives.group import Reach
 from meshwright.cost.network import AxisNetwork, Layout
 from meshwright.cost.problem import Problem
 from meshwright.cost.steps import take_rows

@@ -17,9 +17,9 @@ from meshwright.cost.engine import make_engine
 from meshwright.cost.matmul import MatmulShape, whole_traffic_bytes
 from meshwright.cost.streamed.matmul import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.streams.policy import Transfer
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import forward_s, round_link_s
+from meshwright.streams.volumes import Transfer
 from meshwright.studies.claims import Claim, Table, claim_lines, judged_range
 from meshwright.studies.registry import StudyResult, studies
 from meshwright.studies.temp.cases import ASSUMPTIONS, SOURCE, Case, model_of, wafer

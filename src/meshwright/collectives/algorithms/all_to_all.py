@@ -1,0 +1,292 @@
+"""All-to-all: direct on switches, or in stages, one for each level of the network.
+
+Direct: each member sends every other one its part, back to back. Bytes for members outside a domain
+leave through the member's own link into the next level: S (n - members inside) / n. The links into
+different levels work at the same time. In stages: within one span at a time, on grids by shifts.
+Source: Thakur, Rabenseifner and Gropp 2005, section 4 (pairwise exchange order).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import Num, larger, where
+from meshwright.collectives.gathers import coordinates_of, crossed_level, rank_of
+from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
+from meshwright.collectives.stages import members_inside, message_s, shape_of, spans_switches_only
+from meshwright.spec.collective import CollectiveKind
+
+
+@collective("direct_all_to_all")
+class DirectAllToAll(Algorithm):
+    """One message from each member to each other member.
+
+    Assumes: what crosses an outer level also loads the links of the levels between, except those
+    of the innermost one (a member has its own way out of its host).
+    """
+
+    kind = CollectiveKind.ALL_TO_ALL
+    replay_slack = 0.5
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return the slowest level: its latency, its messages' m_half and its bytes."""
+        members = group_size(group)
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for index, (span, inside) in enumerate(
+            zip(group.spans, members_inside(group), strict=True)
+        ):
+            peers = (span.size if index == 0 else members) - inside
+            half_s = span.message_half_bytes / span.bandwidth_bytes_per_s
+            spanned = span.size > 1.0
+            level_s = span.latency_s + peers * half_s
+            level_slope = peers / members / span.bandwidth_bytes_per_s
+            fixed_s = larger(fixed_s, where(spanned, level_s, 0.0))
+            slope = larger(slope, where(spanned, level_slope, 0.0))
+        return where_it_applies(spans_switches_only(group), group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return one chunk for each member."""
+        return round(float(group_size(group)))
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages in steps that load all ports alike."""
+        shape, size = shape_of(group), self.num_chunks(group)
+        for step in range(1, size):
+            for rank in range(size):
+                target = (rank + step) % size
+                level = crossed_level(shape, rank, target)
+                chunk = (rank * size + target,)
+                yield Transfer(step - 1, rank, target, num_bytes / size, chunk, level)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One message of a stage; each parcel is (origin, target, half or None for both)."""
+
+    step: int
+    source: int
+    destination: int
+    parcels: tuple[tuple[int, int, int | None], ...]
+    lane: int = 0
+
+
+def exchange_affine(span: Span[Num], *, relays: bool = False) -> tuple[Num, Num]:
+    """Return (fixed_s, seconds_per_byte) of an all-to-all of S bytes per member along one span.
+
+    On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
+    hops of all parcels load each link with S floor(d^2/4) / (2 d), in floor(d/2) messages; on a
+    line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops. With
+    ``relays`` a line hands on all parcels of one origin together: d - 1 messages, of which the
+    longest in step t has d - t parcels, d (d - 1)/2 in all.
+    """
+    size, rate = span.size, span.bandwidth_bytes_per_s
+    half_s = span.message_half_bytes / rate
+    if not span.is_grid:
+        alone = size == 1.0
+        messages_s = span.latency_s + (size - 1.0) * half_s
+        return where(alone, 0.0, messages_s), (size - 1.0) / size / rate
+    cut: Any = np.floor(size * size / 4.0)
+    ring_s = np.floor(size / 2.0) * message_s(span)
+    messages = size - 1.0 if relays else cut
+    parcels = size * (size - 1.0) / 2.0 if relays else cut
+    line_s = (size - 1.0) * span.latency_s + messages * half_s
+    closes = span.closes == 1.0
+    return where(closes, ring_s, line_s), where(closes, cut / 2.0, parcels) / size / rate
+
+
+def exchange_shifts(span: Span[float], *, relays: bool = False) -> Iterator[Shift]:
+    """Yield the messages of a stage."""
+    size = round(float(span.size))
+    if not span.is_grid:
+        return _switch_shifts(size)
+    if span.closes:
+        return _ring_shifts(size)
+    return _line_relays(size) if relays else _line_shifts(size)
+
+
+def _switch_shifts(size: int) -> Iterator[Shift]:
+    """Yield one message from each member to each other, in steps that load all ports alike."""
+    for step in range(1, size):
+        for rank in range(size):
+            target = (rank + step) % size
+            yield Shift(step - 1, rank, target, ((rank, target, None),))
+
+
+def _ring_shifts(size: int) -> Iterator[Shift]:
+    """Yield the steps of a two-way ring: what has farther to go moves on together."""
+    for step, rank, (lane, way) in product(range(size // 2), range(size), enumerate((1, -1))):
+        origin = (rank - way * step) % size
+        parcels: list[tuple[int, int, int | None]] = [
+            (origin, (origin + way * distance) % size, None)
+            for distance in range(step + 1, (size - 1) // 2 + 1)
+        ]
+        if size % 2 == 0:
+            parcels.append((origin, (origin + size // 2) % size, lane))
+        yield Shift(step, rank, (rank + way) % size, tuple(parcels), lane)
+
+
+def _line_shifts(size: int) -> Iterator[Shift]:
+    """Yield every hop of every parcel, those with the longest way first."""
+    for origin, target in product(range(size), range(size)):
+        way = 1 if target > origin else -1
+        for hop in range(abs(target - origin)):
+            rank = origin + way * hop
+            step = hop * size + size - abs(target - rank)
+            yield Shift(step, rank, rank + way, ((origin, target, None),), 0 if way > 0 else 1)
+
+
+def _line_relays(size: int) -> Iterator[Shift]:
+    """Yield the steps of a line: what goes on from one origin moves on together."""
+    for step, rank, (lane, way) in product(range(size - 1), range(size), enumerate((1, -1))):
+        origin = rank - way * step
+        beyond = range(rank + 1, size) if way > 0 else range(rank)
+        if 0 <= origin < size and beyond:
+            parcels = tuple((origin, target, None) for target in beyond)
+            yield Shift(step, rank, rank + way, parcels, lane)
+
+
+def all_to_all_transfers(
+    num_bytes: float,
+    group: Group[float],
+    orders: Sequence[tuple[int, ...]],
+    *,
+    relays: bool = False,
+) -> Iterator[Transfer]:
+    """Yield the messages of an all-to-all whose equal parts visit the spans in these orders."""
+    shape = shape_of(group)
+    per_member = num_exchange_chunks(group, len(orders))
+    stages = [list(exchange_shifts(span, relays=relays)) for span in group.spans]
+    phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
+    for part, order in enumerate(orders):
+        for phase, level in enumerate(order):
+            done = frozenset(order[:phase])
+            for shift in stages[level]:
+                for place in coordinates_of(shape):
+                    if place[level] != shift.source:
+                        continue
+                    chunks = _parcel_chunks(shape, place, level, done, shift, part, len(orders))
+                    there = (*place[:level], shift.destination, *place[level + 1 :])
+                    yield Transfer(
+                        phase * phase_steps + shift.step,
+                        rank_of(shape, place),
+                        rank_of(shape, there),
+                        num_bytes / per_member * len(chunks),
+                        chunks,
+                        level,
+                        shift.lane,
+                    )
+
+
+def num_exchange_chunks(group: Group[float], num_parts: int) -> int:
+    """Return the chunks that one member sends: two halves of each part for each member."""
+    return prod(shape_of(group)) * num_parts * 2
+
+
+def _parcel_chunks(
+    shape: tuple[int, ...],
+    place: tuple[int, ...],
+    level: int,
+    done: frozenset[int],
+    shift: Shift,
+    part: int,
+    num_parts: int,
+) -> tuple[int, ...]:
+    """Return the chunks in a message: those the origin holds for the members at the target.
+
+    Along the levels that are done their destination is where they are; along the others their
+    sender is.
+    """
+    others = [k for k in range(len(shape)) if k != level]
+    size, chunks = prod(shape), []
+    for origin, target, half in shift.parcels:
+        free = [range(shape[k]) for k in others]
+        for values in product(*free):
+            sender, receiver = list(place), list(place)
+            sender[level], receiver[level] = origin, target
+            for k, value in zip(others, values, strict=True):
+                (sender if k in done else receiver)[k] = value
+            pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
+            first = (pair * num_parts + part) * 2
+            chunks += [first, first + 1] if half is None else [first + half]
+    return tuple(chunks)
+
+
+class Staged(Algorithm):
+    """An all-to-all in stages along one level at a time."""
+
+    kind = CollectiveKind.ALL_TO_ALL
+    replay_slack = 0.5
+
+    def __init__(self, *, relays: bool) -> None:
+        self.relays = relays
+        """Whether a line hands on together what comes from one member."""
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether there is a line to relay along, where it does."""
+        return not self.relays or any(span.is_grid for span in group.spans)
+
+
+@collective("hierarchical_all_to_all", relays=False)
+@collective("hierarchical_relay_all_to_all", relays=True)
+class HierarchicalAllToAll(Staged):
+    """One stage after the other, innermost level first."""
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return the sum of the stages."""
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
+            fixed_s, slope = fixed_s + stage_s, slope + stage_slope
+        return where_it_applies(True, group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves for each member."""
+        return num_exchange_chunks(group, 1)
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of all stages."""
+        return all_to_all_transfers(
+            num_bytes, group, [tuple(range(len(group.spans)))], relays=self.relays
+        )
+
+
+@collective("rotated_all_to_all", relays=False)
+@collective("rotated_relay_all_to_all", relays=True)
+class RotatedAllToAll(Staged):
+    """Parts of the data that visit the grid dimensions in rotated orders."""
+
+    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+        """Return as many phases as dimensions, each as long as its slowest one."""
+        grids_only: Any = True
+        phases: Any = 0.0
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
+            grids_only = grids_only & ((span.size == 1.0) | span.is_grid)
+            phases = phases + (span.size > 1.0)
+            fixed_s, slope = larger(fixed_s, stage_s), larger(slope, stage_slope)
+        applies = grids_only & (phases > 1.0)
+        return where_it_applies(applies, group, fixed_s * phases, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves of each part for each member."""
+        return num_exchange_chunks(group, len(self._orders(group)))
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of all parts and stages."""
+        return all_to_all_transfers(num_bytes, group, self._orders(group), relays=self.relays)
+
+    def _orders(self, group: Group[float]) -> list[tuple[int, ...]]:
+        """Return an order for each spanned dimension to begin with."""
+        spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
+        return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]

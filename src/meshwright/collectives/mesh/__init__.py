@@ -1,1 +1,0 @@
-"""What collectives on blocks of a mesh are made of: blocks, cycles, waves."""
