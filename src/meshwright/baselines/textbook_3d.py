@@ -15,7 +15,7 @@ from typing import Generic
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num, where
+from meshwright.base.arrays import FloatArray, N, where
 from meshwright.sharding.space import factorizations
 
 
@@ -58,20 +58,20 @@ class TextbookSetting:
 
 
 @dataclass(frozen=True)
-class PricedGridOf(Generic[Num]):
+class PricedGridOf(Generic[N]):
     """One grid and its price, or one column for each field."""
 
-    dp: Num
-    pp: Num
-    tp: Num
-    tensor_s: Num
-    pipeline_s: Num
-    bubble_s: Num
-    gradient_s: Num
-    memory_bytes: Num
+    dp: N
+    pp: N
+    tp: N
+    tensor_s: N
+    pipeline_s: N
+    bubble_s: N
+    gradient_s: N
+    memory_bytes: N
 
     @property
-    def overhead_s(self) -> Num:
+    def overhead_s(self) -> N:
         """What the book ranks by: all communication and the bubble of one step."""
         return self.tensor_s + self.pipeline_s + self.bubble_s + self.gradient_s
 
@@ -85,7 +85,7 @@ PricedGrid = PricedGridOf[float]
 FIELDS = tuple(PricedGridOf.__dataclass_fields__)
 
 
-def tensor_s(tp: Num, setting: TextbookSetting) -> Num:
+def tensor_s(tp: N, setting: TextbookSetting) -> N:
     """Seconds of the tensor axis: (tp - 1) / tp of one layer's state, once a step.
 
     A group that is larger than a host uses the link between hosts.
@@ -93,36 +93,34 @@ def tensor_s(tp: Num, setting: TextbookSetting) -> Num:
     layer_bytes = setting.state_bytes / setting.num_layers
     fits_host = tp <= setting.devices_per_host
     bytes_per_s = where(fits_host, setting.fast_bytes_per_s, setting.pipeline_bytes_per_s)
-    time_s: Num = (tp - 1) / tp * layer_bytes / bytes_per_s
+    time_s: N = (tp - 1) / tp * layer_bytes / bytes_per_s
     return time_s
 
 
-def pipeline_s(pp: Num, setting: TextbookSetting) -> Num:
+def pipeline_s(pp: N, setting: TextbookSetting) -> N:
     """Seconds of the sends between stages: (pp - 1) / pp of the activations, once a step."""
     return (pp - 1) / pp * setting.activation_bytes / setting.pipeline_bytes_per_s
 
 
-def bubble_s(pp: Num, setting: TextbookSetting) -> Num:
+def bubble_s(pp: N, setting: TextbookSetting) -> N:
     """Seconds that the pipeline idles: (pp - 1) / micro-batches of one stage's time."""
     return (pp - 1) / setting.num_micro_batches * setting.stage_s
 
 
-def gradient_s(dp: Num, pp: Num, tp: Num, setting: TextbookSetting) -> Num:
+def gradient_s(dp: N, pp: N, tp: N, setting: TextbookSetting) -> N:
     """Seconds of the data axis: (dp - 1) / dp of one replica's state on one device."""
     return (dp - 1) / dp * (setting.state_bytes / (pp * tp)) / setting.data_bytes_per_s
 
 
-def memory_bytes(
-    dp: Num, pp: Num, tp: Num, setting: TextbookSetting, sharding: StateSharding
-) -> Num:
+def memory_bytes(dp: N, pp: N, tp: N, setting: TextbookSetting, sharding: StateSharding) -> N:
     """Bytes on one device: its share of the training state and of the activations."""
     shards = pp * tp * dp if sharding is StateSharding.OVER_DATA else pp * tp
     return setting.state_bytes / shards + setting.activation_bytes / (pp * tp)
 
 
 def price(
-    dp: Num, pp: Num, tp: Num, setting: TextbookSetting, sharding: StateSharding
-) -> PricedGridOf[Num]:
+    dp: N, pp: N, tp: N, setting: TextbookSetting, sharding: StateSharding
+) -> PricedGridOf[N]:
     """Price one grid, or a column of them."""
     return PricedGridOf(
         dp=dp,
