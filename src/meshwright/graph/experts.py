@@ -25,7 +25,7 @@ def expert_sizes(spec: ExpertSpec) -> dict[str, int]:
 def expert_ops(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
     """Return the operators from the normalised input on, and the branches to be added.
 
-    The weight of an expert is multiplied in beside its activation function, so that the rows that
+    The weight of an expert is multiplied in with its activation function, so that the rows that
     leave the experts need not be kept; one FP32 score for each row is.
     """
     router = _router(spec, source)

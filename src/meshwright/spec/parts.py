@@ -1,4 +1,4 @@
-"""Parts that a system is composed of: a memory beside a chip, and a link between two of them."""
+"""Parts that a system is composed of: a memory next to a chip, and a link between two of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from meshwright.spec.provenance import Provenance, Source
 
 
 class MemoryPart(Declaration):
-    """All memory of one kind beside one chip."""
+    """All memory of one kind on one package."""
 
     name: str
     capacity_bytes: Bytes

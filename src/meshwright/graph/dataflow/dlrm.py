@@ -28,7 +28,7 @@ def dlrm(
     word_bytes: float = 2.0,
     name: str = "dlrm",
 ) -> DataflowGraph:
-    """Return the forward pass over so many samples; all layers have the same width.
+    """Return the forward pass over this many samples; all layers have the same width.
 
     Rows are pooled as they are read: the additions, a few FLOPs for each element, are not counted.
     How pooled and dense features interact is not published for the large models; it is counted as
