@@ -16,8 +16,8 @@ from itertools import combinations
 
 import numpy as np
 
-from meshwright.calibration.predictions import Prediction, predict
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.prediction import Prediction, predict
+from meshwright.calibration.rows import published_rows
 from meshwright.sharding.strategy import Structure
 
 

@@ -16,10 +16,9 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.errors import SHARE
-from meshwright.calibration.fitting.evaluation import fit_rows
-from meshwright.calibration.fitting.fit import Fit, fit
-from meshwright.calibration.fitting.spread import fit_spread, nested, quantile
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.fit.fit import Fit, fit, fit_rows
+from meshwright.calibration.fit.spread import fit_spread, nested, quantile
+from meshwright.calibration.rows import published_rows
 from meshwright.cost.intervals import TRAITS
 
 ROWS_OF_POOL = 20

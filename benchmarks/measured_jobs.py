@@ -18,10 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.calibration.fitting.jobs import measurement
-from meshwright.calibration.predictions import Prediction, predict
-from meshwright.calibration.rows import read_rows
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.prediction import Prediction, measurement, predict
+from meshwright.calibration.rows import published_rows, read_rows
 from meshwright.train.measured.factors import (
     PLAN_ERROR,
     STEP_NOISE,

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from meshwright.calibration.predictions import Prediction, predict
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.prediction import Prediction, predict
+from meshwright.calibration.rows import published_rows
 
 COMPUTATION = ("compute_s", "recompute_s")
 SMALL = 0.03

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.calibration.predictions import DID_NOT_FIT, Prediction
+from meshwright.calibration.prediction import DID_NOT_FIT, Prediction
 
 TIE = 0.05
 """Measured plans that differ by less are equally good."""

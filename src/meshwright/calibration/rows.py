@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -256,3 +257,67 @@ def _kind(value: Any) -> str:
     return {dict: "an object", list: "an array", str: "text", type(None): "null"}.get(
         type(value), repr(value)
     )
+
+
+_TRAINING_TABLE = Path(__file__).parent / "data" / "training.json"
+
+
+@cache
+def published_rows() -> tuple[Row, ...]:
+    """Return all training measurements of the table.
+
+    A row holds its id, group and task, then indices into the lists of sources, models, hardware
+    and plans, then what only it has.
+    """
+    table = json.loads(_TRAINING_TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        rows_of([_training_row(entry, table) for entry in table["rows"]], _TRAINING_TABLE.name)
+    )
+
+
+def _training_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its parts in place."""
+    name, group, task, source, model, hardware, plan, own = entry
+    return {
+        "id": name,
+        "group": group,
+        "task": task,
+        "source": table["sources"][source],
+        "model": table["models"][model],
+        "hardware": table["hardware"][hardware],
+        "parallelism": table["plans"][plan],
+        **own,
+    }
+
+
+_SERVING_TABLE = Path(__file__).parent / "data" / "inference.json"
+
+
+@cache
+def published_inference_rows() -> tuple[Row, ...]:
+    """Return all measurements of the table.
+
+    A row holds its id and group, then indices into the lists of sources, models, hardware and
+    settings, then batch, lengths of prompt and answer, and what was measured.
+    """
+    table = json.loads(_SERVING_TABLE.read_text(encoding="utf-8"))
+    return tuple(
+        rows_of([_serving_row(entry, table) for entry in table["rows"]], _SERVING_TABLE.name)
+    )
+
+
+def _serving_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its parts in place."""
+    name, group, source, model, hardware, setting, batch, prompt, answer, measured = entry
+    return {
+        "id": name,
+        "group": group,
+        "source": table["sources"][source],
+        "model": table["models"][model],
+        "hardware": table["hardware"][hardware],
+        "batch": batch,
+        "input_len": prompt,
+        "output_len": answer,
+        "measured": measured,
+        **table["settings"][setting],
+    }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshwright.cli.reading import output_file
 
 if TYPE_CHECKING:
-    from meshwright.calibration.inference.fitting import ServingFit
+    from meshwright.calibration.inference.fit import ServingFit
     from meshwright.calibration.rows import Row
 
 
@@ -26,9 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import InfeasibleError
-    from meshwright.calibration.inference.table import published_inference_rows
-    from meshwright.calibration.rows import read_rows
-    from meshwright.calibration.table import published_rows
+    from meshwright.calibration.rows import published_inference_rows, published_rows, read_rows
     from meshwright.cli.output import show, write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None
@@ -54,17 +52,16 @@ class _Fitted(NamedTuple):
 
 def _fitted(rows: Sequence[Row], name: str, command: str) -> _Fitted:
     """Return the constants of training fitted to some rows, and on top of them those of serving."""
-    from meshwright.calibration.fitting.evaluation import BASE, fit_rows
-    from meshwright.calibration.fitting.fit import fit
-    from meshwright.calibration.fitting.record import calibration_text, fit_lines, fit_record
-    from meshwright.calibration.inference.record import (
+    from meshwright.calibration import memory as memory_fit
+    from meshwright.calibration.fit.fit import BASE, fit, fit_rows
+    from meshwright.calibration.fit.record import calibration_text, fit_lines, fit_record
+    from meshwright.calibration.inference.fit import (
         serving_alone_text,
         serving_fit_lines,
         serving_fit_record,
         serving_text,
     )
-    from meshwright.calibration.memory import fit as memory_fit
-    from meshwright.calibration.predictions import predict
+    from meshwright.calibration.prediction import predict
 
     served = [row for row in rows if row.is_inference]
     steps = [row for row in rows if not row.is_inference]
@@ -89,7 +86,7 @@ def _serving_fit(rows: Sequence[Row], text: str) -> ServingFit | None:
     from pathlib import Path
     from tempfile import TemporaryDirectory
 
-    from meshwright.calibration.inference.fitting import fit_serving, serving_rows
+    from meshwright.calibration.inference.fit import fit_serving, serving_rows
 
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"

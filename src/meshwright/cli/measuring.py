@@ -134,7 +134,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
     SpecError
         With all faults of the file.
     """
-    from meshwright.calibration.fitting.jobs import measurements
+    from meshwright.calibration.prediction import measurements
     from meshwright.calibration.rows import read_rows
 
     if path.suffix == ".json":

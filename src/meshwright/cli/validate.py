@@ -11,7 +11,7 @@ from meshwright.cli.reading import output_file
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshwright.calibration.outcome import Validation
+    from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
 
 
@@ -35,11 +35,9 @@ def run(args: argparse.Namespace) -> int:
     """Predict each row and print the errors; 3 where no row could be predicted."""
     from pathlib import Path
 
-    from meshwright.calibration.inference.predictions import predict_all
-    from meshwright.calibration.inference.table import published_inference_rows
-    from meshwright.calibration.outcome import Validation, validation_data, validation_lines
-    from meshwright.calibration.rows import read_rows
-    from meshwright.calibration.table import published_rows
+    from meshwright.calibration.inference.prediction import predict_all
+    from meshwright.calibration.report import Validation, validation_data, validation_lines
+    from meshwright.calibration.rows import published_inference_rows, published_rows, read_rows
     from meshwright.cli.output import show
 
     target = args.document and output_file("--document", args.document, ".md")
@@ -56,10 +54,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(path: Path, found: Validation, rows: Sequence[Row]) -> None:
     """Write the document, its pictures, and what serving has beside them."""
-    from meshwright.calibration.document import document
-    from meshwright.calibration.inference.document import inference_document
-    from meshwright.calibration.inference.predictions import predict_all
-    from meshwright.calibration.outcome import Validation
+    from meshwright.calibration.document import document, inference_document
+    from meshwright.calibration.inference.prediction import predict_all
+    from meshwright.calibration.report import Validation
     from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.cli.output import write_whole
 

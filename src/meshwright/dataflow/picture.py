@@ -14,7 +14,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.result import Partition
 from meshwright.dataflow.fusion_answer import FusionAnswer
 from meshwright.dataflow.report_fusion import pass_of, title
-from meshwright.report.style import group_class, style_sheet
+from meshwright.report.chart import group_class, style_sheet
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
 """Around everything; above the chip; left of it [px]."""

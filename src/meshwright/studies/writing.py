@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 
+from meshwright.report.chart import bar_chart
+from meshwright.report.markdown import markdown_table
 from meshwright.studies.claims import Claim, Table, Verdict, shown
 from meshwright.studies.registry import StudyResult
-
-BAR_HEIGHT, BAR_STEP, LABEL_WIDTH, CHART_WIDTH = 14, 18, 120, 420
-CHARACTER_WIDTH = 6.4
-"""Of a label, at most on average, in the size of the charts."""
 
 
 def table_csv(table: Table) -> str:
@@ -26,20 +23,20 @@ def table_csv(table: Table) -> str:
 
 def table_markdown(table: Table) -> Iterator[str]:
     """Yield a table as lines of Markdown."""
-    yield "| " + " | ".join(table.columns) + " |"
-    yield "|" + "---|" * len(table.columns)
-    for row in table.rows:
-        yield "| " + " | ".join(shown(value).replace("|", "\\|") for value in row) + " |"
+    yield from markdown_table(
+        table.columns, ([shown(value) for value in row] for row in table.rows)
+    )
 
 
 def claims_markdown(claims: Sequence[Claim]) -> Iterator[str]:
     """Yield claims with their verdicts as lines of Markdown."""
-    yield "| figure | claim | published | read in | ours | verdict | why |"
-    yield "|---|---|---|---|---|---|---|"
-    for c in claims:
-        why = c.why if c.verdict is Verdict.DIFFERS else ""
-        cells = (c.figure, c.what, c.published, c.status, c.ours, str(c.verdict), why)
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    head = ("figure", "claim", "published", "read in", "ours", "verdict", "why")
+    rows = (
+        (c.figure, c.what, c.published, c.status, c.ours, str(c.verdict),
+         c.why if c.verdict is Verdict.DIFFERS else "")
+        for c in claims
+    )  # fmt: skip
+    yield from markdown_table(head, rows)
 
 
 def study_markdown(name: str, title: str, source: str, result: StudyResult) -> str:
@@ -84,24 +81,5 @@ def table_svg(table: Table) -> str:
         for row in table.rows
         if isinstance(row[place[table.drawn]], int | float)
     ]
-    if not bars:
-        return ""
-    left = max(LABEL_WIDTH, *(CHARACTER_WIDTH * len(name) + 12 for name, _ in bars))
-    lowest = min(0.0, *(amount for _, amount in bars))
-    scale = CHART_WIDTH / (max(0.0, *(amount for _, amount in bars)) - lowest or 1.0)
-    height, width = BAR_STEP * len(bars) + 30, left + CHART_WIDTH + 80
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
-        f'font-family="sans-serif" font-size="11">',
-        f'<text x="{left:.0f}" y="14">{escape(table.name)}: {escape(table.drawn)}</text>',
-    ]
-    for number, (name, amount) in enumerate(bars):
-        top = 22 + BAR_STEP * number
-        start, end = sorted((left - scale * lowest, left + scale * (amount - lowest)))
-        parts += [
-            f'<text x="{left - 6:.0f}" y="{top + 11}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{start:.1f}" y="{top}" width="{end - start:.1f}" height="{BAR_HEIGHT}" '
-            f'fill="#4878a8"/>',
-            f'<text x="{end + 4:.1f}" y="{top + 11}">{shown(amount)}</text>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])
+    title = f"{table.name}: {table.drawn}"
+    return bar_chart(title, [(name, amount, shown(amount)) for name, amount in bars])

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshwright.base.units import format_si
 from meshwright.report.heat_map import heat_svg
+from meshwright.report.markdown import markdown_table
 from meshwright.spec.sweep import HeatMap, SweepReport, SweepSpec
 from meshwright.sweep.findings import (
     Record,
@@ -62,10 +63,7 @@ def document(
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield a table as lines of Markdown."""
-    yield "| " + " | ".join(columns) + " |"
-    yield "|" + "---|" * len(columns)
-    for row in rows:
-        yield "| " + " | ".join(_shown(value).replace("|", "\\|") for value in row) + " |"
+    yield from markdown_table(columns, ([_shown(value) for value in row] for row in rows))
 
 
 def _shown(value: Any) -> str:

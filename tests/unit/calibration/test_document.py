@@ -7,12 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright.calibration.document import document, table
-from meshwright.calibration.outcome import Validation
-from meshwright.calibration.pictures.axes import Axis
-from meshwright.calibration.pictures.scatter import scatter_svg
-from meshwright.calibration.pictures.sources import sources_svg
-from meshwright.calibration.predictions import predict
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.picture import Axis, scatter_svg, sources_svg
+from meshwright.calibration.prediction import predict
+from meshwright.calibration.report import Validation
+from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -6,11 +6,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.calibration.errors import errors_of, families_of, intervals_of, median_of_medians
-from meshwright.calibration.memory.prediction import Counting, RowMemory
-from meshwright.calibration.outcome import Validation, validation_data, validation_lines
-from meshwright.calibration.predictions import Prediction, predict
-from meshwright.calibration.questions import question_of
-from meshwright.calibration.refusals import Reason
+from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
+from meshwright.calibration.questions import Reason, question_of
+from meshwright.calibration.report import Validation, validation_data, validation_lines
 from meshwright.calibration.rows import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 

@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.calibration.fitting.constants import keys_of
-from meshwright.calibration.fitting.evaluation import STEP, FitRows, fit_rows
-from meshwright.calibration.fitting.fit import fit, left_out_of
-from meshwright.calibration.fitting.record import calibration_text, fit_lines
-from meshwright.calibration.predictions import predict
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.fit.constants import keys_of
+from meshwright.calibration.fit.fit import STEP, FitRows, fit, fit_rows, left_out_of
+from meshwright.calibration.fit.record import calibration_text, fit_lines
+from meshwright.calibration.prediction import predict
+from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
 
 KEYS = keys_of(["ampere"])

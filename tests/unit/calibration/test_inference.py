@@ -8,18 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.calibration.inference.outcome import views_of
-from meshwright.calibration.inference.predictions import predict_all, predict_inference
-from meshwright.calibration.inference.questions import (
+from meshwright.calibration.inference.prediction import (
     inference_question,
+    predict_all,
+    predict_inference,
     server_name_of,
     serving_precision,
 )
-from meshwright.calibration.inference.table import published_inference_rows
-from meshwright.calibration.outcome import Validation, validation_data, validation_lines
-from meshwright.calibration.refusals import Reason
-from meshwright.calibration.rows import rows_of
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.questions import Reason
+from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
+from meshwright.calibration.rows import published_inference_rows, published_rows, rows_of
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.workloads import load_server
 

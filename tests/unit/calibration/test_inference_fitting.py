@@ -5,10 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.calibration.inference.fitting import OF_CHIPS, OF_SERVERS, fit_serving, serving_rows
-from meshwright.calibration.inference.predictions import Column
-from meshwright.calibration.inference.record import serving_alone_text, serving_text
-from meshwright.calibration.inference.table import published_inference_rows
+from meshwright.calibration.inference.fit import (
+    OF_CHIPS,
+    OF_SERVERS,
+    fit_serving,
+    serving_alone_text,
+    serving_rows,
+    serving_text,
+)
+from meshwright.calibration.inference.prediction import Column
+from meshwright.calibration.rows import published_inference_rows
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.spec.calibration import NEUTRAL

@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.frameworks import DEEPSPEED
-from meshwright.calibration.memory.errors import memory_data, memory_errors, memory_lines
-from meshwright.calibration.memory.fit import (
+from meshwright.calibration.memory import (
     GIB,
     PRIOR,
     MemoryRows,
     constants_of,
     fit_lines,
     fit_memory,
+    memory_data,
+    memory_errors,
+    memory_lines,
     memory_rows,
 )
-from meshwright.calibration.memory.prediction import Counting, RowMemory
-from meshwright.calibration.predictions import predict
+from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.questions import question_of
 from meshwright.calibration.rows import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse

@@ -12,10 +12,17 @@ from meshwright.calibration.frameworks import (
     TORCHTITAN,
     framework_of,
 )
-from meshwright.calibration.questions import precision_of, question_of, recompute_of
-from meshwright.calibration.refusals import Reason, RefusedError
+from meshwright.calibration.questions import (
+    Reason,
+    RefusedError,
+    chip_name_of,
+    precision_of,
+    question_of,
+    recompute_of,
+    stated_rate_gbit,
+    system_of,
+)
 from meshwright.calibration.rows import HardwareFields, rows_of
-from meshwright.calibration.systems import chip_name_of, stated_rate_gbit, system_of
 from meshwright.catalog.models import load_model
 from meshwright.sharding.strategy import Recompute, ScheduleKind
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from meshwright.calibration.outcome import Validation
-from meshwright.calibration.predictions import predict
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.prediction import predict
+from meshwright.calibration.report import Validation
+from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import fit_record
 
 RECORD = json.loads(Path(__file__).with_name("recorded_errors.json").read_text(encoding="utf-8"))

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.calibration.rows import read_rows, rows_of
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.rows import published_rows, read_rows, rows_of
 
 
 def test_what_is_not_stated_is_none():

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.errors import interval_score
-from meshwright.calibration.fitting.evaluation import FitRows
-from meshwright.calibration.fitting.fit import Fit, left_out_of
-from meshwright.calibration.fitting.spread import held_out, spread_of
-from meshwright.calibration.predictions import Prediction, predict
-from meshwright.calibration.rows import Row
-from meshwright.calibration.table import published_rows
+from meshwright.calibration.fit.fit import Fit, FitRows, left_out_of
+from meshwright.calibration.fit.spread import held_out, spread_of
+from meshwright.calibration.prediction import Prediction, predict
+from meshwright.calibration.rows import Row, published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
 from meshwright.cost.intervals import EXPERTS, NARROW, TRAITS, UNSEEN, interval, traits_of
 from meshwright.spec.calibration import Spread

@@ -11,12 +11,11 @@ import yaml
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import interval_score
-from meshwright.calibration.fitting.constants import FREE, Key
-from meshwright.calibration.fitting.evaluation import BASE, draws_of
-from meshwright.calibration.fitting.fit import Fit
-from meshwright.calibration.fitting.spread import HeldOut, held_out, spread_of
-from meshwright.calibration.memory.fit import MemoryFit, memory_record
-from meshwright.calibration.memory.fit import constants_of as constants_of_memory
+from meshwright.calibration.fit.constants import FREE, Key
+from meshwright.calibration.fit.fit import BASE, Fit, draws_of
+from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
+from meshwright.calibration.memory import MemoryFit, memory_record
+from meshwright.calibration.memory import constants_of as constants_of_memory
 from meshwright.catalog.calibration import load_calibration
 from meshwright.report.lines import percent
 from meshwright.spec.calibration import Spread

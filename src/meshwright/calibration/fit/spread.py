@@ -9,8 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE
-from meshwright.calibration.fitting.evaluation import FitRows
-from meshwright.calibration.fitting.fit import NOTHING, Fit, Stacks
+from meshwright.calibration.fit.fit import NOTHING, Fit, FitRows, Stacks
 from meshwright.cost.intervals import TRAITS, traits_of
 from meshwright.spec.calibration import Spread
 

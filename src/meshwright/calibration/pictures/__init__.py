@@ -1,1 +1,0 @@
-"""The validation as pictures: SVG, nothing from outside, equal for equal input."""

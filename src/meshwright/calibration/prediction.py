@@ -1,0 +1,302 @@
+"""What a row measured, in one unit: tokens per second of the whole job.
+
+Sources count FLOPs in their own ways, so rates in FLOP/s are turned into tokens by the rule of
+their source, and only where neither tokens nor seconds are stated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.errors import Fault, MeshwrightError, SpecError
+from meshwright.calibration.questions import Question, Reason, RefusedError, question_of
+from meshwright.calibration.rows import Row
+from meshwright.cost.engine import stated_rate
+from meshwright.cost.intervals import interval
+from meshwright.cost.memory import MEMORY_PARTS, MemoryUse, fullest
+from meshwright.cost.price import Priced, price_one
+from meshwright.cost.stages import num_communicators
+from meshwright.cost.step import TIME_PARTS
+from meshwright.graph.flops import ScoreCount, step_flops
+from meshwright.graph.parameters import count_parameters
+from meshwright.sharding.strategy import Recompute
+from meshwright.train.measured.factors import Measurement
+
+
+def has_measurement(row: Row) -> bool:
+    """Return whether anything of a row can be held against a prediction."""
+    found = row.measured
+    figures = (
+        found.iteration_time_s, found.tokens_per_s, found.tokens_per_s_per_chip,
+        found.samples_per_s, found.tflops_per_chip, found.mfu, found.memory_bytes_per_chip,
+        found.param_opt_bytes and found.activation_bytes,
+    )  # fmt: skip
+    return row.task == "oom" or any(figure is not None for figure in figures)
+
+
+def measured_tokens_per_s(question: Question) -> float | None:
+    """Return the throughput of the whole job [tokens/s]; None: not measured."""
+    row, work = question.row, question.problem.workload
+    found, chips = row.measured, question.problem.system.num_devices
+    if found.tokens_per_s is not None:
+        return found.tokens_per_s
+    if found.tokens_per_s_per_chip is not None:
+        return found.tokens_per_s_per_chip * chips
+    if found.iteration_time_s is not None:
+        return work.tokens_per_step / found.iteration_time_s
+    if found.samples_per_s is not None:
+        return found.samples_per_s * work.sequence_length
+    flops, rate = counted_flops_per_token(question), found.tflops_per_chip
+    if rate is None and found.mfu is not None:
+        peak = stated_rate(question.problem.system.chip, work.precision.activation)
+        rate = found.mfu * peak / 1e12
+    if rate is None or flops is None:
+        return None
+    return rate * 1e12 * chips / flops
+
+
+def counted_flops_per_token(question: Question) -> float | None:
+    """Return the FLOPs that the source of a row counts for one token; None: rule not stated.
+
+    Hardware FLOPs of Megatron: 96 B s l h^2 (1 + s/6h + V/16lh), a forward pass repeated; its
+    model FLOPs are three quarters of the layers. Rules by parameters: 6 N or 8 N, with full scores
+    where they are named. Otherwise the model FLOPs of all products, with full or causal scores.
+    """
+    rule = (question.row.flops_counting or "").lower().replace(" ", "")
+    work, model = question.problem.workload, question.problem.model
+    length = float(work.sequence_length)
+    params = (question.row.model.params_b or 0.0) * 1e9
+    if re.search(r"4\*2\*n", rule):
+        return 8.0 * params if params else None
+    if re.search(r"6\*?n\+12", rule):
+        whole = count_parameters(model).num_params
+        return 6.0 * whole + 12.0 * model.num_layers * model.hidden_size * length
+    if not rule or "notstated" in rule:
+        return None
+    is_full = re.search(r"fulls\^2|nocausal|withoutcausal|megatron", rule)
+    is_causal = not is_full and re.search(r"causal|half", rule)
+    count = ScoreCount.CAUSAL if is_causal else ScoreCount.FULL
+    flops = step_flops(
+        question.problem.graph, num_tokens=1.0, sequence_length=length, count=count,
+        recompute="full" if "hardwareflops" in rule or "hardwaretflop" in rule else "none",
+    )  # fmt: skip
+    is_hardware = "hardware" in rule and "modelflops" not in rule
+    return float(flops.hardware if is_hardware else flops.model)
+
+
+ANALYTIC = "memory"
+"""Task of rows that state what a formula of their source says; they need not have run."""
+
+
+class Counting(StrEnum):
+    """What a source counts as memory."""
+
+    DEVICE = "device"
+    """All that the driver tells: allocator, runtime and communication library."""
+    ALLOCATOR = "allocator"
+    """The most that the allocator of the framework reserved."""
+    TENSORS = "tensors"
+    """Parameters, gradients, optimizer state and kept activations alone."""
+
+
+@dataclass(frozen=True)
+class RowMemory:
+    """The memory of the fullest device of a row."""
+
+    use: MemoryUse
+    counting: Counting
+    num_communicators: float
+    measured_bytes: float | None
+    fits: bool | None
+    """None: the row is no witness."""
+
+    @property
+    def predicted_bytes(self) -> float:
+        """What the source would have counted [bytes]."""
+        use = self.use
+        counted = {
+            Counting.DEVICE: used_bytes(use),
+            Counting.ALLOCATOR: use.allocator_bytes,
+            Counting.TENSORS: use.weights_bytes
+            + use.gradients_bytes
+            + use.optimizer_bytes
+            + use.activations_bytes,
+        }
+        return float(counted[self.counting])
+
+    @property
+    def log_error(self) -> float | None:
+        """ln(predicted / measured)."""
+        if not self.measured_bytes:
+            return None
+        return float(np.log(self.predicted_bytes / self.measured_bytes))
+
+
+def row_memory(question: Question, priced: Priced) -> RowMemory:
+    """Return the memory of a row that was priced.
+
+    A row fits when what it uses is within what the chip has: the margin of plans is a guard of the
+    search. Where nothing is said of recomputation, whoever ran the plan chose as much as it took,
+    so a row fits if full recomputation makes it fit.
+    """
+    row, use = question.row, _fullest(priced)
+    stated = row.measured.memory_bytes_per_chip
+    counting = Counting.DEVICE if question.framework.counts_runtime else Counting.ALLOCATOR
+    state, kept = row.measured.param_opt_bytes, row.measured.activation_bytes
+    if stated is None and state is not None and kept is not None:
+        counting, stated = Counting.TENSORS, state + kept
+    return RowMemory(
+        use=use,
+        counting=counting,
+        num_communicators=float(num_communicators(question.strategy)),
+        measured_bytes=stated,
+        fits=None if row.task == ANALYTIC else _fits(question, use),
+    )
+
+
+def used_bytes(use: MemoryUse) -> float:
+    """Return what is used, without the margin that plans leave free [bytes]."""
+    return float(use.total_bytes - use.margin_bytes)
+
+
+def _fits(question: Question, use: MemoryUse) -> bool:
+    """Return whether a row fits, with full recomputation where it may be."""
+    capacity = question.problem.system.chip.main_memory.capacity_bytes
+    if used_bytes(use) <= capacity or question.row.recompute is not None:
+        return used_bytes(use) <= capacity
+    leaner = replace(question.structure, recompute=Recompute.FULL)
+    again = price_one(question.problem, leaner, question.strategy)
+    return used_bytes(_fullest(again)) <= capacity
+
+
+def _fullest(priced: Priced) -> MemoryUse:
+    """Return the memory of the fullest device as plain numbers."""
+    use, _ = fullest(priced.step.memory)
+    return MemoryUse(**{name: _number(getattr(use, name)) for name in MEMORY_PARTS})
+
+
+def _number(column: Any) -> float:
+    """Return the number of a column of one row."""
+    return float(np.asarray(column, dtype=float).reshape(-1)[0])
+
+
+DID_NOT_FIT = "oom"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A row beside what the model says; all that is not known is None."""
+
+    row: Row
+    question: Question | None = None
+    predicted_tokens_per_s: float | None = None
+    measured_tokens_per_s: float | None = None
+    memory: RowMemory | None = None
+    has_room: bool | None = None
+    """Of requests: whether the cache of one of full length has room beside the model."""
+    parts_s: dict[str, float] | None = None
+    interval: tuple[float, float] | None = None
+    """Between which throughputs four of five such rows lie [tokens/s]."""
+    refused: Reason | None = None
+    detail: str = ""
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the row is predicted to fit; None: not asked."""
+        return self.memory.fits if self.memory else self.has_room
+
+    @property
+    def log_error(self) -> float | None:
+        """ln(predicted / measured) of the throughput."""
+        if not (self.predicted_tokens_per_s and self.measured_tokens_per_s):
+            return None
+        return float(np.log(self.predicted_tokens_per_s / self.measured_tokens_per_s))
+
+
+def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
+    """Return the prediction of each row, or the reason for which there is none.
+
+    Where the calibration was fitted, each has the interval in which four of five rows alike lay
+    whose source was left out of the fit.
+    """
+    return [_predicted(row, calibration) for row in rows]
+
+
+def _predicted(row: Row, calibration: str) -> Prediction:
+    """Return the prediction of one row."""
+    try:
+        if not has_measurement(row):
+            raise RefusedError(Reason.MEASURED, row.task)
+        question = question_of(row, calibration)
+        return compared(question)
+    except RefusedError as error:
+        return Prediction(row, refused=error.reason, detail=error.detail)
+    except MeshwrightError as error:
+        return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
+
+
+def compared(question: Question) -> Prediction:
+    """Return the prediction of a question beside its measurement."""
+    priced = price_one(question.problem, question.structure, question.strategy)
+    row, work = question.row, question.problem.workload
+    memory, measured = row_memory(question, priced), measured_tokens_per_s(question)
+    if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
+        raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
+    predicted = work.tokens_per_step / _one(priced.step.time.total_s)
+    return Prediction(
+        row,
+        question,
+        predicted_tokens_per_s=predicted,
+        measured_tokens_per_s=measured,
+        memory=memory,
+        parts_s={name: _one(getattr(priced.step.time, name)) for name in TIME_PARTS},
+        interval=interval(question.problem, predicted),
+    )
+
+
+def _one(column: Any) -> float:
+    """Return the number of a column of one row."""
+    return float(np.asarray(column, dtype=float).reshape(-1)[0])
+
+
+def measurements(rows: Sequence[Row], calibration: str, origin: str) -> list[Measurement]:
+    """Return the measured steps of rows.
+
+    Raises
+    ------
+    SpecError
+        With every row that cannot be priced, or has no throughput.
+    """
+    predictions = predict(rows, calibration)
+    faults = [
+        Fault(entry.row.id, *_why_not(entry))
+        for entry in predictions
+        if entry.question is None or entry.measured_tokens_per_s is None
+    ]
+    if faults or not predictions:
+        raise SpecError(faults or Fault("", "holds no row"), origin=origin)
+    return [measurement(entry) for entry in predictions]
+
+
+def measurement(entry: Prediction) -> Measurement:
+    """Return the measured step of a row that has one."""
+    question, tokens_per_s = entry.question, entry.measured_tokens_per_s
+    assert question is not None
+    assert tokens_per_s is not None
+    step_s = question.problem.workload.tokens_per_step / tokens_per_s
+    return Measurement(
+        entry.row.id, question.problem, question.strategy, question.structure, step_s
+    )
+
+
+def _why_not(entry: Prediction) -> tuple[str, str]:
+    """Return why a row is no measurement of a step, and what would make it one."""
+    if entry.refused is not None:
+        return f"{entry.refused}: {entry.detail}", "complete it, or leave it out"
+    return "has no measured time or throughput", "leave it out"
