@@ -1,8 +1,8 @@
 """Systems: ``64xH100``, ``wafer-6x8``, ``2xwafer-6x8``, a name of the catalog, or a YAML file.
 
 A grid has a shape, written outermost side first, as published: ``6x8`` is six rows of eight
-columns, and the last side is level 0 of the network. A rule of its chip says which shapes a wafer or a TPU
-slice may have, and which sides wrap.
+columns, and the last side is level 0 of the network. A rule of its chip says which shapes a wafer
+or a TPU slice may have, and which sides wrap.
 """
 
 from __future__ import annotations
