@@ -15,13 +15,11 @@ from itertools import permutations
 from math import inf
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel.accelerators import accelerator_named
-from meshwright.dataflow.dfmodel.networks import DimKind, NetworkDim
-from meshwright.dataflow.fusing import fuse_graph
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.result import Fusion
-from meshwright.dataflow.fusion_answer import FusionQuestion, Target
-from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, accelerator_named
+from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion, Target
+from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.fuse import fuse_graph
+from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.systems import network_dims

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
-from meshwright.dataflow.graphs import load_graph
-from meshwright.dataflow.planning import machine_named, plan_dataflow
-from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.search import machine_named, plan_dataflow
+from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.peer import peer_passes_per_s

@@ -3,8 +3,8 @@
 import pytest
 
 from meshwright.catalog.design import Design, build
-from meshwright.dataflow.graphs import load_graph
-from meshwright.graph.dataflow.gpt import gpt_layer
+from meshwright.dataflow.load import load_graph
+from meshwright.graph.kernels.workloads import gpt_layer
 from meshwright.sweep.peer import peer_passes_per_s
 from meshwright.sweep.systems import network_dims, price_units
 

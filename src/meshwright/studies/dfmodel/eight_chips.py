@@ -7,11 +7,11 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.dataflow.fusing import fuse_graph, problem_of, target_named
-from meshwright.dataflow.fusion.fusion import evaluate, fuse
+from meshwright.dataflow.fusion.answer import FusionQuestion
+from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of, target_named
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion_answer import FusionQuestion
-from meshwright.dataflow.graphs import load_graph
+from meshwright.dataflow.fusion.search import evaluate, fuse
+from meshwright.dataflow.load import load_graph
 
 CHIPS = 8
 TILES = (32, 64, 128, 256)

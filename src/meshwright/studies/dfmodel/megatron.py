@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.dataflow.dfmodel.networks import DimKind, NetworkDim, all_reduce_s
-from meshwright.dataflow.fusing import problem_of, target_named
-from meshwright.dataflow.fusion.fusion import fuse
-from meshwright.dataflow.fusion_answer import FusionQuestion
-from meshwright.graph.dataflow.gpt import gpt_training_layer
+from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, all_reduce_s
+from meshwright.dataflow.fusion.answer import FusionQuestion
+from meshwright.dataflow.fusion.fuse import problem_of, target_named
+from meshwright.dataflow.fusion.search import fuse
+from meshwright.graph.kernels.workloads import gpt_training_layer
 
 LENGTH, VOCABULARY, TP, TILE = 2048, 51200, 8, 32
 PEAK = 312e12

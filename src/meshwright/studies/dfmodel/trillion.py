@@ -18,22 +18,21 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel.accelerators import accelerator_named
-from meshwright.dataflow.dfmodel.networks import (
+from meshwright.dataflow.dfmodel_rules import (
     DimKind,
     NetworkDim,
+    accelerator_named,
     all_reduce_s,
     network_price,
     send_s,
 )
-from meshwright.dataflow.fusing import problem_of, target_named
-from meshwright.dataflow.fusion.bound import bound_s
-from meshwright.dataflow.fusion.choosing import KnownOrders, shared_orders
-from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.answer import FusionQuestion
+from meshwright.dataflow.fusion.fuse import problem_of, target_named
+from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion_answer import FusionQuestion
-from meshwright.graph.dataflow.gpt import gpt_training_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.dataflow.fusion.search import KnownOrders, fuse, shared_orders
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.graph.op import Phase
 
 CHIP, NUM_CHIPS, GLOBAL_BATCH = "SN30", 1024, 8192
