@@ -16,8 +16,7 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.files import data_path, load_file
 from meshwright.catalog.systems import parse_shape, shape_text
-from meshwright.spec.chip import ChipSpec, MemoryLevel
-from meshwright.spec.parts import LinkPart, MemoryPart
+from meshwright.spec.chip import ChipSpec, LinkPart, MemoryLevel, MemoryPart
 from meshwright.spec.system import LevelKind, NetworkLevel, SystemSpec
 
 

@@ -30,8 +30,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.units import DIMENSIONS, parse_quantity
 from meshwright.catalog.yaml_tree import Location, Tree, fault_at, path_text, read_tree
-from meshwright.spec.declaration import Declaration, file_key
-from meshwright.spec.provenance import Provenance
+from meshwright.spec.declaration import Declaration, Provenance, file_key
 
 _KEYS = ("value", "source", "assumed", "derived", "range", "why")
 

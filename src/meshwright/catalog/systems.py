@@ -20,8 +20,7 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.catalog.chips import chip_names, load_chip
 from meshwright.catalog.files import PlainValues, data_names, find_name, load_file, looks_like_path
 from meshwright.catalog.yaml_tree import Tree, fault_at
-from meshwright.spec.declaration import Count, Declaration
-from meshwright.spec.provenance import Provenance
+from meshwright.spec.declaration import Count, Declaration, Provenance
 from meshwright.spec.system import NetworkLevel, SystemSpec
 
 Shape = tuple[int, ...]

@@ -19,8 +19,7 @@ from meshwright.catalog.files import (
     read_text,
 )
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
-from meshwright.spec.declaration import Declaration
-from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.workload import (
     Decode,
     OptimizerPreset,
