@@ -77,9 +77,7 @@ def tokens_to_hide_weights(
     return moved_bytes * flops_per_s / (6 * bandwidth_bytes_per_s)
 
 
-def input_streaming_bytes_per_token(
-    hidden_size: N, word_bytes: N, accumulator_bytes: N
-) -> N:
+def input_streaming_bytes_per_token(hidden_size: N, word_bytes: N, accumulator_bytes: N) -> N:
     """Bytes that stream for each token of a transformer block in a training step [bytes].
 
     h (2 (2 e + e_acc) + 2 (e + e_acc)) = h (6 e + 4 e_acc). The inputs of the two column layers
@@ -114,9 +112,7 @@ def members_to_hide_inputs(
     return members
 
 
-def product_received_bytes(
-    input_bytes: N, weight_bytes: N, num_rows: N, num_columns: N
-) -> N:
+def product_received_bytes(input_bytes: N, weight_bytes: N, num_rows: N, num_columns: N) -> N:
     """Bytes that a member of an r x c block receives: ((c - 1) X + (r - 1) W) / (r c) [bytes].
 
     On a square block (sqrt N - 1) (X + W) / N, which tends to (X + W) / sqrt N.
