@@ -30,7 +30,7 @@ Num: TypeAlias = float | NDArray[np.floating]
 Mask: TypeAlias = bool | BoolArray
 """What holds of a number, or of each row of a column: shape (rows,)."""
 
-N = TypeVar("N", float, FloatArray, Num)
+N = TypeVar("N", float, FloatArray, Num, covariant=True)
 """Of a generic record: numbers of one candidate, columns of many, or either."""
 
 
