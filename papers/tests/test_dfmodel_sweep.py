@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.catalog.designs.design import Design, build
+from meshwright.catalog.design import Design, build
 from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.workloads import gpt_layer
 from meshwright_papers.dfmodel_sweep import peer_passes_per_s

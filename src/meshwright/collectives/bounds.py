@@ -29,7 +29,7 @@ def lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Nu
 def occupied_lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
     """Return a bound that counts the messages as well [s]; 0 for a group of one.
 
-    Whole messages are sent on from member to member, each at the cost of m_half / B beside its
+    Whole messages are sent on from member to member, each at the cost of m_half / B on top of its
     bytes. So every hop of the farthest way costs that and a latency; and each link of a cut carries
     at least one message, the last of which arrives a latency after its last byte has left.
     """

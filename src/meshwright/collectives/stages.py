@@ -30,7 +30,7 @@ class Move:
 
 
 def message_s(span: Span[Num]) -> Num:
-    """Return what each message costs beside its bytes: latency and m_half / bandwidth [s]."""
+    """Return what each message costs on top of its bytes: latency and m_half / bandwidth [s]."""
     return span.latency_s + span.message_half_bytes / span.bandwidth_bytes_per_s
 
 

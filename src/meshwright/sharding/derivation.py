@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from meshwright.graph.edges import REGION as EDGE
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Phase, Tensor
+from meshwright.graph.transformer import REGION as EDGE
 from meshwright.sharding.backward import backward_calls
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.forward import forward_calls

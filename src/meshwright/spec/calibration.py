@@ -131,8 +131,8 @@ def calibration_columns(
 class ServingConstantsOf(Generic[Num]):
     """What serving adds to the constants of a chip.
 
-    How products of few rows and attention over a cache read, and what a server costs beside its
-    kernels.
+    How products of few rows and attention over a cache read, and what a server costs in
+    addition to its kernels.
     """
 
     prompt_rate_share: Num

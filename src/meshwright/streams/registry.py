@@ -96,7 +96,7 @@ class StreamRounds:
 
 
 def enumerate_rounds(stream: TensorStream, num_members: int) -> StreamRounds:
-    """Return the rounds of a form on so many members."""
+    """Return the rounds of a form on this many members."""
     return StreamRounds(
         num_members=num_members,
         num_parts=int(stream.num_parts(float(num_members))),

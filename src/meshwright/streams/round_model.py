@@ -348,7 +348,7 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     sram_bytes
         On-chip memory of a device [bytes].
     resident_bytes
-        What stays there beside the stream: input rows and output tile [bytes].
+        What stays there next to the stream: input rows and output tile [bytes].
     """
     free_bytes = sram_bytes - resident_bytes
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)

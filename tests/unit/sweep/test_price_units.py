@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.catalog.designs.design import Design, build
+from meshwright.catalog.design import Design, build
 from meshwright.sweep.systems import network_dims, price_units
 
 NVLINK, DDR = 450.0, 460.8

@@ -24,8 +24,8 @@ from meshwright.spec.declaration import (
     FlopsPerSecond,
     MessageBytes,
     Seconds,
+    Source,
 )
-from meshwright.spec.provenance import Source
 
 DataType = Literal["float8", "float16", "bfloat16", "float32"]
 Operation = Literal["p2p", "reduce_scatter", "all_gather", "all_reduce"]

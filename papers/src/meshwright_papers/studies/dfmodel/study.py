@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from meshwright.catalog.designs.parts import load_memory
+from meshwright.catalog.design import load_memory
 from meshwright_papers.studies.claims import Table, claim_lines, shown
 from meshwright_papers.studies.dfmodel.claims import (
     mapping_claims,

@@ -1,8 +1,7 @@
-"""A design: which chip, memory, links and network, and how many of them.
+"""A design: a system that nobody has built, from a chip, a memory, links and a network.
 
-The chip keeps its cores and near memories; its main memory and its network are replaced. Networks
-have one to three dimensions, each with a kind of link of its own; a shape gives their sizes, the
-outermost first.
+Memories and links are parts of the catalog or files; logic and memory may share the area of one
+package, so that what one gets the other lacks.
 """
 
 from __future__ import annotations
@@ -10,15 +9,103 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.chips import load_chip
-from meshwright.catalog.designs.area import shared_area
-from meshwright.catalog.designs.parts import load_link, load_memory
-from meshwright.catalog.grids import parse_shape, shape_text
-from meshwright.spec.chip import ChipSpec, MemoryLevel
-from meshwright.spec.parts import LinkPart, MemoryPart
+from meshwright.catalog.files import data_path, load_file
+from meshwright.catalog.systems import parse_shape, shape_text
+from meshwright.spec.chip import ChipSpec, LinkPart, MemoryLevel, MemoryPart
 from meshwright.spec.system import LevelKind, NetworkLevel, SystemSpec
+
+
+def shared_area(
+    chip: ChipSpec, memory: MemoryPart, logic_mm2: float
+) -> tuple[ChipSpec, MemoryPart]:
+    """Return a chip with so much logic, and the memory that the rest of the area holds.
+
+    The area is that of the chip and the memory as the catalog states them. Cores are whole; rates,
+    near memories and power follow their number. Capacity and bandwidth of the memory follow its
+    area.
+
+    Parameters
+    ----------
+    logic_mm2
+        Area of the logic [mm2].
+
+    Raises
+    ------
+    SpecError
+        Where one of both states no area, or the logic leaves none or has not one core.
+    """
+    area, cores = chip.area_mm2, chip.num_cores
+    if area is None or cores is None or memory.area_mm2 is None:
+        message = f"{chip.name} and {memory.name} do not both state their area and cores"
+        raise SpecError(Fault("logic_area", message, "such as TEMP-die and TEMP-HBM"))
+    whole = area + memory.area_mm2
+    kept = int(cores * logic_mm2 / area)
+    if kept < 1 or logic_mm2 >= whole:
+        allowed = f"from {area / cores:.4g} to below {whole:g} mm2"
+        raise SpecError(Fault("logic_area", f"found {logic_mm2:g} mm2", allowed))
+    return _smaller(chip, kept, logic_mm2), memory.model_copy(
+        update={
+            "capacity_bytes": memory.capacity_bytes * (whole - logic_mm2) / memory.area_mm2,
+            "bandwidth_bytes_per_s": memory.bandwidth_bytes_per_s
+            * (whole - logic_mm2)
+            / memory.area_mm2,
+        }
+    )
+
+
+def _smaller(chip: ChipSpec, num_cores: int, area_mm2: float) -> ChipSpec:
+    """Return a chip with this many equal cores; it may have more than before."""
+    share = num_cores / float(chip.num_cores or 1)
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    near = tuple(
+        level.model_copy(
+            update={
+                "capacity_bytes": level.capacity_bytes * share,
+                "bandwidth_bytes_per_s": scaled(level.bandwidth_bytes_per_s),
+            }
+        )
+        for level in chip.memories[:-1]
+    )
+    rates = {
+        name: {dtype: rate * share for dtype, rate in getattr(chip, name).items()}
+        for name in ("matmul_flops_per_s", "best_matmul_flops_per_s", "vector_flops_per_s")
+    }
+    return chip.model_copy(
+        update={
+            **rates, "memories": (*near, chip.memories[-1]), "num_cores": num_cores,
+            "area_mm2": area_mm2, "peak_power_w": scaled(chip.peak_power_w),
+            "idle_power_w": scaled(chip.idle_power_w), "price_usd": None,
+        }
+    )  # fmt: skip
+
+
+def load_memory(name_or_path: str) -> MemoryPart:
+    """Return a memory by its name in the catalog, or the one in a YAML file."""
+    return _memory(data_path("memories", "memory", name_or_path))
+
+
+def load_link(name_or_path: str) -> LinkPart:
+    """Return a link by its name in the catalog, or the one in a YAML file."""
+    return _link(data_path("links", "link", name_or_path))
+
+
+@cache
+def _memory(path: Path) -> MemoryPart:
+    return load_file(MemoryPart, path)
+
+
+@cache
+def _link(path: Path) -> LinkPart:
+    return load_file(LinkPart, path)
+
 
 NETWORKS: Mapping[str, tuple[LevelKind, ...]] = {
     "ring": ("torus",),
