@@ -7,12 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from meshwright.base.arrays import ceil_div, larger
-from meshwright.cost.compute import (
-    Engine,
-    matmul_compute_s,
-    matmul_traffic_bytes,
-    traffic_s,
-)
+from meshwright.cost.device import Engine, matmul_compute_s, matmul_traffic_bytes, traffic_s
 from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.graph.op import Op
 from meshwright.sharding.axis import INNER_DIMS

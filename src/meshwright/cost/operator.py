@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.cost.compute import (
+from meshwright.cost.device import (
     ALIGNED_WORDS,
     Engine,
     attended_fraction,
@@ -16,9 +16,8 @@ from meshwright.cost.compute import (
 )
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost, matmul_cost
-from meshwright.cost.streamed.attention import streamed_attention
-from meshwright.cost.streamed.matmul import streamed_matmul_cost
-from meshwright.cost.streamed.rounds import LayerStreams
+from meshwright.cost.streamed_layer import LayerStreams
+from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
 from meshwright.graph.op import Op, OpKind
 
 

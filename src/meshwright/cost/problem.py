@@ -10,8 +10,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, Generic, TypeVar
 
-from meshwright.cost.compute import Engine
-from meshwright.cost.engine import make_engine
+from meshwright.cost.device import Engine, make_engine
 from meshwright.cost.network import AxisNetwork, Layout, level_efficiencies, make_layout
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph

@@ -9,8 +9,8 @@ from operator import add
 from typing import Any
 
 from meshwright.base.arrays import larger
-from meshwright.cost.compute import Engine, launch_bound_s
-from meshwright.cost.layer_price import CommCost, OpSums
+from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.layer import CommCost, OpSums
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import OpCost
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.compute import Engine, matmul_compute_s, traffic_s
+from meshwright.cost.device import Engine, matmul_compute_s, traffic_s
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_shape
 from meshwright.cost.operator import op_cost

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Phase, Tensor
 from meshwright.graph.transformer import REGION as EDGE
-from meshwright.sharding.backward import backward_calls
+from meshwright.sharding.algebra import Split
+from meshwright.sharding.backward import backward_calls, sync_calls
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.forward import forward_calls
-from meshwright.sharding.gradient_sync import sync_calls
-from meshwright.sharding.layout import home
-from meshwright.sharding.sharding import Split
 from meshwright.sharding.strategy import Recompute, Structure
+from meshwright.sharding.tensor_sharding import home
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import SelectiveRecompute
 

@@ -16,17 +16,16 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.layers import Collectives, LayerPrices, price_layers
+from meshwright.cost.layer import Collectives, LayerPrices, price_layers
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
     Layout,
     crosses_data_parallel_network,
 )
-from meshwright.cost.price import send_s
+from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.stages import PipelinePrice, price_pipeline
-from meshwright.cost.steps import joined, take_rows
+from meshwright.cost.step import joined, send_s, take_rows
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (

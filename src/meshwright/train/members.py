@@ -9,11 +9,10 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.cost.energy import throttled
 from meshwright.cost.memory import ShardDegrees, StageState
-from meshwright.cost.power import throttled
-from meshwright.cost.stages import PipelinePrice
-from meshwright.cost.step import StepTime
-from meshwright.cost.steps import fits_memory, shard_degrees, step_times, take_rows
+from meshwright.cost.pipeline import PipelinePrice
+from meshwright.cost.step import StepTime, fits_memory, shard_degrees, step_times, take_rows
 from meshwright.search.counts import Counts
 from meshwright.sharding.strategy import (
     Offload,

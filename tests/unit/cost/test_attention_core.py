@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.compute import Engine
+from meshwright.cost.device import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import op_cost
 from meshwright.graph.transformer import build_graph

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.cost.compute import (
+from meshwright.cost.device import (
     Engine,
     attended_fraction,
     attention_backward_s,

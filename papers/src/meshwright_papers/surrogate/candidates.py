@@ -10,9 +10,9 @@ from itertools import islice
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.price import price_columns
+from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
-from meshwright.cost.stages import micro_batches
+from meshwright.cost.step import price_columns
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (

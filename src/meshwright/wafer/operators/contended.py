@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray
 from meshwright.cost.problem import Problem
-from meshwright.cost.steps import joined, take_rows
+from meshwright.cost.step import joined, take_rows
 from meshwright.network.ranks import block_ranks
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options

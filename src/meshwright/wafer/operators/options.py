@@ -16,7 +16,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.collectives.group import Reach
 from meshwright.cost.network import AxisNetwork, Layout
 from meshwright.cost.problem import Problem
-from meshwright.cost.steps import take_rows
+from meshwright.cost.step import take_rows
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import factorizations
 from meshwright.sharding.strategy import (

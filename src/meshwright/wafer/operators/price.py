@@ -16,12 +16,17 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.data_parallel import plain
-from meshwright.cost.layer import weighted_sum
-from meshwright.cost.layers import LayerPrices
+from meshwright.cost.layer import LayerPrices, weighted_sum
 from meshwright.cost.memory import MemoryUse, ShardDegrees
-from meshwright.cost.stages import PipelinePrice, price_pipeline, table_params
-from meshwright.cost.step import StepTime, gradient_sync, optimizer_step_s, step_time
-from meshwright.cost.steps import step_memory, take_rows
+from meshwright.cost.pipeline import PipelinePrice, price_pipeline, table_params
+from meshwright.cost.step import (
+    StepTime,
+    gradient_sync,
+    optimizer_step_s,
+    step_memory,
+    step_time,
+    take_rows,
+)
 from meshwright.sharding.strategy import stack
 from meshwright.wafer.operators.tables import GroupCost, OperatorPrices
 

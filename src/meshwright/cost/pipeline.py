@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, where
-from meshwright.cost.layer import LayerCost, weighted_part
-from meshwright.cost.layers import LayerPrices
+from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part
 from meshwright.cost.memory import StageState, heaviest, num_axes
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
