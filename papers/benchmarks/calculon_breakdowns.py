@@ -35,10 +35,9 @@ from calculon_mechanisms import (
 )
 from calculon_points import Point
 
-from meshwright.cost.layer import LayerCost, parameters_on_device, price_layers
+from meshwright.cost.layer import LayerCost, op_cost, price_layers
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.memory import fullest
-from meshwright.cost.operator import op_cost
+from meshwright.cost.memory import fullest, parameters_on_device
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced
 from meshwright.graph.op import OpKind

@@ -11,7 +11,7 @@ import pytest
 from oracles.product_stream import ProductStream, enumerate_block, play_product
 from small_problems import chip, gqa, level, model, problem, system
 
-from meshwright.cost.operator import op_cost
+from meshwright.cost.layer import op_cost
 from meshwright.cost.streamed_layer import Way, stream_links
 from meshwright.sharding.strategy import Streamed, StreamForm, Structure, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec

@@ -20,8 +20,8 @@ from meshwright.calibration.rows import Row
 from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import interval
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse, fullest
-from meshwright.cost.pipeline import num_communicators
-from meshwright.cost.step import TIME_PARTS, Priced, price_one
+from meshwright.cost.pipeline import TIME_PARTS, num_communicators
+from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import Recompute

@@ -1,4 +1,7 @@
-"""Joules and money of a step. What is not known stays unknown (NaN); it is never zero."""
+"""Joules and money of a step, and how far a cap on the mean power slows it down.
+
+What is not known stays unknown (NaN); it is never zero.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,8 @@ from typing import Any
 
 from meshwright.base.arrays import larger, positive_part, where
 from meshwright.cost.data_parallel import synced_bytes
-from meshwright.cost.pipeline import MeanWork, PipelinePrice
+from meshwright.cost.pipeline import MeanWork, PipelinePrice, StepTime
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import StepTime
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import StrategyOf, Structure
 from meshwright.spec.chip import ChipSpec

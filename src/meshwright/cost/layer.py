@@ -1,4 +1,4 @@
-"""The price of one layer on one device for one micro-batch, by part; and sums of such prices.
+"""From operators and derived collectives to the price of a layer, block by block.
 
 A :class:`LayerCost` is the unit that everything above composes: a stage is so many layers of each
 kind, a step so many micro-batches through a stage.
@@ -6,9 +6,8 @@ kind, a step so many micro-batches through a stage.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from operator import add
 from typing import Any, TypeVar, cast
@@ -16,23 +15,23 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from meshwright.base.arrays import larger, where
-from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.collectives.selection import affine_forms, best_affine_candidates
-from meshwright.cost.data_parallel import Exposure, Transfer, overlapped, plain
-from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.attention import _attention_cost
+from meshwright.cost.communication import Collectives, CommCost, OpSums, comm_cost
+from meshwright.cost.device import (
+    Engine,
+    launch_bound_s,
+)
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.matmul import OpCost
+from meshwright.cost.matmul import matmul_cost
+from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.operator import op_cost
+from meshwright.cost.operator import OpCost, _memory_bound_cost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import AXIS, LayerStreams, Way, ways_to_stream
-from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
-from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.derivation import SavedTensor
-from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import Recompute, StrategyOf, Streamed, Structure
-from meshwright.sharding.tensor_sharding import weight_home
-from meshwright.spec.collective import CollectiveKind
+from meshwright.cost.streamed_layer import LayerStreams, Way, ways_to_stream
+from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
+from meshwright.graph.op import LayerGraph, Op, OpKind
+from meshwright.sharding.saved_activations import SavedTensor
+from meshwright.sharding.strategy import Recompute, Streamed, Structure
 from meshwright.spec.workload import SelectiveRecompute
 
 _TRANSIENT = "working_bytes"
@@ -118,29 +117,6 @@ def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Any]) -> LayerCost
     return LayerCost(**{name: weighted_part(costs, counts, name) for name in LAYER_PARTS})
 
 
-CallTime = Callable[[CollectiveKind, str, Any], Any]
-"""Seconds of a collective of a kind over an axis, for a number of bytes."""
-
-
-@dataclass(frozen=True)
-class OpSums:
-    """Sums over the operators of a layer, and those of its attention core alone."""
-
-    everything: OpCost
-    attention: OpCost
-    matmul_forward_s: Any
-    selected: OpCost = field(default_factory=OpCost)
-    """What selective recomputation repeats."""
-
-    def again(self, recompute: Recompute) -> OpCost:
-        """Return the forward computation that the backward pass repeats."""
-        return {
-            Recompute.NONE: OpCost(),
-            Recompute.SELECTIVE: self.selected,
-            Recompute.FULL: self.everything,
-        }[recompute]
-
-
 def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
     """Return the sum of prices, part by part."""
     total: dict[str, Any] = {entry.name: 0.0 for entry in fields(of)}
@@ -195,156 +171,7 @@ def joined_sums(blocks: Sequence[OpSums]) -> OpSums:
     )
 
 
-@dataclass(frozen=True)
-class CommCost:
-    """Communication of a layer that shows, by axis, and what it costs beside [s]."""
-
-    tp_s: Any = 0.0
-    cp_s: Any = 0.0
-    ep_s: Any = 0.0
-    stream_s: Any = 0.0
-    forward_s: Any = 0.0
-    """What of it belongs to the forward pass."""
-    per_step_s: Any = 0.0
-    link_bytes: Any = 0.0
-    """That each rank sends at the least [bytes]."""
-    hidden_s: Any = 0.0
-    """What runs beside computation, of all axes."""
-
-
 _Sum = TypeVar("_Sum", OpCost, CommCost)
-_PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s"}
-
-
-def comm_cost(
-    calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Any],
-    strategy: StrategyOf[Any], structure: Structure, call_time: CallTime, word_bytes: float,
-    together: Sequence[CollectiveCall] = (),
-) -> CommCost:  # fmt: skip
-    """Return the communication of a layer, exposed; calls that travel in rounds left out.
-
-    A ring of keys and values runs beside the attention core and leaves at least one of its steps
-    exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
-    of their pieces exposed. What runs beside the same computation shares it: a window is spent
-    once. Sums over data axes are not priced here.
-
-    Parameters
-    ----------
-    sums
-        Of the whole layer, which has the windows.
-    together
-        All calls of the layer, where ``calls`` are those of a block: they share the windows.
-    """
-    parts: dict[str, Any] = {entry.name: 0.0 for entry in fields(CommCost)}
-    overlaps = structure.overlap_tensor_parallel
-    beside = Counter(
-        _window(call)
-        for call in together or calls
-        if runs_beside(call, overlaps_tensor_parallel=overlaps)
-    )
-    for call in calls:
-        axis = call.axis.split("/")[0].split("*")[0]
-        if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
-            continue
-        word = word_bytes if call.tensor.word_bytes is None else call.tensor.word_bytes
-        num_bytes = word * call_elements(call, sizes, strategy)
-        time_s = call_time(call.kind, call.axis, num_bytes)
-        if call.per_step:
-            parts["per_step_s"] = parts["per_step_s"] + time_s
-            continue
-        exposure = plain(time_s)
-        if runs_beside(call, overlaps_tensor_parallel=overlaps):
-            exposure = _exposure(call, axis, time_s, sums, strategy, beside[_window(call)])
-        exposed_s = exposure.exposed_s
-        parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
-        parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
-        if call.phase is Phase.FORWARD:
-            parts["forward_s"] = parts["forward_s"] + exposed_s
-        members = degree_of(call.axis, strategy, sizes)
-        parts["link_bytes"] = parts["link_bytes"] + least_sent_bytes(call.kind, num_bytes, members)
-    return CommCost(**parts)
-
-
-def runs_beside(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
-    """Return whether a call runs beside computation of its layer; over tatp only rounds do."""
-    if call.per_step or call.of_weight or call.axis == AXIS:
-        return False
-    cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-    decomposed = call.axis == "tp" and overlaps_tensor_parallel and cut
-    return call.streamed or call.is_regather or decomposed
-
-
-def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
-    """Return what names the computation beside a call: calls of one window share it."""
-    return call.axis if call.streamed else "", call.phase, call.replayed
-
-
-def _exposure(
-    call: CollectiveCall, axis: str, time_s: Any, sums: OpSums, strategy: StrategyOf[Any],
-    num_sharing: int,
-) -> Exposure:  # fmt: skip
-    """Return what of a call the computation beside it hides, and what not.
-
-    Streams run beside the attention core, other calls beside the matrix products: at most a
-    quarter of those of the forward pass for each, which has four such calls in a plain layer.
-    """
-    degree = degree_of(axis, strategy)
-    is_forward = call.phase is Phase.FORWARD or call.replayed
-    if call.streamed:
-        core = sums.attention
-        window_s = (core.forward_s if is_forward else core.input_gradient_s) / num_sharing
-        steps = larger(degree - 1.0, 1.0)
-        return overlapped(time_s, window_s * (steps / degree), steps)
-    share = min(0.25, (1.0 if is_forward else 2.0) / num_sharing)
-    return overlapped(time_s, share * sums.matmul_forward_s, larger(degree, 1.0))
-
-
-def kept_bytes(
-    saved: Sequence[SavedTensor], sizes: Mapping[str, Any], strategy: StrategyOf[Any],
-    word_bytes: float,
-) -> Any:  # fmt: skip
-    """Return the activations that one micro-batch leaves in a layer [bytes]."""
-    total: Any = 0.0
-    for entry in saved:
-        word = word_bytes if entry.word_bytes is None else entry.word_bytes
-        elements = local_elements(entry.tensor, entry.split, sizes, strategy)
-        total = total + entry.share * word * elements
-    return total
-
-
-def parameters_on_device(
-    layer: LayerGraph, structure: Structure, strategy: StrategyOf[Any]
-) -> tuple[Any, Any]:
-    """Return the parameters of a layer on one device: outside of routed experts, and in them."""
-    dense: Any = 0.0
-    expert: Any = 0.0
-    for op in layer.ops:
-        for weight in op.weights:
-            split = weight_home(weight, structure).split
-            elements = local_elements(weight, split, layer.sizes, strategy)
-            if "experts" in weight.dims:
-                expert = expert + elements
-            else:
-                dense = dense + elements
-    return dense, expert
-
-
-def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Any:
-    """Return the bytes of the outputs of an operator and their gradients, which live together.
-
-    With sequence parallelism also what is gathered of the input of a product, and its gradient.
-    """
-
-    def size(tensor: Tensor, rows: Any) -> Any:
-        word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
-        return word * rows * local.width(tensor)
-
-    rows = local.rows_of(op)
-    outputs = sum(size(tensor, rows) for tensor in op.outputs)
-    if op.kind is not OpKind.MATMUL or "hidden" not in op.contracted:
-        return 2.0 * outputs
-    gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
-    return 2.0 * (outputs + gathered)
 
 
 @dataclass(frozen=True)
@@ -442,38 +269,6 @@ class LayerPrices:
     kinds: tuple[LayerCost, ...]
     embedding: LayerCost
     head: LayerCost
-
-
-class Collectives:
-    """Times of collectives over the axes of columns of strategies; forms are found once.
-
-    With ``all_forms`` every algorithm keeps its place, so that tables of equal shape arise.
-    """
-
-    def __init__(self, network: AxisNetwork, launch_s: Any, *, all_forms: bool = False) -> None:
-        self.network = network
-        self.launch_s = launch_s
-        self.candidates = affine_forms if all_forms else best_affine_candidates
-        self._transfers: dict[tuple[CollectiveKind, str], Transfer] = {}
-
-    def transfer(self, kind: CollectiveKind, axis: str) -> Transfer:
-        """Return the affine forms of a collective over an axis, the start of it included."""
-        key = (kind, axis)
-        if key not in self._transfers:
-            group = self.network.group(axis)
-            if not group.spans:
-                return Transfer(((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),))
-            size = reduce(np.multiply, [span.size for span in group.spans])
-            start_s = self.launch_s * (size > 1)
-            forms = self.candidates(kind, group)
-            self._transfers[key] = Transfer(
-                tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
-            )
-        return self._transfers[key]
-
-    def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Any) -> Any:
-        """Return the seconds of one collective."""
-        return self.transfer(kind, axis).time_s(num_bytes, 1.0)
 
 
 def price_layers(
@@ -653,3 +448,23 @@ def streamed_blocks(
             [(ways[int(t)], block) for t, block in zip(takes, ways[0].blocks, strict=True)]
         )
     return found
+
+
+def op_cost(
+    op: Op, layer: LocalLayer, engine: Engine, streams: LayerStreams | None, *, causal: bool
+) -> OpCost:
+    """Return the price of one operator.
+
+    Parameters
+    ----------
+    streams
+        What streams over tatp in its layer; None without tatp.
+    """
+    if op.kind is OpKind.MATMUL:
+        if streams is None:
+            return matmul_cost(op, layer, engine)
+        return streamed_matmul_cost(op, layer, engine, streams)
+    if op.kind is OpKind.ATTENTION:
+        alone = _attention_cost(op, layer, engine, causal=causal)
+        return alone if streams is None else streamed_attention(alone, op.name, streams, engine)
+    return _memory_bound_cost(op, layer, engine)

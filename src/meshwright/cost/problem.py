@@ -17,7 +17,8 @@ from meshwright.graph.transformer import build_graph
 from meshwright.network.ranks import clear_grids
 from meshwright.sharding.axes.tatp import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.derivation import Keeping, SavedTensor, derive_calls, saved_elements
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.saved_activations import Keeping, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, Streamed, Structure
 from meshwright.spec.calibration import CalibrationOf

@@ -1,4 +1,9 @@
-"""The links of a tensor stream, and how long the sub-tensors of an operator take on them."""
+"""How the layers of a model stream over tatp: links, what travels, and the choice block by block.
+
+A block ends where its result is added to the residual stream; there tokens are split whatever
+streams, so each block of a layer streams its weights or its inputs, whichever is cheaper. Which
+tensor travels beside which operator follows from the derived calls.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +24,8 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
 from meshwright.sharding.axes.tatp import may_stream_inputs, streams_inputs
 from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.derivation import CAST, SavedTensor
 from meshwright.sharding.local_sizes import FLAT, degree_of
+from meshwright.sharding.saved_activations import CAST, SavedTensor
 from meshwright.sharding.strategy import Recompute, StrategyOf, Streamed, StreamForm, Structure
 from meshwright.sharding.tensor_sharding import weight_home
 from meshwright.spec.collective import CollectiveKind

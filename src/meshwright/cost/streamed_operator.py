@@ -1,4 +1,4 @@
-"""The attention core with tokens split over tatp: keys and values travel past the queries."""
+"""One operator in rounds: a linear layer or the attention core beside a tensor stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import (
     GRADIENT_ACCUMULATION_BYTES,
     MatmulShape,
-    OpCost,
     Products,
     cast_s,
     matmul_cost,
@@ -22,6 +21,7 @@ from meshwright.cost.matmul import (
     whole_traffic_bytes,
     word_of,
 )
+from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import LayerStreams, LinkTimes, StreamLinks, Travel, link_times
 from meshwright.graph.op import Op
 from meshwright.streams.round_model import (

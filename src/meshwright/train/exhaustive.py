@@ -15,8 +15,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
 from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
+from meshwright.cost.memory import shard_degrees, step_memory
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import shard_degrees, step_memory
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts

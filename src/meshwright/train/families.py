@@ -14,9 +14,10 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, joined, take_rows
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.layer import Collectives, LayerPrices, price_layers
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import LayerPrices, price_layers
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -25,7 +26,7 @@ from meshwright.cost.network import (
 )
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import joined, send_s, take_rows
+from meshwright.cost.step import send_s
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (

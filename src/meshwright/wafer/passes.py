@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.communication import runs_beside
 from meshwright.cost.device import Engine, launch_bound_s
-from meshwright.cost.layer import runs_beside, streamed_blocks
-from meshwright.cost.matmul import OpCost
+from meshwright.cost.layer import op_cost, streamed_blocks
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.operator import op_cost
+from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import Way, call_word_bytes
 from meshwright.graph.op import Op, Phase

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.arrays import joined, take_rows
 from meshwright.cost.network import AxisNetwork, Layout, strides_of
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import Priced, joined, price_columns, take_rows
+from meshwright.cost.step import Priced, price_columns
 from meshwright.network.blocks import reaches_of_shapes
 from meshwright.network.ranks import Ranks, block_ranks
 from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure, stack

@@ -6,8 +6,8 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.cost.device import Engine
+from meshwright.cost.layer import op_cost
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.operator import op_cost
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.strategy import make_strategy
 

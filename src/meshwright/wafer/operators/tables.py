@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray
-from meshwright.cost.layer import BlockCost, Collectives, LayerCost, PricedWay, layer_cost
+from meshwright.base.arrays import IntArray, joined, take_rows
+from meshwright.cost.communication import Collectives
+from meshwright.cost.data_parallel import DataParallelLinks, sync_links
+from meshwright.cost.layer import BlockCost, LayerCost, PricedWay, layer_cost
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import DataParallelLinks, joined, sync_links, take_rows
 from meshwright.cost.streamed_layer import ways_to_stream
 from meshwright.graph.op import LayerGraph
 from meshwright.sharding.strategy import Recompute, Streamed, Structure
