@@ -12,7 +12,7 @@ from typing import Any
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.cost.device import Engine, make_engine, stated_rate
+from meshwright.cost.device import DeviceRates, device_rates, stated_rate
 from meshwright.cost.matmul import matmul_compute_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import local_sizes
@@ -58,7 +58,7 @@ class Machine:
         margin = constants.memory_margin_fraction * capacity
         return capacity - margin - constants.communication_buffer_bytes
 
-    def engine(self, graph: DataflowGraph) -> Engine:
+    def engine(self, graph: DataflowGraph) -> DeviceRates:
         """Return what a device does in a second, in the word of a graph.
 
         Raises
@@ -69,7 +69,7 @@ class Machine:
         chip = self.system.chip
         dtype = _dtype_of(graph, chip)
         precision = Precision(matmul=dtype, activation=dtype)
-        return make_engine(
+        return device_rates(
             chip, precision, SoftwareStack(), self.calibration,
             speed_factor=self.system.slowest_speed_factor,
         )  # fmt: skip
@@ -155,7 +155,7 @@ class Roofline:
     degree: int
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> DeviceRates:
         """What a device does in a second."""
         return self.machine.engine(self.graph)
 

@@ -112,11 +112,11 @@ def _power_w(
     link_j
         Of all links, for each device [J]; if not given, of the least bytes over one link each.
     """
-    time, work, engine = alone.step.time, alone.pipeline.mean, problem.engine
+    time, work, rates = alone.step.time, alone.pipeline.mean, problem.rates
     assert work is not None
     if link_j is None:
         link_j = least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
-    update_bytes = time.optimizer_s * engine.memory_bytes_per_s
+    update_bytes = time.optimizer_s * rates.memory_bytes_per_s
     dynamic_j = dynamic_parts_j(
         problem.system.chip, work.busy_s + time.optimizer_s, work.flops,
         work.memory_traffic_bytes + update_bytes, link_j,
