@@ -52,7 +52,7 @@ def ideal(asked: Problem) -> Problem:
         fast_network_efficiency=1.0,
     )
     found = replace(asked, calibration=constants)
-    vars(found)["_layouts"] = asked._layouts
+    vars(found)["_shardings"] = asked._shardings
     return found
 
 
