@@ -1,4 +1,4 @@
-"""Rows of requests become questions; what is predicted is what their source counts."""
+"""Rows of requests become jobs; what is predicted is what their source counts."""
 
 import json
 from dataclasses import replace
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.inference.prediction import (
-    inference_question,
     predict_all,
     predict_inference,
     server_name_of,
+    serving_job,
     serving_precision,
 )
-from meshwright.calibration.questions import Reason
+from meshwright.calibration.jobs import Reason
 from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
 from meshwright.calibration.rows import published_inference_rows, published_rows, rows_of
 from meshwright.catalog.chips import load_chip
@@ -122,15 +122,15 @@ def test_types_of_a_served_model(text, chip, expected):
 
 
 def test_chips_beyond_a_replica_hold_replicas():
-    question = inference_question(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
-    assert (question.setting.replicas, question.batch) == (4, 4.0)
-    queue = inference_question(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
+    job = serving_job(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
+    assert (job.setting.replicas, job.batch) == (4, 4.0)
+    queue = serving_job(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
     assert queue.batch == inf
 
 
 def test_without_a_degree_all_chips_split_each_layer():
-    question = inference_question(row(parallelism={}), "calibrated")
-    assert question.setting.serving.strategy.tp == 2
+    job = serving_job(row(parallelism={}), "calibrated")
+    assert job.setting.serving.strategy.tp == 2
 
 
 def test_a_row_in_a_column_is_priced_as_alone():

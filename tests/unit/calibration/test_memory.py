@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.frameworks import DEEPSPEED
+from meshwright.calibration.jobs import job_of
 from meshwright.calibration.memory import (
     GIB,
     PRIOR,
@@ -19,7 +20,6 @@ from meshwright.calibration.memory import (
     memory_rows,
 )
 from meshwright.calibration.prediction import Counting, RowMemory, predict
-from meshwright.calibration.questions import question_of
 from meshwright.calibration.rows import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
@@ -92,9 +92,7 @@ def test_the_margin_of_plans_is_no_part_of_what_a_row_uses():
     [({"tp": 1, "pp": 2, "dp": 4}, 64, 8), ({"tp": 1, "pp": 2, "vpp": 2, "dp": 4}, 64, 4)],
 )
 def test_torchtitan_makes_as_many_micro_batches_as_stages(plan, batch, expected):
-    asked = question_of(
-        row_of(parallelism=plan, micro_batch=None, global_batch=batch), "uncalibrated"
-    )
+    asked = job_of(row_of(parallelism=plan, micro_batch=None, global_batch=batch), "uncalibrated")
     assert asked.strategy.micro_batch_size == expected
 
 
@@ -112,7 +110,7 @@ def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
         source={"title": title}, software={"compile": compiled},
         parallelism={"tp": tp, "fsdp": True},
     )  # fmt: skip
-    software = question_of(row, "uncalibrated").problem.workload.software
+    software = job_of(row, "uncalibrated").problem.workload.software
     assert software.fp32_logit_copies == copies
 
 
@@ -125,7 +123,7 @@ def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
 )
 def test_deepspeed_sums_in_fp32_where_it_says_so(precision, name):
     row = row_of(group="bigscience-a100", precision=precision, parallelism={"tp": 8})
-    asked = question_of(row, "uncalibrated")
+    asked = job_of(row, "uncalibrated")
     assert asked.framework is DEEPSPEED
     assert asked.problem.workload.optimizer.name == name
 

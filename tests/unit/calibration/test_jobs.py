@@ -1,4 +1,4 @@
-"""From rows to questions: what is stated is taken, what is not has one default, else a reason."""
+"""From rows to jobs: what is stated is taken, what is not has one default, else a reason."""
 
 import pytest
 
@@ -12,12 +12,12 @@ from meshwright.calibration.frameworks import (
     TORCHTITAN,
     framework_of,
 )
-from meshwright.calibration.questions import (
+from meshwright.calibration.jobs import (
     Reason,
     RefusedError,
     chip_name_of,
+    job_of,
     precision_of,
-    question_of,
     recompute_of,
     stated_rate_gbit,
     system_of,
@@ -40,8 +40,8 @@ def row_of(**changes):
     return rows_of([ROW | changes], "x")[0]
 
 
-def question(**changes):
-    return question_of(row_of(**changes), "uncalibrated")
+def job(**changes):
+    return job_of(row_of(**changes), "uncalibrated")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_framework_of_a_row(stated, framework):
 
 
 def test_degrees_that_are_not_stated_follow():
-    asked = question()
+    asked = job()
     s = asked.strategy
     assert (s.tp, s.pp, s.dp, s.micro_batch_size, s.num_devices) == (2, 1, 32, 2, 64)
     assert asked.structure.zero_stage == 3
@@ -80,7 +80,7 @@ def test_degrees_that_are_not_stated_follow():
 
 
 def test_stages_are_interleaved_where_chunks_are_stated():
-    asked = question(parallelism={"tp": 2, "pp": 4, "vpp": 2, "fsdp": False})
+    asked = job(parallelism={"tp": 2, "pp": 4, "vpp": 2, "fsdp": False})
     assert asked.structure.schedule is ScheduleKind.INTERLEAVED
     assert (asked.strategy.num_virtual_stages, asked.structure.zero_stage) == (2, 1)
 
@@ -89,15 +89,15 @@ def test_stated_accumulation_decides_the_micro_batch():
     plan = {"tp": 2, "pp": 2, "dp": 16}
     unstated = {"parallelism": plan, "micro_batch": None, "global_batch": 256}
     # 16 sequences of a rank: as many micro-batches as stages, in each of two rounds
-    assert question(**unstated).strategy.micro_batch_size == 8
-    assert question(**unstated, grad_accum=2).strategy.micro_batch_size == 4
+    assert job(**unstated).strategy.micro_batch_size == 8
+    assert job(**unstated, grad_accum=2).strategy.micro_batch_size == 4
     megatron = unstated | {"group": "megatron-sc21"}
-    assert question(**megatron).strategy.micro_batch_size == 1
-    assert question(**megatron, grad_accum=2).strategy.micro_batch_size == 8
+    assert job(**megatron).strategy.micro_batch_size == 1
+    assert job(**megatron, grad_accum=2).strategy.micro_batch_size == 8
 
 
 def test_batches_of_chips_become_batches_of_ranks():
-    asked = question(group="maxtext", micro_batch=1, global_batch=64)
+    asked = job(group="maxtext", micro_batch=1, global_batch=64)
     assert (asked.strategy.tp, asked.strategy.micro_batch_size) == (2, 2)
 
 
@@ -120,37 +120,37 @@ def test_batches_of_chips_become_batches_of_ranks():
 )
 def test_what_cannot_be_asked_has_a_reason(changes, reason):
     with pytest.raises(RefusedError) as caught:
-        question(**changes)
+        job(**changes)
     assert caught.value.reason is reason
 
 
 def test_public_models_are_known_by_name():
-    asked = question(model={"name": "DeepSeek-V3 671B", "seq": 4096, "vocab": 129280})
+    asked = job(model={"name": "DeepSeek-V3 671B", "seq": 4096, "vocab": 129280})
     assert asked.problem.model.layer_kinds == load_model("deepseek-v3").layer_kinds
-    other = question(model=LLAMA | {"name": "Llama 3 8B", "layers": 12})
+    other = job(model=LLAMA | {"name": "Llama 3 8B", "layers": 12})
     assert other.problem.model.num_layers == 12
 
 
 def test_a_public_configuration_fills_what_agrees_with_it():
     stated = {"name": "GPT 1B", "layers": 24, "hidden": 1920, "heads": 15}
     plan = {"tp": 1, "fsdp": True}
-    asked = question(model=stated, parallelism=plan)
+    asked = job(model=stated, parallelism=plan)
     assert (asked.problem.model.vocab_size, asked.problem.workload.sequence_length) == (51200, 1024)
     with pytest.raises(RefusedError) as caught:
-        question(model=stated | {"layers": 25}, parallelism=plan)
+        job(model=stated | {"layers": 25}, parallelism=plan)
     assert caught.value.reason is Reason.DIMS
 
 
 def test_adapters_leave_no_gradients_of_weights():
-    asked = question(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
+    asked = job(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
     assert asked.problem.engine.freezes_weights
     assert asked.structure.zero_stage == 0
-    assert not question().problem.engine.freezes_weights
+    assert not job().problem.engine.freezes_weights
 
 
 def test_deepspeed_sums_whole_gradients_in_bf16_alone():
     stacks = [
-        question(group="deepspeed", precision=text).problem.workload.software
+        job(group="deepspeed", precision=text).problem.workload.software
         for text in ("bf16", "fp16")
     ]
     assert [stack.sums_whole_gradients for stack in stacks] == [True, False]
@@ -194,7 +194,7 @@ def test_eight_packages_of_two_dies_in_a_host_are_dies():
     ],
 )  # fmt: skip
 def test_public_models_and_configurations_by_name(name, layers):
-    assert question(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
+    assert job(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_words_for_recomputation_and_precision():
     assert recompute_of(None, TORCHTITAN) is Recompute.SELECTIVE
     assert recompute_of("selective op", NEMO) is Recompute.SELECTIVE
     assert recompute_of("none", TORCHTITAN) is Recompute.NONE
-    chip = question().problem.system.chip
+    chip = job().problem.system.chip
     assert precision_of("FP8-MX", chip).matmul == "fp8"
     assert precision_of("fp16", chip).activation == "fp16"
     assert precision_of("bfloat16", chip).activation == "bf16"
