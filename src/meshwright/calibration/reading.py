@@ -165,7 +165,7 @@ def row_of(stated: StatedRow) -> Row:
         changes["precision"] = precision_of(stated.precision)
         changes["software"], why = software_of(stated, framework)
         reasons |= why
-    plain = {hardware.chip, changes["recompute"], "bf16", "fp16", "fp8", "fp4"}
+    plain = {(hardware.chip or "").lower(), changes["recompute"], "bf16", "fp16", "fp8", "fp4"}
     changes["reasons"] = {
         name: words for name, words in reasons.items() if words and words.lower() not in plain
     }

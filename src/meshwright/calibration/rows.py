@@ -138,8 +138,8 @@ class PrecisionFields(Fields):
     weight: DType | None = None
     """Serving: of stored weights."""
     scaling: Literal["current", "mx", "row", "tensor"] | None = None
-    """Of 8-bit operands: current scaling of Transformer Engine, MXFP8, one scale a row, one a tensor
-    (both of torchao)."""
+    """Of 8-bit operands: ``current`` and ``mx`` of Transformer Engine, one scale for each row or
+    for each tensor of torchao."""
     fp32_gradients: bool = False
     """Gradients of micro-batches are summed in FP32."""
     fp8_all_gather: bool = False

@@ -8,8 +8,8 @@ import pytest
 from meshwright.calibration.errors import errors_of, families_of, intervals_of, median_of_medians
 from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
+from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, validation_data, validation_lines
-from meshwright.calibration.rows import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 ROW = {

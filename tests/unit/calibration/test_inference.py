@@ -1,7 +1,6 @@
 """Rows of requests become jobs; what is predicted is what their source counts."""
 
 import json
-from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from meshwright.calibration.inference.prediction import (
     serving_precision,
 )
 from meshwright.calibration.jobs import Reason
+from meshwright.calibration.reading import rows_of, serving_precision_of
 from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
-from meshwright.calibration.rows import published_inference_rows, published_rows, rows_of
+from meshwright.calibration.rows import published_inference_rows, published_rows
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.workloads import load_server
 
@@ -114,10 +114,11 @@ def test_servers_by_their_names(framework, name):
     ],
 )
 def test_types_of_a_served_model(text, chip, expected):
-    found = serving_precision(text, load_chip(chip), load_server("tensorrt-llm"))
+    stated = serving_precision_of(text)
+    found = serving_precision(stated, load_chip(chip), load_server("tensorrt-llm"))
     assert (found.matmul, found.weight, found.kv_cache) == expected
     assert found.activation == "bf16"
-    paged = serving_precision(text, load_chip(chip), load_server("vllm"))
+    paged = serving_precision(stated, load_chip(chip), load_server("vllm"))
     assert paged.kv_cache == "bf16"
 
 
@@ -142,8 +143,8 @@ def test_a_row_in_a_column_is_priced_as_alone():
 
 
 def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
-    trained, served = published_rows()[0], replace(row(), id="served")
-    rows = [served, trained, replace(served, id="again")]
+    trained, served = published_rows()[0], row(id="served")
+    rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
     data = validation_data(found)
     assert [entry["id"] for entry in data["rows"]] == ["served", trained.id, "again"]

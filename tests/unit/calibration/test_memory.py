@@ -20,7 +20,7 @@ from meshwright.calibration.memory import (
     memory_rows,
 )
 from meshwright.calibration.prediction import Counting, RowMemory, predict
-from meshwright.calibration.rows import rows_of
+from meshwright.calibration.reading import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
@@ -97,17 +97,18 @@ def test_torchtitan_makes_as_many_micro_batches_as_stages(plan, batch, expected)
 
 
 @pytest.mark.parametrize(
-    ("title", "compiled", "tp", "copies"),
+    ("date", "compiled", "tp", "copies"),
     [
-        ("llama3_h100_202412", True, 1, 2.5),
-        ("llama3_h100_202412", True, 2, 3.5),
-        ("llama3_h200_202506", True, 1, 1.0),
-        ("llama3_h200_202506", False, 1, 2.5),
+        ("2024-12", True, 1, 2.5),
+        ("2024-12", True, 2, 3.5),
+        ("2025-06", True, 1, 1.0),
+        (None, True, 1, 1.0),
+        ("2025-06", False, 1, 2.5),
     ],
 )
-def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
+def test_torchtitan_compiles_its_loss_since_2025(date, compiled, tp, copies):
     row = row_of(
-        source={"title": title}, software={"compile": compiled},
+        date=date, software={"compile": compiled},
         parallelism={"tp": tp, "fsdp": True},
     )  # fmt: skip
     software = job_of(row, "uncalibrated").problem.workload.software

@@ -73,7 +73,7 @@ def fitted():
     generator = np.random.default_rng(1)
     jobs = [SimpleNamespace(problem=problem_of(matmul=matmul)) for matmul in ("bf16", "fp8")]
     rows = FitRows(tuple(
-        Prediction(Row(f"{group}/{number}", group), jobs[generator.integers(2)])
+        Prediction(Row(id=f"{group}/{number}", group=group), jobs[generator.integers(2)])
         for group in ("one", "two", "three", "four") for number in range(100)
     ))  # fmt: skip
     sizes = np.array([0.05 if job is jobs[0] else 0.15 for job in rows.jobs])
