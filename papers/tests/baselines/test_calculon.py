@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright_papers.baselines.calculon import layers
+from meshwright_papers.baselines.calculon.layers import dropout, exposed_joint, matrix_layer
 from meshwright_papers.baselines.calculon.block_cost import Pair, optimizer_cost
 from meshwright_papers.baselines.calculon.declarations import (
     Application,
@@ -46,7 +46,7 @@ def test_a_transfer_pays_latency_once_and_its_share_of_the_offset():
 
 def test_a_matrix_layer_costs_two_flops_per_product_each_way():
     """4 x 3 by 3 x 5 in words of 2 B: 120 FLOP; 12 + 20 + 15 elements touched and kept."""
-    layer = layers.matrix_layer("m", 2.0, 4, 3, 5)
+    layer = matrix_layer("m", 2.0, 4, 3, 5)
     assert layer.forward.flops == layer.input_gradient.flops == layer.weight_gradient.flops == 120
     assert layer.forward.num_bytes == 2 * (12 + 20 + 15)
     assert (layer.activation_bytes, layer.gradient_bytes, layer.num_weights) == (24, 40, 15)
@@ -54,12 +54,12 @@ def test_a_matrix_layer_costs_two_flops_per_product_each_way():
 
 def test_a_joint_costs_nothing_without_tensor_parallelism():
     joint = Joint(is_opening=False, again=np.float64(0))
-    layer = layers.exposed_joint("j", 2.0, 1000.0, np.float64(1), joint, split=np.float64(0))
+    layer = exposed_joint("j", 2.0, 1000.0, np.float64(1), joint, split=np.float64(0))
     assert layer.forward.flops == layer.forward.num_bytes == layer.activation_bytes == 0
 
 
 def test_dropout_keeps_one_byte_per_element():
-    assert layers.dropout("d", 2.0, 10).activation_bytes == 10
+    assert dropout("d", 2.0, 10).activation_bytes == 10
 
 
 def test_adam_keeps_twelve_bytes_per_weight_in_half_precision():

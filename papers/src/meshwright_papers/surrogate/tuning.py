@@ -7,12 +7,15 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright_papers.surrogate.network import Network
 
-SHRINKAGE = 10.0
+TUNING_SHRINKAGE = 10.0
 """Weight of squared changes of the last layer beside squared errors of the rows."""
 
 
 def tuned(
-    network: Network, features: FloatArray, log_ratio: FloatArray, shrinkage: float = SHRINKAGE
+    network: Network,
+    features: FloatArray,
+    log_ratio: FloatArray,
+    shrinkage: float = TUNING_SHRINKAGE,
 ) -> Network:
     """Return a network whose last layer is changed to fit some rows, and no more than they need.
 

@@ -9,7 +9,18 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright_papers.baselines.calculon import layers
+from meshwright_papers.baselines.calculon.layers import (
+    batched_product,
+    dropout,
+    exposed_joint,
+    fork,
+    gelu,
+    layer_norm,
+    matrix_layer,
+    residual,
+    softmax,
+    tiled_matrix_layer,
+)
 from meshwright_papers.baselines.calculon.declarations import Application
 from meshwright_papers.baselines.calculon.executions import (
     ALL_REDUCE,
@@ -152,16 +163,16 @@ def block_layers(
 def _entry(part: str, app: Application, sizes: _Sizes, choices: BlockChoices) -> Iterator[Layer]:
     """Yield the branch to the residual and the normalisation, which share one input."""
     full, word = choices.recomputes_all, sizes.word
-    yield replace(layers.fork(f"{part}_fork", word, sizes.own, 2), recomputed=full)
-    norm = layers.layer_norm(f"{part}_norm", word, sizes.own, app.hidden_size)
+    yield replace(fork(f"{part}_fork", word, sizes.own, 2), recomputed=full)
+    norm = layer_norm(f"{part}_norm", word, sizes.own, app.hidden_size)
     yield _sharing(norm, full)
 
 
 def _exit(part: str, sizes: _Sizes, choices: BlockChoices) -> Iterator[Layer]:
     """Yield the dropout and the sum with the residual, which the fork keeps."""
     full, word = choices.recomputes_all, sizes.word
-    yield replace(layers.dropout(f"{part}_dropout", word, sizes.own), recomputed=full)
-    yield _sharing(layers.residual(f"{part}_residual", word, sizes.own), full)
+    yield replace(dropout(f"{part}_dropout", word, sizes.own), recomputed=full)
+    yield _sharing(residual(f"{part}_residual", word, sizes.own), full)
 
 
 def _sharing(layer: Layer, recomputed: Any) -> Layer:
@@ -180,21 +191,19 @@ def _projections(
         matrices |= {"key": app.head_size, "value": app.head_size}
     if structure.is_tiled:
         tiled = width if structure.is_multiquery else 3 * width
-        product = layers.tiled_matrix_layer(
+        product = tiled_matrix_layer(
             "projections", word, sizes.tokens, app.hidden_size, tiled,
             joint=joint, tp=tp, split=choices.is_split,
         )  # fmt: skip
         yield replace(product, recomputed=full)
         matrices = {name: matrices[name] for name in ("key", "value") if structure.is_multiquery}
     else:
-        yield layers.exposed_joint(
-            "attention_gather", word, sizes.whole, tp, joint, choices.is_split
-        )
+        yield exposed_joint("attention_gather", word, sizes.whole, tp, joint, choices.is_split)
     if matrices:
-        users = layers.fork("projections_fork", word, sizes.whole, len(matrices))
+        users = fork("projections_fork", word, sizes.whole, len(matrices))
         yield replace(users, recomputed=again, keeps_input=1 - again)
     for name, outer in matrices.items():
-        product = layers.matrix_layer(name, word, sizes.tokens, app.hidden_size, outer)
+        product = matrix_layer(name, word, sizes.tokens, app.hidden_size, outer)
         yield _sharing(product, full)
 
 
@@ -202,13 +211,13 @@ def _attention(app: Application, sizes: _Sizes, choices: BlockChoices) -> Iterat
     """Yield scores, softmax, dropout and the weighted sum of the values."""
     word, attention = sizes.word, choices.recomputes_attention
     seq, head, batch = app.sequence_size, app.head_size, sizes.head_batch
-    scores = layers.batched_product("attention_scores", word, batch, seq, head, seq)
+    scores = batched_product("attention_scores", word, batch, seq, head, seq)
     yield replace(scores, recomputed=attention, keeps_output=1 - attention)
-    probabilities = layers.softmax("attention_softmax", word, sizes.scores)
+    probabilities = softmax("attention_softmax", word, sizes.scores)
     yield replace(probabilities, recomputed=attention, keeps_output=1 - attention)
-    mask = layers.dropout("attention_mask", word, sizes.scores)
+    mask = dropout("attention_mask", word, sizes.scores)
     yield replace(mask, recomputed=attention, keeps_input=1 - attention)
-    mixed = layers.batched_product("attention_values", word, batch, seq, seq, head)
+    mixed = batched_product("attention_values", word, batch, seq, seq, head)
     yield replace(mixed, recomputed=choices.recomputes_all)
 
 
@@ -220,19 +229,17 @@ def _ffn_in(
     joint = Joint(True, again, structure.is_tiled)
     hidden, ffn = app.hidden_size, app.feedforward_size
     if structure.is_tiled:
-        product = layers.tiled_matrix_layer(
+        product = tiled_matrix_layer(
             "ffn_input", word, sizes.tokens, hidden, ffn,
             joint=joint, tp=tp, split=choices.is_split,
         )  # fmt: skip
         yield replace(product, recomputed=full)
     else:
-        yield layers.exposed_joint("ffn_gather", word, sizes.whole, tp, joint, choices.is_split)
-        product = layers.matrix_layer("ffn_input", word, sizes.tokens, hidden, ffn // tp)
+        yield exposed_joint("ffn_gather", word, sizes.whole, tp, joint, choices.is_split)
+        product = matrix_layer("ffn_input", word, sizes.tokens, hidden, ffn // tp)
         yield replace(product, recomputed=full, keeps_input=1 - again)
     size = ffn * sizes.tokens // tp
-    yield replace(
-        layers.gelu("ffn_activation", word, size, choices.fused_activation), recomputed=full
-    )
+    yield replace(gelu("ffn_activation", word, size, choices.fused_activation), recomputed=full)
 
 
 def _out(
@@ -243,15 +250,13 @@ def _out(
     full, word, tp = choices.recomputes_all, sizes.word, choices.tp
     joint = Joint(False, full, structure.is_tiled)
     if structure.is_tiled:
-        product = layers.tiled_matrix_layer(
+        product = tiled_matrix_layer(
             name, word, sizes.tokens, inner, app.hidden_size,
             joint=joint, tp=tp, split=choices.is_split,
         )  # fmt: skip
         yield replace(product, recomputed=full)
         return
-    product = layers.matrix_layer(name, word, sizes.tokens, inner // tp, app.hidden_size)
+    product = matrix_layer(name, word, sizes.tokens, inner // tp, app.hidden_size)
     yield replace(product, recomputed=full)
-    reduction = layers.exposed_joint(
-        f"{name}_reduce", word, sizes.whole, tp, joint, choices.is_split
-    )
+    reduction = exposed_joint(f"{name}_reduce", word, sizes.whole, tp, joint, choices.is_split)
     yield replace(reduction, keeps_input=0.0)

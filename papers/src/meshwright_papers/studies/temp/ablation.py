@@ -57,7 +57,7 @@ class Ablation:
         names = ("model", "fsdp_smap_s", "streams_smap_s", "temp_s", "gain_streams", "gain_placed")
         claims = (
             *(
-                _claim(what, published, [row[4 + number] for row in rows])
+                _gain_claim(what, published, [row[4 + number] for row in rows])
                 for number, (what, _, _, published) in enumerate(STEPS)
             ),
             *_trend_claims(rows),
@@ -85,7 +85,7 @@ def mean_gain(gains: list[float | None]) -> float | None:
     return math.exp(sum(map(math.log, known)) / len(known)) if known else None
 
 
-def _claim(what: str, published: float, gains: list[float | None]) -> Claim:
+def _gain_claim(what: str, published: float, gains: list[float | None]) -> Claim:
     """Return the mean gain of a step beside the published one."""
     mean = mean_gain(gains)
     return Claim(

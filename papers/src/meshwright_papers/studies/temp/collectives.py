@@ -106,7 +106,7 @@ class Collectives:
                 same = saved(equal.get(name.split()[0], [])) if with_hbm else None
                 rows.append((name, "1 TB/s" if with_hbm else "never slow", PUBLISHED_CUT[name],
                              *cuts, same))  # fmt: skip
-                claims.append(_claim(name, cuts, same, with_hbm=with_hbm))
+                claims.append(_saved_claim(name, cuts, same, with_hbm=with_hbm))
         names = ("system", "hbm", "published_saved_pct", "shown_saved_pct", "links_busy_times",
                  "shown_saved_at_equal_degrees_pct")  # fmt: skip
         return StudyResult(
@@ -151,7 +151,7 @@ def saved(pairs: list[tuple[Communication, Communication]]) -> float | None:
     return 100.0 * sum(cuts) / len(cuts) if cuts else None
 
 
-def _claim(
+def _saved_claim(
     name: str, cuts: tuple[float | None, float | None], same: float | None, *, with_hbm: bool
 ) -> Claim:
     """Return what the paper says of one baseline, beside ours."""

@@ -39,8 +39,8 @@ class GpuSettings:
             over[name], slower[name] = mean_ratio(found, 0, 2), mean_ratio(found, 1, 0)
             rows += [(case, name, *times) for case, times in zip(cases, found, strict=True)]
         claims = (
-            _claim("wafer with TEMP over GPUs with Megatron-3", PUBLISHED_OVER_GPU, over),
-            _claim("wafer with Megatron-3 slower than GPUs with it", PUBLISHED_SLOWER, slower),
+            _gpu_claim("wafer with TEMP over GPUs with Megatron-3", PUBLISHED_OVER_GPU, over),
+            _gpu_claim("wafer with Megatron-3 slower than GPUs with it", PUBLISHED_SLOWER, slower),
         )
         names = ("model", "hbm", "gpu_megatron-3_s", "wafer_megatron-3_s", "wafer_temp_s")
         return StudyResult(
@@ -53,7 +53,7 @@ class GpuSettings:
         )
 
 
-def _claim(what: str, published: float, means: dict[str, float | None]) -> Claim:
+def _gpu_claim(what: str, published: float, means: dict[str, float | None]) -> Claim:
     """Return with which memories a published ratio holds."""
     claim = Claim("Fig. 15", f"{what}, under a setting", f"{published}x", "second-hand", "",
                   Verdict.DIFFERS, "")  # fmt: skip

@@ -22,7 +22,7 @@ from meshwright_papers.studies.temp.strategies import CLOSE, PUBLISHED, Mix, Pub
 
 WHOLE_BATCH = "the whole batch at once"
 """Each replica passes all of its sequences in one micro-batch."""
-SETTINGS = (
+MIX_SETTINGS = (
     Setting("one sequence in a micro-batch", fixed=ONE_SEQUENCE),
     Setting(WHOLE_BATCH),
     Setting(f"{WHOLE_BATCH}, HBM never slow", FAST_MEMORY.machine),
@@ -85,9 +85,9 @@ class MixSettings:
             (entry.case.name, setting.name, str(entry.mix),
              str(mix_of(best_under(entry.case, setting))), slower_by(entry, setting))
             for entry in asked
-            for setting in SETTINGS
+            for setting in MIX_SETTINGS
         )  # fmt: skip
-        claims = tuple(_claim(entry) for entry in asked)
+        claims = tuple(_mix_claim(entry) for entry in asked)
         names = ("case", "setting", "published_mix", "best_mix", "slower_by")
         return StudyResult(
             lines=tuple(claim_lines(claims)),
@@ -98,9 +98,9 @@ class MixSettings:
         )
 
 
-def _claim(entry: Published) -> Claim:
+def _mix_claim(entry: Published) -> Claim:
     """Return under which settings a published mix is as good as the best one."""
-    slower = {setting.name: slower_by(entry, setting) for setting in SETTINGS}
+    slower = {setting.name: slower_by(entry, setting) for setting in MIX_SETTINGS}
     claim = Claim(entry.figure, f"best mix for {entry.case.name}, under a setting", str(entry.mix),
                   "seed", "", Verdict.DIFFERS, "")  # fmt: skip
     return claim_under(

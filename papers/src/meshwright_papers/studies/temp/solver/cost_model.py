@@ -80,7 +80,7 @@ class CostModel:
         test = scored(known.take(~known.is_training))
         fresh = scored(fresh_rows())
         rows = (*_rows(test, "test"), *_rows(fresh, "fresh"), *_tuned_rows(test.rows))
-        claims = tuple(_claims(test))
+        claims = tuple(_accuracy_claims(test))
         lines = [f"{'class':<15}{'model':<26}{'rows':>6}{'corr':>8}{'mean %':>8}{'p95 %':>8}"]
         lines += [
             f"{r[0]:<15}{r[1]:<26}{r[2]:>6}{r[3]:>8.4f}{r[4]:>8.2f}{r[5]:>8.2f}" for r in rows
@@ -146,7 +146,7 @@ def _group_rows(test: Rows) -> list[tuple[str, int, float, float, float, float]]
     return found
 
 
-def _claims(test: Scored) -> list[Claim]:
+def _accuracy_claims(test: Scored) -> list[Claim]:
     """Return the published figures beside ours."""
     network, linear = test.by_model["network"], test.by_model["regression"]
     claims = [
