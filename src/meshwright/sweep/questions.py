@@ -15,8 +15,7 @@ from meshwright.dataflow.search import machine_named, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.points import Point, points_of
-from meshwright.sweep.store import Result
+from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
 from meshwright.train.plan import plan
 from meshwright.train.question import training

@@ -15,7 +15,7 @@ from meshwright.sharding.derivation import derive_calls, saved_elements
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import Recompute, Structure, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright_papers.studies.registry import StudyResult, studies
+from meshwright_papers.studies.study import StudyResult, studies
 
 MODEL, SEQUENCE_LENGTH, DEGREE = "gpt3-175b", 2048, 8
 WORD_BYTES = 2.0
