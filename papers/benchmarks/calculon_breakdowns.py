@@ -51,8 +51,8 @@ from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
 from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, block_layers
 from meshwright_papers.calculon.block_cost import block_cost, optimizer_cost
+from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import Machine, application_named, machine_of, system_named
-from meshwright_papers.calculon.space import executions_from_rows
 from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, structure_of
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")

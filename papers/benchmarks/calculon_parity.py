@@ -17,8 +17,8 @@ from calculon_mechanisms import MECHANISMS
 from calculon_own_model import own_model_rows
 from calculon_points import ROOT, Estimate, Point, difference, differs, reference_points
 
+from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import application_named, system_named
-from meshwright_papers.calculon.space import executions_from_rows
 from meshwright_papers.calculon.step import REFUSALS, evaluate
 
 PAGE = ROOT / "docs" / "calculon_parity.md"

@@ -6,6 +6,7 @@ import pytest
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright_papers.calculon.block import Joint, dropout, exposed_joint, matrix_layer
 from meshwright_papers.calculon.block_cost import Pair, optimizer_cost
+from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import (
     Application,
     Engine,
@@ -15,13 +16,7 @@ from meshwright_papers.calculon.machine import (
     machine_of,
     system_named,
 )
-from meshwright_papers.calculon.space import (
-    Space,
-    block_keys,
-    divisions,
-    divisors,
-    executions_from_rows,
-)
+from meshwright_papers.calculon.search import Space, block_keys, divisions, divisors
 from meshwright_papers.calculon.step import Layout, network_fits
 
 APPLICATION = application_named("gpt3-175B")

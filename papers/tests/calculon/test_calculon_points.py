@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright_papers.calculon.executions import executions_from_rows
 from meshwright_papers.calculon.machine import application_named, system_named
-from meshwright_papers.calculon.space import executions_from_rows
 from meshwright_papers.calculon.step import REFUSALS, Memory, StepTime, evaluate
 
 DATA = json.loads(

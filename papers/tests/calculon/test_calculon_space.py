@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright_papers.calculon.executions import Executions, executions_from_rows
 from meshwright_papers.calculon.machine import application_named, system_named
-from meshwright_papers.calculon.search import Counts, portions, search
-from meshwright_papers.calculon.space import Executions, Space, executions_from_rows
+from meshwright_papers.calculon.search import Counts, Space, portions, search
 from meshwright_papers.calculon.step import REFUSALS, evaluate
 
 DATA = json.loads(

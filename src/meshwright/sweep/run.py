@@ -1,4 +1,4 @@
-"""The points of a sweep: which they are, how they are run, and the file that keeps their results."""
+"""The points of a sweep: what they are, how they are run, and the file that keeps the results."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright_papers.calculon.machine import Application, Column, Links
-from meshwright_papers.calculon.space import (
+from meshwright_papers.calculon.executions import (
     ALL_REDUCE,
     ATTENTION_RECOMPUTE,
     FULL_RECOMPUTE,
     PIPE_OVERLAP,
     SEQUENCE_PARALLEL,
 )
+from meshwright_papers.calculon.machine import Application, Column, Links
 
 DROPOUT_MASK_BYTES = 1.0
 

@@ -1,4 +1,4 @@
-"""Bytes of a plan on one processor, in the near memory and in the host's."""
+"""A plan by the formulas of the peer: bytes in both memories, the time of a step, refusals."""
 
 from __future__ import annotations
 
@@ -24,6 +24,14 @@ from meshwright_papers.calculon.block_cost import (
     block_cost,
     optimizer_cost,
 )
+from meshwright_papers.calculon.executions import (
+    ALL_REDUCE,
+    ATTENTIONS,
+    DATA_TYPES,
+    NO_OVERLAP,
+    Executions,
+    check_executions,
+)
 from meshwright_papers.calculon.machine import (
     Application,
     Column,
@@ -31,14 +39,6 @@ from meshwright_papers.calculon.machine import (
     Machine,
     System,
     machine_of,
-)
-from meshwright_papers.calculon.space import (
-    ALL_REDUCE,
-    ATTENTIONS,
-    DATA_TYPES,
-    NO_OVERLAP,
-    Executions,
-    check_executions,
 )
 
 
