@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.result import Partition
 from meshwright.dataflow.fusion_answer import FusionAnswer
-from meshwright.report.lines import counted, time_lines, wrapped
+from meshwright.report.screen import counted, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

@@ -10,7 +10,7 @@ from meshwright.base.units import format_si
 from meshwright.dataflow.splits import splits_of
 from meshwright.graph.dataflow.graph import DataflowGraph
 from meshwright.graph.dataflow.kernel import Kernel
-from meshwright.report.lines import counted
+from meshwright.report.screen import counted
 
 COLUMNS = 100
 MOST_LETTERS = 44

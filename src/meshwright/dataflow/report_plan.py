@@ -10,7 +10,7 @@ from meshwright.dataflow.machine import Machine
 from meshwright.dataflow.plan import GraphPlans
 from meshwright.dataflow.record import kernel_records
 from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.report.lines import counted, memory_lines, time_lines, wrapped
+from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

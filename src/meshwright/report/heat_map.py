@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from meshwright.base.units import format_si
 from meshwright.report.chart import HEAT_STEPS, style_sheet
-from meshwright.report.lines import WIDTH
+from meshwright.report.screen import WIDTH
 
 CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
 TOP = 62

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import memory_lines, time_lines, wrapped
+from meshwright.report.screen import memory_lines, time_lines, wrapped
 from meshwright.serve.answer import ServingCandidate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from meshwright.report.lines import wrapped
+from meshwright.report.screen import wrapped
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.base.units import format_seconds
 from meshwright.report.heat_map import HeatCells, heat_lines
-from meshwright.report.lines import wrapped
+from meshwright.report.screen import wrapped
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.run import Swept
 

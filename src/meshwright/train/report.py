@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.lines import memory_lines, time_lines, words, wrapped
+from meshwright.report.screen import memory_lines, time_lines, words, wrapped
 from meshwright.train.answer import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
 from meshwright.train.measured.report_factors import factor_lines, plan_trial_lines
 from meshwright.wafer.report_operators import operator_lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import wrapped
+from meshwright.report.screen import wrapped
 from meshwright.train.answer import Estimate
 from meshwright.train.comparison import Comparison, Entry
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import words, wrapped
+from meshwright.report.screen import words, wrapped
 from meshwright.train.answer import Plan, WhyNot
 from meshwright.train.measured.report_factors import plan_trial_lines
 from meshwright.train.report import between, question_line, why_not_lines

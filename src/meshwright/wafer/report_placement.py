@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from meshwright.base.units import format_seconds
-from meshwright.report.lines import wrapped
+from meshwright.report.screen import wrapped
 from meshwright.train.answer import Placement
 
 _BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.report.lines import bar_lines
+from meshwright.report.screen import bar_lines
 from meshwright.train import files
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]

@@ -21,7 +21,7 @@ from meshwright.calibration.questions import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.intervals import EXPERTS
-from meshwright.report.lines import percent
+from meshwright.report.screen import percent
 from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import words, wrapped
+from meshwright.report.screen import words, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.measured.answer import Diagnosis
 from meshwright.train.measured.report_factors import trial_lines

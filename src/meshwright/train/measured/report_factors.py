@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from meshwright.report.lines import counted, words, wrapped
+from meshwright.report.screen import counted, words, wrapped
 from meshwright.train.answer import Plan, Trials
 from meshwright.train.measured.factors import Factors
 
