@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train.comparison import comparison_data
-    from meshwright.train.report_comparison import comparison_lines
+    from meshwright.train.report_detail import comparison_lines
 
     reading = Reading()
     against = reading.value(recipes_of, args.against) if args.against is not None else None

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import plan_lines
+    from meshwright.train.report_detail import plan_lines
 
     path = output_file("--out", args.out) if args.out is not None else None
     asked, strategy, structure = strategy_question(args)

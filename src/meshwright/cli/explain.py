@@ -82,7 +82,7 @@ def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train.measured.answer import diagnosis_data
-    from meshwright.train.measured.report_diagnosis import diagnosis_lines
+    from meshwright.train.measured.report import diagnosis_lines
 
     reading = Reading()
     step_s = reading.value(measured_step_s, args.measured, plan)
@@ -102,7 +102,7 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
     from meshwright import api
     from meshwright.cli.output import show, write_whole
     from meshwright.train import files
-    from meshwright.train.report_explain import explain_lines
+    from meshwright.train.report_detail import explain_lines
     from meshwright.wafer.map.svg import wafer_svg
     from meshwright.wafer.map.text import wafer_text
 

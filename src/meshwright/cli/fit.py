@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import fit_lines
+    from meshwright.train.report_detail import fit_lines
 
     asked, strategy, structure = strategy_question(args)
     plan = api.estimate(

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import plan_lines
+    from meshwright.train.report_detail import plan_lines
 
     plan = api.plan(
         asked.model, asked.system, asked.workload,
@@ -91,7 +91,7 @@ def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | Non
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import front_lines
+    from meshwright.train.report_detail import front_lines
 
     found, unknown = api.front(
         asked.model, asked.system, asked.workload,
@@ -108,7 +108,7 @@ def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import replan_lines
+    from meshwright.train.report_detail import replan_lines
 
     without = reading.value(needed, "--without", args.without, _number_lost)
     before = reading.value(api.load_plan, args.origin)

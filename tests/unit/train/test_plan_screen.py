@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import meshwright as mw
-from meshwright.train.report import plan_lines, proof_lines
+from meshwright.train.report_detail import plan_lines, proof_lines
 
 
 @pytest.fixture(scope="module")

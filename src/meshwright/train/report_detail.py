@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.screen import memory_lines, time_lines, words, wrapped
-from meshwright.train.answer import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
-from meshwright.train.measured.report_factors import factor_lines, plan_trial_lines
+from meshwright.report.screen import counted, memory_lines, time_lines, words, wrapped
+from meshwright.train.answer import (
+    Candidate,
+    Coverage,
+    Estimate,
+    Plan,
+    Replan,
+    Robustness,
+    Trials,
+    WhyNot,
+)
+from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.measured.factors import Factors
 from meshwright.wafer.report_operators import operator_lines
-from meshwright.wafer.report_placement import placement_lines
+from meshwright.wafer.report_placement import hottest_lines, placement_lines
 
 if TYPE_CHECKING:
     from meshwright.train.sensitivity import Change
+
 
 JOULES_PER_KWH = 3.6e6
 SECONDS_PER_DAY = 86_400.0
@@ -280,3 +292,135 @@ def _tie_clause(plan: Plan, cover: Coverage) -> str:
         f"; the plan is {behind:.1%} behind that: within 1 % the one without offload, "
         "then of less memory, is preferred"
     )
+
+
+INDENT = " " * 13
+
+
+def comparison_lines(found: Comparison) -> Iterator[str]:
+    """Yield a line for each recipe, its plan below it; at most 100 columns wide."""
+    work = found.workload
+    yield (
+        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+    ours = found.entries[0]
+    yield ""
+    yield (
+        f"{'recipe':<14} {'placed by':<9} {'step':>9} {'within':>7} {'ours is':>12} "
+        f"{'memory':>10} {'MFU':>6} {'tokens/J':>9} {'search':>8}"
+    )
+    for entry in found.entries:
+        yield from _entry_lines(entry, ours)
+    yield ""
+    if any(entry.best is not None and entry.best.estimate.interval_s for entry in found.entries):
+        yield "within: four of five measurements lie within this factor of the step, either way"
+    for name, title in {entry.recipe: entry.title for entry in found.entries}.items():
+        yield from wrapped(f"{name:<14} ", title)
+
+
+def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
+    """Yield the figures of a recipe and its plan, or why it has none."""
+    head = f"{entry.recipe:<14} {entry.mapper or '-':<9} "
+    if entry.best is None:
+        yield from wrapped(f"{head}{'none':>9} ", entry.why_none.partition(". It takes")[0])
+        return
+    price = entry.best.estimate
+    speedup = entry.speedup_of(ours)
+    saved = price.tokens_per_j
+    times = "" if speedup is None or entry is ours else f"{speedup:.2f}x faster"
+    yield (
+        f"{head}{format_seconds(price.step_time_s):>9} {_factor(price):>7} {times:>12} "
+        f"{format_bytes(price.memory_bytes):>10} {price.mfu_causal:>6.1%} "
+        f"{'unknown' if saved is None else f'{saved:.1f}':>9} {entry.search_s:>6.1f} s"
+    )
+    yield from wrapped(INDENT, entry.best.text)
+
+
+def _factor(price: Estimate) -> str:
+    """Return by which factor measurements may differ from a step time; nothing: not known."""
+    return f"{price.interval_s[1] / price.step_time_s:.2f}x" if price.interval_s else ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What there is to say about a plan."""
+
+    shares: Mapping[str, float]
+    """Share of each part in the step."""
+    changes: list[Change]
+    why_not: list[WhyNot]
+    """The best plan with each thing that this one lacks, and each runner-up."""
+    not_possible: Mapping[str, str]
+    """What no legal plan that fits has, and why."""
+
+
+def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
+    """Yield the explanation, at most 100 columns wide."""
+    price = plan.best.estimate
+    yield question_line(plan)
+    yield from wrapped("plan  ", plan.best.text)
+    yield f"step  {format_seconds(price.step_time_s)}{between(price.interval_s)}"
+    yield ""
+    yield "where the time goes"
+    for name, share in sorted(explanation.shares.items(), key=lambda item: -item[1]):
+        if share > 0.001:
+            yield f"  {words(name):<20} {share:>7.1%}"
+    left = price.memory_capacity_bytes - price.memory_bytes
+    yield f"memory left on the fullest device: {format_bytes(left)}"
+    yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield from hottest_lines(plan.best.placement)
+        yield ""
+    yield "the same plan on a better system"
+    for change in explanation.changes:
+        yield f"  {change.what:<40} {change.faster_by_fraction:>7.1%} faster"
+    yield ""
+    for why in explanation.why_not:
+        yield from why_not_lines(why)
+    for name, reason in explanation.not_possible.items():
+        yield from wrapped(f"why not {name}: ", reason)
+    yield from plan_trial_lines(plan)
+
+
+def factor_lines(factors: Factors) -> Iterator[str]:
+    """Yield the factors under which the constants of a plan stand."""
+    told = [
+        f"{words(entry.resource)} {entry.factor:.2f} ({entry.low:.2f} to {entry.high:.2f})"
+        for entry in factors.factors
+    ]
+    number = counted(factors.num_measurements, "measurement")
+    text = "work takes so many times as long as calibrated: " + ", ".join(told)
+    yield from wrapped(f"adjusted by {number}: ", text)
+
+
+def plan_trial_lines(plan: Plan) -> Iterator[str]:
+    """Yield which of the plans shown to run for a few steps, called by their rank."""
+    if plan.robustness is None or plan.robustness.trials is None:
+        return
+    ranked = enumerate([plan.best, *plan.runners_up], 1)
+    names = {entry.text: f"plan {rank}" for rank, entry in ranked}
+    yield from trial_lines(plan.robustness.trials, names)
+
+
+def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield which plans to run for a few steps; nothing where no trial is worth them.
+
+    Parameters
+    ----------
+    names
+        What to call the plans, where they are not told in full.
+    """
+    if not trials.run:
+        return
+    called = names or {}
+    before, after = trials.regret_fractions[0], trials.regret_fractions[-1]
+    runs = ", then ".join(called.get(plan, plan) for plan in trials.run)
+    shares = sorted(trials.best_fraction.items(), key=lambda item: -item[1])
+    told = "; ".join(f"{called.get(plan, plan)} {share:.0%}" for plan, share in shares)
+    text = (
+        f"a few steps each of {runs}: expected loss against the best of these plans "
+        f"{before:.1%} before, {after:.1%} after; odds of being the fastest: {told}"
+    )
+    yield from wrapped("trials: ", text)
