@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.text import Text
 
-LEAST_WIDTH, USUAL_WIDTH, MOST_WIDTH = 80, 100, 160
+LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
 """Columns of a screen: at least, where the output is no terminal, and at most."""
 MOST_LINES = 24
 """Lines of a default screen."""
-LABEL = 9
+LABEL = 10
 """Columns of the labels at the left."""
 BAR = 40
 """Columns of the longest bar."""
@@ -41,7 +41,7 @@ def screen_width(file: IO[str] | None = None) -> int:
         try:
             columns = os.get_terminal_size((file or sys.stdout).fileno()).columns
         except (OSError, ValueError, AttributeError):
-            return USUAL_WIDTH
+            return WIDTH
     return min(max(columns, LEAST_WIDTH), MOST_WIDTH)
 
 
@@ -118,7 +118,7 @@ class Screen:
             del rows[last]
         console.print(_grid(self.title, rows, console))
 
-    def text(self, width: int = USUAL_WIDTH) -> str:
+    def text(self, width: int = WIDTH) -> str:
         """Return the screen as plain text of a width."""
         from io import StringIO
 
@@ -266,11 +266,6 @@ def _table(table: Table) -> RenderableType:
     for cells in table.rows:
         drawn.add_row(*(Text(cell) for cell in cells))
     return drawn
-
-
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines that are already as wide as the screen."""
-    print("\n".join(lines))
 
 
 def bar_lines(

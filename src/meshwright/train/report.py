@@ -1,0 +1,332 @@
+"""The screens of training: the answer first, within 24 lines; the rest is in the detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.report.screen import Bars, Row, Screen, Stacked, Table, words
+from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.train.answer import UNCALIBRATED_NOTE, Candidate, Estimate, Plan, Replan
+from meshwright.train.comparison import Comparison
+from meshwright.train.report_detail import question_line
+
+if TYPE_CHECKING:
+    from meshwright.train.report_detail import Explanation
+
+JOULES_PER_KWH, SECONDS_PER_DAY = 3.6e6, 86_400.0
+SAME = 5e-4
+"""Step times within this fraction are called equal."""
+_WARNINGS_BY_WEIGHT = (
+    "interrupted", UNCALIBRATED_NOTE.split(":")[0], "outside the evidence", "stay idle",
+    "the slowest device", "does not divide", "the busiest expert",
+)  # fmt: skip
+_SCHEDULES = {"1f1b": "1F1B", "zero_bubble": "zero bubble", "gpipe": "GPipe"}
+
+
+def plan_screen(plan: Plan, *, others: Sequence[Candidate] = (), next_command: str = "") -> Screen:
+    """Return the screen of a plan or of the price of one strategy.
+
+    Parameters
+    ----------
+    others
+        What else may be done, where the plan has no runners-up: such as changes that fit.
+    """
+    screen = Screen(question_line(plan))
+    screen.gap()
+    _add_verdict(screen, plan)
+    _add_plan(screen, plan.best)
+    screen.gap()
+    _add_memory(screen, plan.best)
+    screen.gap()
+    named = {words(name): seconds for name, seconds in plan.best.estimate.time_parts_s.items()}
+    screen.add("time", Bars(named, format_seconds))
+    _add_alternatives(screen, plan.best, plan.runners_up or others)
+    _add_end(screen, plan.warnings, next_command)
+    return screen
+
+
+def _add_verdict(screen: Screen, plan: Plan) -> None:
+    """Add whether it fits, how fast it is, and what it costs."""
+    price, work = plan.best.estimate, plan.workload
+    tokens, step, rate = work.tokens_per_step, "", ""
+    if price.interval_s is not None:
+        low_s, high_s = price.interval_s
+        step = f" (80 %: {format_seconds(low_s)} to {format_seconds(high_s)})"
+        rate = f" ({_round(tokens / high_s)} to {_round(tokens / low_s)})"
+    text = f"{format_seconds(price.step_time_s)} a step{step}, {price.tokens_per_s:,.0f} tokens/s{rate}"
+    label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
+    screen.add(label, text, style=style)
+    screen.add(
+        "",
+        f"MFU {price.mfu_causal:.1%}, {price.tokens_per_s_per_device:,.0f} tokens/s a device; "
+        f"{price.fidelity.replace('_', ' ')} model",
+        spare=2,
+    )  # fmt: skip
+    screen.add("cost", _cost(plan))
+
+
+def _round(value: float) -> str:
+    """Return a rate of tokens in three digits: ``66,600``."""
+    return f"{float(f'{value:.3g}'):,.0f}"
+
+
+def _cost(plan: Plan) -> str:
+    """Return days, money and energy: of the whole run where its tokens are stated."""
+    price, work = plan.best.estimate, plan.workload
+    million = work.tokens_per_step / 1e6
+    each = [
+        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD",
+        "energy unknown"
+        if price.energy_j is None
+        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh",
+    ]
+    text = f"{' and '.join(each)} per million tokens"
+    if work.total_tokens is None:
+        return text
+    seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
+    run = f"{seconds / SECONDS_PER_DAY:,.1f} days for {work.total_tokens / 1e12:,.4g}T tokens"
+    if price.cost_usd is not None:
+        run += f", {price.cost_usd / work.tokens_per_step * work.total_tokens:,.3g} USD"
+    return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
+
+
+def _add_plan(screen: Screen, best: Candidate) -> None:
+    screen.add("plan", best.text, style="bold")
+    screen.add("", plan_in_words(best), spare=3)
+
+
+def plan_in_words(best: Candidate) -> str:
+    """Return the degrees and choices of a plan in the words of the field."""
+    s, structure, price = best.strategy, best.structure, best.estimate
+    parts = []
+    if s.tp > 1:
+        how = " with sequence parallelism" if structure.sequence_parallel else ""
+        parts.append(f"tensor parallel {s.tp:.0f}{how}")
+    if s.tatp > 1:
+        parts.append(f"tensor streams over {s.tatp:.0f}")
+    if s.pp > 1:
+        kind = _SCHEDULES.get(str(structure.schedule), str(structure.schedule))
+        if s.num_virtual_stages > 1:
+            kind += f" {s.num_virtual_stages:.0f}"
+        parts.append(f"{s.pp:.0f} pipeline stages ({kind})")
+    if s.cp > 1:
+        parts.append(f"context parallel {s.cp:.0f} ({structure.context_kind})")
+    if s.ep > 1:
+        parts.append(f"expert parallel {s.ep:.0f}")
+    if s.dp > 1:
+        parts.append(f"data parallel {s.dp:.0f}")
+    if structure.zero_stage and s.dp_shard * s.cp > 1:
+        parts.append(f"ZeRO-{structure.zero_stage}")
+    if structure.recompute is not Recompute.NONE:
+        parts.append(f"{structure.recompute} recomputation")
+    if structure.offload is not Offload.NONE:
+        what = "all state" if structure.offload is Offload.ALL else structure.offload
+        parts.append(f"{what} offloaded to the host")
+    batches = (
+        f"{price.num_micro_batches:,} micro-batches of {s.micro_batch_size:.0f} "
+        f"on {price.num_devices_used:,} devices"
+    )
+    return f"{', '.join(parts) or 'one device'}; {batches}"
+
+
+def _add_memory(screen: Screen, best: Candidate) -> None:
+    """Add the fullest device against its capacity."""
+    price = best.estimate
+    where = f", {price.fullest_stage} stage" if best.strategy.pp > 1 else ""
+    head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB{where}"
+    named = {words(name): size for name, size in price.memory_parts_bytes.items()}
+    screen.add("memory", Stacked(head, named, price.memory_capacity_bytes, _gib))
+    if price.host_bytes_per_device:
+        host = f"and {format_bytes(price.host_bytes_per_device)} of host memory for each device"
+        screen.add("", host, spare=2)
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f}"
+
+
+def _add_alternatives(screen: Screen, best: Candidate, others: Sequence[Candidate]) -> None:
+    """Add the two alternatives that trade most: the fastest, and the one of least memory."""
+    if not others:
+        return
+    by_time = sorted(others, key=lambda entry: entry.estimate.step_time_s)
+    by_memory = sorted(others, key=lambda entry: entry.estimate.memory_bytes)
+    chosen = list(dict.fromkeys(map(others.index, (*by_time[:1], *by_memory[:1], *others))))[:2]
+    screen.gap()
+    rows = [(_difference(best, entry), *_trade(best.estimate, entry.estimate))
+            for entry in map(others.__getitem__, sorted(chosen))]  # fmt: skip
+    screen.add("instead", Table(("", "", ""), rows), spare=1)
+
+
+def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
+    """Return what another plan gains and loses: time, memory of the fullest device."""
+    slower = theirs.step_time_s / ours.step_time_s - 1.0
+    more = theirs.memory_bytes - ours.memory_bytes
+    time = f"{abs(slower):.1%} {'slower' if slower > 0 else 'faster'}"
+    memory = f"{_gib(abs(more))} GiB {'more' if more > 0 else 'less'} memory"
+    return (
+        "as fast" if abs(slower) < SAME else time,
+        "as much memory" if abs(more) < 2**30 / 20 else memory,
+    )
+
+
+def _difference(best: Candidate, other: Candidate) -> str:
+    """Return what another plan has that this one has not: ``vpp10, interleaved, no sp``."""
+    ours, theirs = (
+        {_kind(word): word for word in entry.text.replace(",", "").split()}
+        for entry in (best, other)
+    )
+    has = [word for kind, word in theirs.items() if ours.get(kind) != word]
+    lacks = [f"no {word}" for kind, word in ours.items() if kind not in theirs]
+    return ", ".join(has + lacks) or other.text
+
+
+def _kind(word: str) -> str:
+    """Return which degree or choice a word of a plan string states."""
+    if word in map(str, ScheduleKind):
+        return "schedule"
+    return word.partition("=")[0].rstrip("0123456789")
+
+
+def _add_end(screen: Screen, warnings: Sequence[str], next_command: str) -> None:
+    """Add the one warning that matters most, and what to run next."""
+    screen.gap()
+    if warnings:
+        first, left = most_important(warnings), len(warnings) - 1
+        more = f" ({left} more with --detail)" if left else ""
+        screen.add("warning", first + more, style="yellow")
+    if next_command:
+        screen.add("next", next_command, style="bold")
+
+
+def most_important(warnings: Sequence[str]) -> str:
+    """Return the warning that bears most on whether to trust an answer."""
+    ranked = [text for mark in _WARNINGS_BY_WEIGHT for text in warnings if mark in text]
+    return (ranked or list(warnings))[0]
+
+
+def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str = "") -> Screen:
+    """Return whether a strategy fits, what fills its memory, and the nearest changes that fit."""
+    price = plan.best.estimate
+    screen = Screen(question_line(plan))
+    screen.gap()
+    left = price.memory_capacity_bytes - price.memory_bytes
+    if price.fits:
+        screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
+    else:
+        text = f"{format_bytes(-left)} too much on the fullest device"
+        screen.add("NO FIT", text, style="bold red")
+    _add_plan(screen, plan.best)
+    screen.gap()
+    _add_memory(screen, plan.best)
+    parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
+    screen.add("", Bars(parts, format_bytes, most=8), spare=1)
+    if would_fit:
+        screen.gap()
+        rows = [(_difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
+                for entry in would_fit]  # fmt: skip
+        screen.add("fits with", Table(("", ">"), rows))
+    _add_end(screen, plan.warnings, next_command)
+    return screen
+
+
+def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: int = 18) -> Screen:
+    """Return the plans that no other one beats in time, memory, energy and money at once."""
+    screen = Screen(f"{len(found)} plans of which none is beaten in every respect")
+    rows = []
+    for entry in found[:most]:
+        price = entry.estimate
+        energy = "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g}"
+        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g}"
+        rows.append((format_seconds(price.step_time_s), _gib(price.memory_bytes), energy, money,
+                     entry.text))  # fmt: skip
+    screen.add("", Table(("step>", "GiB>", "kWh>", "USD>", "plan"), rows))
+    if len(found) > most:
+        screen.add("", f"and {len(found) - most} more with --detail")
+    if unknown:
+        screen.add("left out", f"not known: {', '.join(words(name) for name in unknown)}")
+    return screen
+
+
+def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
+    """Return the plan after a loss of devices, what the loss costs, and what moves."""
+    screen = plan_screen(changed.plan, next_command=next_command)
+    lost = (
+        f"{changed.num_lost} devices lost: {changed.throughput_fraction:.1%} of the throughput; "
+        f"{format_bytes(changed.moved_bytes_per_device)} to load on each device"
+    )
+    what = "; ".join(changed.changed) or "the plan stays as it is"
+    screen.rows[1:1] = [Row("change", lost, style="bold"), Row("", what, spare=2)]
+    return screen
+
+
+def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
+    """Return the recipes side by side, the best plan of each as one line."""
+    work, ours = found.workload, found.ours
+    screen = Screen(
+        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+    screen.gap()
+    if ours.best is not None:
+        price = ours.best.estimate
+        text = f"{format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s"
+        screen.add("best", text, style="bold green")
+        screen.add("plan", ours.best.text, style="bold")
+        screen.gap()
+    places = any(entry.mapper for entry in found.entries)
+    rows = []
+    for entry in found.entries:
+        placed = [entry.mapper or "-"] if places else []
+        if entry.best is None:
+            rows.append((entry.recipe, *placed, "none fits", "", "", "", ""))
+            continue
+        price, times = entry.best.estimate, entry.speedup_of(ours)
+        gain = "" if times is None or entry is ours else f"{times:.2f}x"
+        saved = "" if price.tokens_per_j is None else f"{price.tokens_per_j:.1f}"
+        rows.append((entry.recipe, *placed, format_seconds(price.step_time_s), gain,
+                     _gib(price.memory_bytes), f"{price.mfu_causal:.1%}", saved))  # fmt: skip
+    heads = ("recipe", *(["placed by"] if places else []), "step>", "ours faster>", "GiB>",
+             "MFU>", "tokens/J>")  # fmt: skip
+    shown = rows[:14]
+    screen.add("", Table(heads, shown))
+    if len(rows) > len(shown):
+        screen.add("", f"and {len(rows) - len(shown)} more with --detail")
+    _add_end(screen, (), next_command)
+    return screen
+
+
+def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = "") -> Screen:
+    """Return why a plan is what it is: its time, what would help, and why not something else."""
+    price = plan.best.estimate
+    screen = Screen(question_line(plan))
+    screen.gap()
+    _add_verdict(screen, plan)
+    _add_plan(screen, plan.best)
+    screen.gap()
+    screen.add("time", Bars({words(n): t for n, t in price.time_parts_s.items()}, format_seconds,
+                            most=3))  # fmt: skip
+    helps = [change for change in explanation.changes if change.faster_by_fraction > SAME][:3]
+    if helps:
+        text = ", ".join(f"{c.what} {c.faster_by_fraction:.1%} faster" for c in helps)
+        screen.add("hardware", text, spare=2)
+    screen.gap()
+    others = [why for why in explanation.why_not if not why.question.startswith("the runner-up")]
+    rows = []
+    for why in others:
+        longer = list(why.because_s.items())[:2]
+        because = ", ".join(f"{words(name)} +{format_seconds(time_s)}" for name, time_s in longer)
+        rows.append((why.question, _longer(why.slower_by_fraction), because))
+    rows += [(name, "impossible", reason) for name, reason in explanation.not_possible.items()]
+    if rows:
+        screen.add("why not", Table(("", "", ""), rows[:5]), spare=1)
+    if not rows and plan.runners_up:
+        _add_alternatives(screen, plan.best, plan.runners_up)
+    _add_end(screen, plan.warnings, next_command)
+    return screen
+
+
+def _longer(slower: float) -> str:
+    return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
