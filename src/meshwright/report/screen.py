@@ -18,10 +18,10 @@ from meshwright.base.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-    from rich.text import Text
 
 LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
 """Columns of a screen: at least, where the output is no terminal, and at most."""
+JOULES_PER_KWH = 3.6e6
 MOST_LINES = 24
 """Lines of a default screen."""
 LABEL = 10
@@ -65,6 +65,8 @@ class Bars:
     show: Callable[[float], str]
     most: int = 4
     """Bars at most; what is left is one line more."""
+    whole: float | None = None
+    """Of which the shares are; None: the sum of the parts."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Stacked:
     capacity: float
     show: Callable[[float], str]
     most: int = 5
-    """Segments that are named; what is left is called other."""
+    """Segments that are named; what is left is called other; 0: the bar alone."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +154,7 @@ def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
     grid.add_column(overflow="fold")
     for row in rows:
         grid.add_row(Text(row.label, style="bold"), _drawn(row, console))
-    return Group(_stripped(Text(title)), _Stripped(grid))
-
-
-def _stripped(text: Text) -> Text:
-    text.rstrip()
-    return text
+    return _Stripped(Group(Text(title), grid))
 
 
 class _Stripped:
@@ -205,20 +202,21 @@ def _bars(bars: Bars, console: Console) -> RenderableType:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    total = sum(bars.parts.values())
+    total = sum(bars.parts.values()) if bars.whole is None else bars.whole
     ranked = sorted(bars.parts.items(), key=lambda item: -item[1])
     shown = [(name, amount) for name, amount in ranked[: bars.most] if amount >= total / 1000]
-    rest = total - sum(amount for _, amount in shown)
+    rest = sum(bars.parts.values()) - sum(amount for _, amount in shown)
     if rest > total / 1000:
         shown.append(("other", rest))
     grid, block = Grid.grid(padding=(0, 2)), _block(console)
+    longest = min(BAR, console.width - LABEL - 44)
     grid.add_column(min_width=16)
     grid.add_column(justify="right")
     grid.add_column(justify="right")
     grid.add_column()
     for name, amount in shown:
         share = amount / total if total else 0.0
-        bar = block * max(round(share * BAR), 1)
+        bar = block * min(max(round(share * longest), 1), longest)
         grid.add_row(name, bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
     return grid
 
@@ -228,12 +226,13 @@ def _stacked(stack: Stacked, console: Console) -> RenderableType:
     from rich.text import Text
 
     used = sum(stack.parts.values())
-    ranked = sorted(((n, a) for n, a in stack.parts.items() if a > 0), key=lambda item: -item[1])
-    named = ranked[: stack.most]
+    ranked = sorted(stack.parts.items(), key=lambda item: -item[1])
+    least = stack.capacity / 1000
+    named = [(name, amount) for name, amount in ranked[: stack.most or None] if amount > least]
     rest = used - sum(amount for _, amount in named)
-    if rest > used / 1000:
+    if rest > least:
         named.append(("other", rest))
-    width = min(BAR, console.width - LABEL - len(stack.head) - 10)
+    width = max(min(BAR, console.width - LABEL - len(stack.head) - 10), 10)
     bar = Text(f"{stack.head}  ")
     block, filled, run = _block(console), 0, 0.0
     legend = Text()
@@ -247,7 +246,7 @@ def _stacked(stack: Stacked, console: Console) -> RenderableType:
         legend.append(f" {stack.show(amount)}")
     bar.append("·" * (width - filled) if block != "#" else "." * (width - filled), style="dim")
     bar.append(f"  {used / stack.capacity:.0%}", style="red" if used > stack.capacity else "")
-    return Group(bar, legend)
+    return Group(bar, legend) if stack.most else bar
 
 
 def _table(table: Table) -> RenderableType:
@@ -335,6 +334,17 @@ def wrapped(head: str, text: str, *, hang: int = 24) -> Iterator[str]:
         text, screen_width(), initial_indent=head, subsequent_indent=" " * min(len(head), hang),
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+
+
+def per_million_tokens(usd: float | None, joules: float | None) -> str:
+    """Return money and energy for a million tokens; unknown where unknown."""
+    known = [
+        *([] if usd is None else [f"{usd:.3g} USD"]),
+        *([] if joules is None else [f"{joules / JOULES_PER_KWH:.3g} kWh"]),
+    ]
+    unknown = [name for name, value in (("price", usd), ("energy", joules)) if value is None]
+    parts = [f"{' and '.join(known)} per million tokens"] if known else []
+    return "; ".join([*parts, *([f"{' and '.join(unknown)} unknown"] if unknown else [])])
 
 
 def percent(value: float | None, *, sign: bool = False) -> str:

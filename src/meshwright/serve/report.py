@@ -11,6 +11,7 @@ from meshwright.report.screen import (
     Stacked,
     Table,
     memory_lines,
+    per_million_tokens,
     time_lines,
     words,
     wrapped,
@@ -18,7 +19,6 @@ from meshwright.report.screen import (
 from meshwright.serve.answer import ServingCandidate, ServingEstimate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
-JOULES_PER_KWH = 3.6e6
 FRONT_LINES = 8
 """Points of the front that a screen shows."""
 
@@ -51,10 +51,10 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
     screen.add(label, text, style=style)
     text = (
         f"{price.tokens_per_s_per_device:,.1f} tokens/s a device; "
-        f"{price.fidelity.replace('_', ' ')} model"
+        f"{price.fidelity.replace('_', '-')} model"
     )
     screen.add("", text, spare=2)
-    screen.add("cost", " and ".join(_costs(price)) + " per million tokens")
+    screen.add("cost", _cost(price))
     screen.add("plan", plan.best.text, style="bold")
     text = (
         f"{price.sequences_in_flight:,.0f} sequences in flight on {price.num_devices_used:,} "
@@ -94,8 +94,8 @@ def _alternatives(plan: ServingPlan, latency: str) -> list[tuple[str, str, str]]
     ours, front, found = plan.best.estimate, plan.front, []
     if front is not None:
         rate, least_s = ours.tokens_per_s_per_device, min(front.latency_s)
-        ranked = sorted(zip(front.plans, front.tokens_per_s_per_device, front.latency_s, strict=True),
-                        key=lambda item: item[2])  # fmt: skip
+        points = zip(front.plans, front.tokens_per_s_per_device, front.latency_s, strict=True)
+        ranked = sorted(points, key=lambda item: item[2])
         middle_s = (least_s * ours.latency_s) ** 0.5
         quick = [item for item in ranked if item[2] < 0.95 * ours.latency_s]
         wide = [item for item in ranked if item[1] > 1.005 * rate]
@@ -112,24 +112,16 @@ def _alternatives(plan: ServingPlan, latency: str) -> list[tuple[str, str, str]]
     return found
 
 
-def _costs(price: ServingEstimate) -> tuple[str, str]:
-    """Return money and energy for a million tokens."""
-    usd, joules = price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens
-    return (
-        "price unknown" if usd is None else f"{usd:.3g} USD",
-        "energy unknown" if joules is None else f"{joules / JOULES_PER_KWH:.3g} kWh",
-    )
+def _cost(price: ServingEstimate) -> str:
+    return per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
 
 
 def serving_lines(plan: ServingPlan) -> list[str]:
-    """Return the screen of a plan, at most 100 columns wide."""
+    """Return what the screen of a plan leaves out."""
     return list(_lines(plan))
 
 
 def _lines(plan: ServingPlan) -> Iterator[str]:
-    yield from wrapped("", _question(plan))
-    yield from _verdict(plan)
-    yield ""
     yield from _memory(plan.best)
     yield ""
     yield from _time(plan)
@@ -142,7 +134,7 @@ def _lines(plan: ServingPlan) -> Iterator[str]:
     yield from _limits(plan)
     yield from _proof(plan)
     for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
+        yield from wrapped("warning: ", warning)
 
 
 def _question(plan: ServingPlan) -> str:
@@ -159,25 +151,6 @@ def _question(plan: ServingPlan) -> str:
     types = f"weights {precision.weight}, cache {precision.kv_cache}"
     return (
         f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
-    )
-
-
-def _verdict(plan: ServingPlan) -> Iterator[str]:
-    """Yield how fast it is for the system and for a user, what it costs, and the plan string."""
-    price = plan.best.estimate
-    fits = "FITS" if price.fits else "DOES NOT FIT"
-    latency = "per output token" if plan.is_decode else "to the first token"
-    yield (
-        f"{fits}  {price.tokens_per_s:,.0f} tokens/s"
-        f" ({price.tokens_per_s_per_device:,.1f} a device),"
-        f" {format_seconds(price.latency_s)} {latency}"
-        f" ({price.tokens_per_s_per_user:,.1f} tokens/s a user)"
-    )
-    yield f"cost  {' and '.join(_costs(price))} per million tokens; fidelity {price.fidelity}"
-    yield from wrapped("plan  ", plan.best.text)
-    yield (
-        f"      {price.num_devices_used} devices, {price.sequences_in_flight:,.0f} sequences in "
-        f"flight, room for {price.most_sequences:,}"
     )
 
 

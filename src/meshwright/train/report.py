@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import Bars, Row, Screen, Stacked, Table, words
+from meshwright.report.screen import (
+    JOULES_PER_KWH,
+    Bars,
+    Row,
+    Screen,
+    Stacked,
+    Table,
+    counted,
+    per_million_tokens,
+    words,
+)
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.train.answer import UNCALIBRATED_NOTE, Candidate, Estimate, Plan, Replan
 from meshwright.train.comparison import Comparison
 from meshwright.train.report_detail import question_line
+from meshwright.wafer.report_placement import blocks_in_words
 
 if TYPE_CHECKING:
     from meshwright.train.report_detail import Explanation
 
-JOULES_PER_KWH, SECONDS_PER_DAY = 3.6e6, 86_400.0
+SECONDS_PER_DAY = 86_400.0
 SAME = 5e-4
 """Step times within this fraction are called equal."""
 _WARNINGS_BY_WEIGHT = (
@@ -33,10 +44,21 @@ def plan_screen(plan: Plan, *, others: Sequence[Candidate] = (), next_command: s
     others
         What else may be done, where the plan has no runners-up: such as changes that fit.
     """
+    price = plan.best.estimate
     screen = Screen(question_line(plan))
     screen.gap()
     _add_verdict(screen, plan)
     _add_plan(screen, plan.best)
+    if plan.best.placement is not None:
+        screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
+    if plan.operators is not None:
+        gain = price.step_time_s / plan.operators.step_time_s - 1.0
+        screen.add("operators", f"each group of operators with its own strategy: "
+                   f"{format_seconds(plan.operators.step_time_s)} a step, "
+                   f"{_longer(-gain)} than one for all")  # fmt: skip
+    if plan.factors is not None:
+        number = counted(plan.factors.num_measurements, "measured job")
+        screen.add("adjusted", f"constants adjusted by {number}", spare=2)
     screen.gap()
     _add_memory(screen, plan.best)
     screen.gap()
@@ -55,13 +77,14 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
         low_s, high_s = price.interval_s
         step = f" (80 %: {format_seconds(low_s)} to {format_seconds(high_s)})"
         rate = f" ({_round(tokens / high_s)} to {_round(tokens / low_s)})"
-    text = f"{format_seconds(price.step_time_s)} a step{step}, {price.tokens_per_s:,.0f} tokens/s{rate}"
+    speed = f"{price.tokens_per_s:,.0f} tokens/s{rate}"
+    text = f"{format_seconds(price.step_time_s)} a step{step}, {speed}"
     label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
     screen.add(label, text, style=style)
     screen.add(
         "",
         f"MFU {price.mfu_causal:.1%}, {price.tokens_per_s_per_device:,.0f} tokens/s a device; "
-        f"{price.fidelity.replace('_', ' ')} model",
+        f"{price.fidelity.replace('_', '-')} model",
         spare=2,
     )  # fmt: skip
     screen.add("cost", _cost(plan))
@@ -76,13 +99,8 @@ def _cost(plan: Plan) -> str:
     """Return days, money and energy: of the whole run where its tokens are stated."""
     price, work = plan.best.estimate, plan.workload
     million = work.tokens_per_step / 1e6
-    each = [
-        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD",
-        "energy unknown"
-        if price.energy_j is None
-        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh",
-    ]
-    text = f"{' and '.join(each)} per million tokens"
+    usd = None if price.cost_usd is None else price.cost_usd / million
+    text = per_million_tokens(usd, None if price.energy_j is None else price.energy_j / million)
     if work.total_tokens is None:
         return text
     seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
@@ -125,19 +143,21 @@ def plan_in_words(best: Candidate) -> str:
         what = "all state" if structure.offload is Offload.ALL else structure.offload
         parts.append(f"{what} offloaded to the host")
     batches = (
-        f"{price.num_micro_batches:,} micro-batches of {s.micro_batch_size:.0f} "
+        f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
+        f"{s.micro_batch_size:.0f} "
         f"on {price.num_devices_used:,} devices"
     )
     return f"{', '.join(parts) or 'one device'}; {batches}"
 
 
-def _add_memory(screen: Screen, best: Candidate) -> None:
+def _add_memory(screen: Screen, best: Candidate, *, has_legend: bool = True) -> None:
     """Add the fullest device against its capacity."""
     price = best.estimate
     where = f", {price.fullest_stage} stage" if best.strategy.pp > 1 else ""
     head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB{where}"
     named = {words(name): size for name, size in price.memory_parts_bytes.items()}
-    screen.add("memory", Stacked(head, named, price.memory_capacity_bytes, _gib))
+    stack = Stacked(head, named, price.memory_capacity_bytes, _gib, most=5 if has_legend else 0)
+    screen.add("memory", stack)
     if price.host_bytes_per_device:
         host = f"and {format_bytes(price.host_bytes_per_device)} of host memory for each device"
         screen.add("", host, spare=2)
@@ -164,10 +184,9 @@ def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
     """Return what another plan gains and loses: time, memory of the fullest device."""
     slower = theirs.step_time_s / ours.step_time_s - 1.0
     more = theirs.memory_bytes - ours.memory_bytes
-    time = f"{abs(slower):.1%} {'slower' if slower > 0 else 'faster'}"
     memory = f"{_gib(abs(more))} GiB {'more' if more > 0 else 'less'} memory"
     return (
-        "as fast" if abs(slower) < SAME else time,
+        "as fast" if abs(slower) < SAME else _longer(slower),
         "as much memory" if abs(more) < 2**30 / 20 else memory,
     )
 
@@ -220,9 +239,9 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
         screen.add("NO FIT", text, style="bold red")
     _add_plan(screen, plan.best)
     screen.gap()
-    _add_memory(screen, plan.best)
+    _add_memory(screen, plan.best, has_legend=False)
     parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
-    screen.add("", Bars(parts, format_bytes, most=8), spare=1)
+    screen.add("", Bars(parts, format_bytes, most=8, whole=price.memory_capacity_bytes), spare=1)
     if would_fit:
         screen.gap()
         rows = [(_difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
@@ -232,19 +251,22 @@ def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str 
     return screen
 
 
-def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: int = 18) -> Screen:
+def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: int = 10) -> Screen:
     """Return the plans that no other one beats in time, memory, energy and money at once."""
     screen = Screen(f"{len(found)} plans of which none is beaten in every respect")
     rows = []
-    for entry in found[:most]:
+    number = len(found)
+    steps = max(min(number, most) - 1, 1)
+    chosen = sorted({round(k * (number - 1) / steps) for k in range(min(number, most))})
+    for entry in map(found.__getitem__, chosen):
         price = entry.estimate
         energy = "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g}"
         money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g}"
         rows.append((format_seconds(price.step_time_s), _gib(price.memory_bytes), energy, money,
                      entry.text))  # fmt: skip
     screen.add("", Table(("step>", "GiB>", "kWh>", "USD>", "plan"), rows))
-    if len(found) > most:
-        screen.add("", f"and {len(found) - most} more with --detail")
+    if number > most:
+        screen.add("", f"and {number - most} between them with --detail")
     if unknown:
         screen.add("left out", f"not known: {', '.join(words(name) for name in unknown)}")
     return screen
@@ -316,7 +338,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
     others = [why for why in explanation.why_not if not why.question.startswith("the runner-up")]
     rows = []
     for why in others:
-        longer = list(why.because_s.items())[:2]
+        longer = list(why.because_s.items())[:1]
         because = ", ".join(f"{words(name)} +{format_seconds(time_s)}" for name, time_s in longer)
         rows.append((why.question, _longer(why.slower_by_fraction), because))
     rows += [(name, "impossible", reason) for name, reason in explanation.not_possible.items()]
@@ -329,4 +351,7 @@ def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = 
 
 
 def _longer(slower: float) -> str:
+    """Return a difference of step times in words."""
+    if slower > 1.0:
+        return f"{1.0 + slower:.1f}x as long"
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"

@@ -1,4 +1,4 @@
-"""The default screen of a plan: verdict, memory, time, the next best ones, and the proof."""
+"""What ``--detail`` adds to the screens of training: efficiency, parts, ranking, proof, trials."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.screen import counted, memory_lines, time_lines, words, wrapped
+from meshwright.report.screen import (
+    JOULES_PER_KWH,
+    counted,
+    memory_lines,
+    time_lines,
+    words,
+    wrapped,
+)
 from meshwright.train.answer import (
     Candidate,
     Coverage,
     Estimate,
     Plan,
-    Replan,
     Robustness,
     Trials,
     WhyNot,
@@ -27,15 +33,12 @@ if TYPE_CHECKING:
     from meshwright.train.sensitivity import Change
 
 
-JOULES_PER_KWH = 3.6e6
-SECONDS_PER_DAY = 86_400.0
 SHOWN_TIE = 5e-4
 
 
 def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield the screen of a plan, at most 100 columns wide."""
-    yield question_line(plan)
-    yield from verdict_lines(plan)
+    """Yield what the screen of a plan leaves out, at the width of the terminal."""
+    yield from efficiency_lines(plan.best)
     yield ""
     yield from device_lines(plan.best)
     yield ""
@@ -58,7 +61,7 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
     if plan.factors is not None:
         yield from factor_lines(plan.factors)
     for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
+        yield from wrapped("warning: ", warning)
 
 
 def question_line(plan: Plan) -> str:
@@ -70,24 +73,17 @@ def question_line(plan: Plan) -> str:
     )
 
 
-def verdict_lines(plan: Plan) -> Iterator[str]:
-    """Yield whether it fits, how fast it is, what it costs, and the plan string."""
-    price = plan.best.estimate
-    fits = "FITS" if price.fits else "DOES NOT FIT"
-    yield (
-        f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
-        f"({price.tokens_per_s_per_device:,.0f} a device)" + between(price.interval_s)
-    )
+def efficiency_lines(best: Candidate) -> Iterator[str]:
+    """Yield the utilisation of the devices, the energy and its parts, and the order of axes."""
+    price = best.estimate
     yield (
         f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
         f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
     )
-    yield _cost_line(plan)
     yield from energy_lines(price)
-    yield from wrapped("plan  ", plan.best.text)
     yield (
-        f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
-        f"axes from the inside: {' '.join(_axes(plan.best)) or 'none'}"
+        f"{price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
+        f"axes from the inside: {' '.join(_axes(best)) or 'none'}"
     )
 
 
@@ -99,37 +95,8 @@ def _axes(candidate: Candidate) -> tuple[str, ...]:
     return tuple(name for name in order if _degree(candidate, name) > 1)
 
 
-def between(interval_s: tuple[float, float] | None) -> str:
-    """Return where four of five measurements of such a step lie; nothing where it is not known."""
-    if interval_s is None:
-        return ""
-    return f", 80 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
-
-
 def _degree(candidate: Candidate, axis: str) -> float:
     return float(getattr(candidate.strategy, axis))
-
-
-def _cost_line(plan: Plan) -> str:
-    """Return money and energy by million tokens and for the whole run; unknown where unknown."""
-    price, work = plan.best.estimate, plan.workload
-    million = work.tokens_per_step / 1e6
-    money = (
-        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
-    )
-    energy = (
-        "energy unknown"
-        if price.energy_j is None
-        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh/Mtok"
-    )
-    parts = [money, energy]
-    if work.total_tokens is not None:
-        seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
-        parts.append(
-            f"{work.total_tokens:.3g} tokens take {seconds / SECONDS_PER_DAY:.1f} days "
-            f"(goodput {price.goodput_fraction:.1%})"
-        )
-    return "cost  " + ", ".join(parts)
 
 
 def energy_lines(price: Estimate) -> Iterator[str]:
@@ -155,20 +122,6 @@ def device_lines(candidate: Candidate) -> Iterator[str]:
     yield from memory_lines(parts, price.memory_bytes, capacity, where)
     if price.host_bytes_per_device:
         yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
-
-
-def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
-    """Yield whether a strategy fits, its memory, and the nearest changes that would fit."""
-    price = plan.best.estimate
-    yield question_line(plan)
-    yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
-    yield from device_lines(plan.best)
-    if would_fit:
-        yield "least changes that fit:"
-        for entry in would_fit:
-            yield from wrapped(f"  {format_bytes(entry.estimate.memory_bytes):>9}  ", entry.text)
-    for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
 
 
 def ranking_lines(plan: Plan) -> Iterator[str]:
@@ -200,17 +153,6 @@ def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[
         yield from wrapped(head, entry.text)
     if unknown:
         yield "left out, because not known: " + ", ".join(words(name) for name in unknown)
-
-
-def replan_lines(changed: Replan, changes: list[Change]) -> Iterator[str]:
-    """Yield the plan after a loss, what it costs, and what moves."""
-    yield (
-        f"without {changed.num_lost} devices: {changed.throughput_fraction:.1%} of the throughput, "
-        f"{format_bytes(changed.moved_bytes_per_device)} to move to each device"
-    )
-    yield from wrapped("changed: ", "; ".join(changed.changed) or "nothing")
-    yield ""
-    yield from plan_lines(changed.plan, changes)
 
 
 def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
@@ -256,16 +198,32 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     robust = plan.robustness
     if robust is not None:
         text = (
-            f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
-            f"{robust.best_stays_first_fraction:.0%}{_drawn(robust)}; least regret "
-            f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
+            f"in {robust.best_stays_first_fraction:.0%} of {robust.num_draws} draws of the "
+            f"constants no plan is over 1 % faster than plan 1{_drawn(robust)}"
         )
-        yield from wrapped("robust: ", text)
-        others = [text for text in robust.ties if text != plan.best.text]
-        if others:
-            text = "under some of these constants wins " + "; or ".join(others)
-            yield from wrapped("ties: ", text)
+        yield from wrapped("robust: ", text + _criteria(plan, robust))
         yield from plan_trial_lines(plan)
+
+
+def plan_names(plan: Plan) -> dict[str, str]:
+    """Return what to call the plans of a ranking: ``plan 1`` is the recommended one."""
+    ranked = enumerate([plan.best, *plan.runners_up], 1)
+    return {entry.text: f"plan {rank}" for rank, entry in ranked}
+
+
+def _criteria(plan: Plan, robust: Robustness) -> str:
+    """Say which plans other criteria would choose, and why plan 1 is recommended nevertheless."""
+    names = plan_names(plan)
+    found = []
+    if robust.least_regret != plan.best.text:
+        name = names.get(robust.least_regret, robust.least_regret)
+        found.append(f"{name} loses least in the worst draw ({robust.least_regret_fraction:.1%})")
+    ties = [names.get(text, text) for text in robust.ties if text != plan.best.text]
+    if ties:
+        found.append(f"{' or '.join(ties)} {'wins' if len(ties) == 1 else 'win'} in some draws")
+    if not found:
+        return ""
+    return f"; {', '.join(found)}: all within 1 % of plan 1 or beyond what the constants can tell"
 
 
 def _drawn(robust: Robustness) -> str:
@@ -298,14 +256,8 @@ INDENT = " " * 13
 
 
 def comparison_lines(found: Comparison) -> Iterator[str]:
-    """Yield a line for each recipe, its plan below it; at most 100 columns wide."""
-    work = found.workload
-    yield (
-        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
-    )
+    """Yield each recipe with its interval, its plan and the time of its search."""
     ours = found.entries[0]
-    yield ""
     yield (
         f"{'recipe':<14} {'placed by':<9} {'step':>9} {'within':>7} {'ours is':>12} "
         f"{'memory':>10} {'MFU':>6} {'tokens/J':>9} {'search':>8}"
@@ -356,16 +308,9 @@ class Explanation:
 
 
 def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
-    """Yield the explanation, at most 100 columns wide."""
+    """Yield what the screen of an explanation leaves out."""
     price = plan.best.estimate
-    yield question_line(plan)
-    yield from wrapped("plan  ", plan.best.text)
-    yield f"step  {format_seconds(price.step_time_s)}{between(price.interval_s)}"
-    yield ""
-    yield "where the time goes"
-    for name, share in sorted(explanation.shares.items(), key=lambda item: -item[1]):
-        if share > 0.001:
-            yield f"  {words(name):<20} {share:>7.1%}"
+    yield from time_lines("time of a step", price.time_parts_s, price.step_time_s)
     left = price.memory_capacity_bytes - price.memory_bytes
     yield f"memory left on the fullest device: {format_bytes(left)}"
     yield ""
@@ -386,12 +331,12 @@ def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
 
 def factor_lines(factors: Factors) -> Iterator[str]:
     """Yield the factors under which the constants of a plan stand."""
-    told = [
+    shown = [
         f"{words(entry.resource)} {entry.factor:.2f} ({entry.low:.2f} to {entry.high:.2f})"
         for entry in factors.factors
     ]
     number = counted(factors.num_measurements, "measurement")
-    text = "work takes so many times as long as calibrated: " + ", ".join(told)
+    text = "time over the calibrated time, by resource: " + ", ".join(shown)
     yield from wrapped(f"adjusted by {number}: ", text)
 
 
@@ -399,9 +344,7 @@ def plan_trial_lines(plan: Plan) -> Iterator[str]:
     """Yield which of the plans shown to run for a few steps, called by their rank."""
     if plan.robustness is None or plan.robustness.trials is None:
         return
-    ranked = enumerate([plan.best, *plan.runners_up], 1)
-    names = {entry.text: f"plan {rank}" for rank, entry in ranked}
-    yield from trial_lines(plan.robustness.trials, names)
+    yield from trial_lines(plan.robustness.trials, plan_names(plan))
 
 
 def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Iterator[str]:
@@ -410,7 +353,7 @@ def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Itera
     Parameters
     ----------
     names
-        What to call the plans, where they are not told in full.
+        What to call the plans, where they are not written in full.
     """
     if not trials.run:
         return
@@ -418,9 +361,10 @@ def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Itera
     before, after = trials.regret_fractions[0], trials.regret_fractions[-1]
     runs = ", then ".join(called.get(plan, plan) for plan in trials.run)
     shares = sorted(trials.best_fraction.items(), key=lambda item: -item[1])
-    told = "; ".join(f"{called.get(plan, plan)} {share:.0%}" for plan, share in shares)
+    odds = ", ".join(f"{called.get(plan, plan)} {share:.0%}" for plan, share in shares)
     text = (
-        f"a few steps each of {runs}: expected loss against the best of these plans "
-        f"{before:.1%} before, {after:.1%} after; odds of being the fastest: {told}"
+        f"to decide by measurement, run a few steps of {runs}: the expected loss against the "
+        f"fastest of these plans falls from {before:.1%} to {after:.1%}; probability of being "
+        f"the fastest: {odds}"
     )
     yield from wrapped("trials: ", text)
