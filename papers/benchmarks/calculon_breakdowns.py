@@ -35,14 +35,11 @@ from calculon_mechanisms import (
 )
 from calculon_points import Point
 
-from meshwright.cost.layer import LayerCost
-from meshwright.cost.layer_price import parameters_on_device
-from meshwright.cost.layers import price_layers
+from meshwright.cost.layer import LayerCost, op_cost, price_layers
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.memory import fullest
-from meshwright.cost.operator import op_cost
-from meshwright.cost.price import Priced
+from meshwright.cost.memory import fullest, parameters_on_device
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced
 from meshwright.graph.op import OpKind
 from meshwright.serve.operators import forward_cost
 from meshwright.serve.price import ServingPrice, fullest_use

@@ -18,8 +18,8 @@ from calculon_mechanisms import Breakdown, reason_of, terms_between
 from calculon_points import Estimate, Point, is_far
 
 from meshwright.base.errors import Fault
-from meshwright.cost.price import price_one
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_one
 from meshwright.serve.price import price_serving
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.cost.price import price_columns
+from meshwright.cost.step import price_columns
 from meshwright.wafer.price import choice_network, physical_network
 from meshwright_papers.surrogate.dataset import (
     NUM_GROUPS,

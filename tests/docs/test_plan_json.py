@@ -10,7 +10,7 @@ import pytest
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS

@@ -14,7 +14,8 @@ Formulas use arithmetic and these helpers; they never branch on a candidate's nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -118,3 +119,38 @@ def _numbered(code: IntArray) -> tuple[int, IntArray]:
     """Return how many different values there are, and the number of each one."""
     values = np.unique(code)
     return len(values), np.searchsorted(values, code)
+
+
+Record = TypeVar("Record")
+
+
+def take_rows(record: Record, rows: Any) -> Record:
+    """Return the named rows of a record of columns; numbers stay as they are."""
+    result: Any = record
+    if isinstance(record, np.ndarray):
+        result = record[rows]
+    elif isinstance(record, tuple):
+        result = tuple(take_rows(entry, rows) for entry in record)
+    elif isinstance(record, dict):
+        result = {name: take_rows(entry, rows) for name, entry in record.items()}
+    elif is_dataclass(record) and not isinstance(record, type):
+        parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record)}
+        result = type(record)(**parts)
+    return cast(Record, result)
+
+
+def joined(records: Sequence[Record]) -> Record:
+    """Return records of columns put after one another."""
+    first: Any = records[0]
+    result: Any = first
+    if isinstance(first, np.ndarray):
+        result = np.concatenate([cast(Any, record) for record in records])
+    elif isinstance(first, tuple):
+        entries = zip(*[cast(Any, record) for record in records], strict=True)
+        result = tuple(joined(list(entry)) for entry in entries)
+    elif isinstance(first, dict):
+        result = {name: joined([cast(Any, r)[name] for r in records]) for name in first}
+    elif is_dataclass(first) and not isinstance(first, type):
+        parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
+        result = type(first)(**parts)
+    return cast(Record, result)

@@ -21,8 +21,8 @@ from meshwright.calibration.report import (
 )
 from meshwright.catalog.calibration import FitRecord, GroupRecord, ServingRecord
 from meshwright.catalog.workloads import load_server, server_names
-from meshwright.report.lines import percent
 from meshwright.report.markdown import markdown_table
+from meshwright.report.screen import percent
 
 NUM_WORST = 20
 INTRODUCTION = """# Validation

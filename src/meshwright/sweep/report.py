@@ -14,8 +14,8 @@ from typing import Any
 
 from meshwright.base.units import format_seconds, format_si
 from meshwright.report.heat_map import HeatCells, heat_lines, heat_svg
-from meshwright.report.lines import wrapped
 from meshwright.report.markdown import markdown_table
+from meshwright.report.screen import wrapped
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
 from meshwright.sweep.run import Swept
 

@@ -12,8 +12,7 @@ from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import affine_candidates
-from meshwright.cost.compute import Engine
-from meshwright.cost.engine import make_engine
+from meshwright.cost.device import Engine, make_engine
 from meshwright.cost.network import level_efficiencies
 from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from meshwright.base.registry import Registry
 from meshwright.report.chart import bar_chart
-from meshwright.report.lines import wrapped
 from meshwright.report.markdown import markdown_table
+from meshwright.report.screen import wrapped
 
 AGREE_WITHIN = 0.15
 """Share by which a figure of ours may differ from a published one and still agree."""

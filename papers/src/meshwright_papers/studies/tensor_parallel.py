@@ -11,8 +11,9 @@ from meshwright.catalog.models import load_model
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.derivation import derive_calls, saved_elements
+from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import local_elements
+from meshwright.sharding.saved_activations import saved_elements
 from meshwright.sharding.strategy import Recompute, Structure, make_strategy
 from meshwright.spec.collective import CollectiveKind
 from meshwright_papers.studies.study import StudyResult, studies

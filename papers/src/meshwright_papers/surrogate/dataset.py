@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j, total_energy_j
-from meshwright.cost.power import least_link_j
-from meshwright.cost.price import Priced, price_columns
+from meshwright.cost.energy import (
+    dynamic_parts_j,
+    least_link_j,
+    link_energy_j,
+    system_parts_j,
+    total_energy_j,
+)
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.usage import busy_fractions
 from meshwright.topology.network import Network
 from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed

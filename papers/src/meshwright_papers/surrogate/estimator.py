@@ -11,8 +11,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.price import Priced, price_columns
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced, price_columns
 from meshwright.sharding.strategy import Strategy, Structure
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.price import choice_network

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.cost.energy import least_link_j
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.power import least_link_j
-from meshwright.cost.price import Priced
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced
 from meshwright.sharding.strategy import (
     AXES,
     ContextKind,

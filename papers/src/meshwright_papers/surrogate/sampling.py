@@ -13,9 +13,9 @@ from meshwright.base.arrays import FloatArray
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.price import price_columns
+from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
-from meshwright.cost.stages import micro_batches
+from meshwright.cost.step import price_columns
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (

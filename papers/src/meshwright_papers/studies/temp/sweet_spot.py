@@ -12,10 +12,9 @@ import numpy as np
 from meshwright import api
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
-from meshwright.cost.compute import Engine, matmul_compute_s
-from meshwright.cost.engine import make_engine
-from meshwright.cost.matmul import MatmulShape, whole_traffic_bytes
-from meshwright.cost.streamed.matmul import stream_traffic_bytes
+from meshwright.cost.device import Engine, make_engine
+from meshwright.cost.matmul import MatmulShape, matmul_compute_s, whole_traffic_bytes
+from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import forward_s, round_link_s

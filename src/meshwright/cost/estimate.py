@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.engine import stated_rate
+from meshwright.cost.device import stated_rate
 from meshwright.cost.memory import MEMORY_PARTS, fullest
-from meshwright.cost.price import Priced
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import POSITIONS
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.step import Priced
 from meshwright.graph.flops import ScoreCount, step_flops
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from meshwright.graph.op import Op, OpKind, Tensor
+from meshwright.sharding.algebra import Arbiter, Operand, Product, Sharding, Side, matmul
 from meshwright.sharding.axis import Axis, axes
-from meshwright.sharding.sharding import Arbiter, Operand, Product, Sharding, Side, matmul
 from meshwright.sharding.strategy import Structure
 
 _Chooser = Callable[[Axis, Tensor, Structure], str | None]

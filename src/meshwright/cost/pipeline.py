@@ -1,21 +1,30 @@
-"""From layer prices to the pipeline: stages, schedule, and what each stage holds."""
+"""All micro-batches through the pipeline: slowest stage, bubble, sends, what each stage holds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import ceil_div, larger, positive_part, where
-from meshwright.cost.layer import LayerCost, weighted_part
-from meshwright.cost.layers import LayerPrices
-from meshwright.cost.memory import StageState, heaviest, num_axes
+from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part
+from meshwright.cost.memory import (
+    StageState,
+    heaviest,
+    num_axes,
+)
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
-from meshwright.cost.step import PipelineCost, jitter_fraction
 from meshwright.schedule.registry import schedules
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import stage_boundary_calls
-from meshwright.sharding.strategy import ScheduleKind, StrategyOf, Structure
+from meshwright.sharding.strategy import (
+    ScheduleKind,
+    StrategyOf,
+    Structure,
+)
 
 _COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
 
@@ -249,3 +258,91 @@ def _stage_state(
         sums_apart=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),
     )
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where the time of a step goes, on the slowest stage [s]; the parts sum to ``total_s``."""
+
+    compute_s: Any
+    """Forward, input gradients and weight gradients."""
+    recompute_s: Any
+    launch_s: Any
+    """Waiting for the host to launch kernels."""
+    tp_comm_s: Any
+    """Exposed communication of tensor and sequence parallelism."""
+    cp_comm_s: Any
+    ep_comm_s: Any
+    tatp_stream_s: Any
+    """Rounds of tensor streams that wait for a link or for memory."""
+    pp_comm_s: Any
+    bubble_s: Any
+    dp_comm_s: Any
+    """Exposed synchronisation of gradients and parameters."""
+    overlap_slowdown_s: Any
+    """What computation loses while transfers run beside it."""
+    optimizer_s: Any
+    offload_s: Any
+    jitter_s: Any
+    """Waiting for the slowest of many devices."""
+    throttle_s: Any
+    """Slowed down, so that the mean power stays below a cap."""
+
+    @property
+    def total_s(self) -> Any:
+        """The whole step [s]."""
+        total = getattr(self, TIME_PARTS[0])
+        for name in TIME_PARTS[1:]:
+            total = total + getattr(self, name)
+        return total
+
+
+TIME_PARTS = tuple(entry.name for entry in fields(StepTime))
+
+
+PIPELINE_PARTS = TIME_PARTS[:9]
+"""Parts that do not depend on how data-parallel state is sharded."""
+
+
+@dataclass(frozen=True)
+class PipelineCost:
+    """All micro-batches through the pipeline, and what the rest of the step needs to know."""
+
+    compute_s: Any
+    recompute_s: Any
+    launch_s: Any
+    tp_comm_s: Any
+    cp_comm_s: Any
+    ep_comm_s: Any
+    tatp_stream_s: Any
+    pp_comm_s: Any
+    bubble_s: Any
+    forward_window_s: Any
+    """Computation of one micro-batch on the slowest stage, forward [s]."""
+    backward_window_s: Any
+    num_micro_batches: Any
+    num_layers: Any
+    """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
+    tied_sync_s: Any
+    """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
+    hidden_s: Any
+    """Communication of all micro-batches that runs beside computation [s]."""
+
+    @property
+    def total_s(self) -> Any:
+        """The pipeline alone: a lower bound of the step [s]."""
+        total = getattr(self, PIPELINE_PARTS[0])
+        for name in PIPELINE_PARTS[1:]:
+            total = total + getattr(self, name)
+        return total
+
+
+def jitter_fraction(num_devices: Any, spread: Any) -> Any:
+    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+
+    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
+    value of normal draws (Cramer 1946, section 28.6), first order.
+    """
+    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
+    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
+    return spread * roots[inverse].reshape(np.shape(num_devices))

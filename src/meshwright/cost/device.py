@@ -1,14 +1,89 @@
-"""From a chip, its calibration and the software stack to what a device does in a second."""
+"""What a device does in a second: rates from a chip, its calibration and the software stack."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from meshwright.base.arrays import positive_part
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.compute import CoreArray, Engine
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
+
+ACCUMULATOR_BYTES = 4.0
+"""Sums are kept in FP32."""
+MOST_ARRAYS = 4
+"""Arrays along one side of a block of outputs."""
+
+
+@dataclass(frozen=True)
+class CoreArray:
+    """Equal cores: the array of multiply-adds in each, and what feeds it."""
+
+    num_cores: float
+    rows: float
+    columns: float
+    noc_bytes_per_s: float
+    """What one core takes in from its network."""
+    sram_bytes: float
+    """Of one core; half of it holds sums, the other half what passes."""
+
+    @property
+    def blocks(self) -> tuple[tuple[float, float], ...]:
+        """Sides of the blocks of outputs that a core may work on, in outputs."""
+        sides = [2**power for power in range(MOST_ARRAYS.bit_length())]
+        found = [(a * self.rows, b * self.columns) for a in sides for b in sides]
+        room = self.sram_bytes / 2.0
+        fitting = [(p, q) for p, q in found[1:] if ACCUMULATOR_BYTES * p * q <= room]
+        return (found[0], *fitting)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one device does in a second; each rate a number, or a column of perturbed numbers."""
+
+    matmul_flops_per_s: Any
+    """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
+    edge_flops_per_s: Any
+    """Reached by large matrix products in the activation type: logits [FLOP/s]."""
+    attention_forward_flops_per_s: Any
+    attention_backward_flops_per_s: Any
+    memory_bytes_per_s: Any
+    """Reached by matrix products and copies [bytes/s]."""
+    elementwise_bytes_per_s: Any
+    """Reached by norms and elementwise kernels [bytes/s]."""
+    launch_s: Any
+    """Host time to launch one kernel [s]."""
+    stream_sram_bytes: float
+    """On-chip memory that buffers of tensor streams may fill [bytes]."""
+    tile_rows: float
+    tile_columns: float
+    num_cores: float
+    activation_bytes: float
+    """Bytes of one activation word."""
+    matmul_word_bytes: float
+    """Bytes of one operand of a linear layer."""
+    core_array: CoreArray | None = None
+    """Where the chip states arrays and the network on it; then rates above are peaks."""
+    vector_flops_per_s: Any = None
+    """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
+    grouped_efficiency: Any = 1.0
+    """Share of their rate that products of many experts reach [1]."""
+    expert_passes: Any = 1.0
+    """How many times the least bytes routing moves [1]."""
+    expert_kernels: Any = 0.0
+    """Launches that show for each narrow product of one expert [1]."""
+    adds_gradients_apart: bool = False
+    """Gradients of a micro-batch are added in a pass of their own."""
+    freezes_weights: bool = False
+    """Nobody asks for gradients of weights."""
+
+
+def launch_bound_s(busy_s: Any, num_kernels: Any, engine: Engine) -> Any:
+    """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
+    return positive_part(num_kernels * engine.launch_s - busy_s)
+
 
 _SAME_RATE: dict[DType, DType] = {"fp16": "bf16", "bf16": "fp16"}
 """Types of equal rate on every chip of the catalog, where only one of them is stated."""

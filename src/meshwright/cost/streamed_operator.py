@@ -1,4 +1,4 @@
-"""A linear layer in rounds: its weight, its inputs, or sums of its outputs travel."""
+"""One operator in rounds: a linear layer or the attention core beside a tensor stream."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.compute import Engine
+from meshwright.cost.device import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import (
     GRADIENT_ACCUMULATION_BYTES,
     MatmulShape,
-    OpCost,
     Products,
     cast_s,
     matmul_cost,
@@ -22,16 +21,55 @@ from meshwright.cost.matmul import (
     whole_traffic_bytes,
     word_of,
 )
-from meshwright.cost.streamed.rounds import LayerStreams, LinkTimes, StreamLinks, link_times
-from meshwright.cost.streamed.travels import Travel
+from meshwright.cost.operator import OpCost
+from meshwright.cost.streamed_layer import LayerStreams, LinkTimes, StreamLinks, Travel, link_times
 from meshwright.graph.op import Op
 from meshwright.streams.round_model import (
     backward_s,
+    exchange_s,
     forward_s,
     product_backward_s,
     product_forward_s,
 )
 from meshwright.streams.volumes import Transfer
+
+
+def streamed_attention(alone: OpCost, name: str, streams: LayerStreams, engine: Engine) -> OpCost:
+    """Return the attention core with what the stream of its keys and values adds.
+
+    Backward, gradients of keys and values return behind them on a ring, after them on a line.
+
+    Assumes: every round has the same work, as zig-zag order makes it under a causal mask.
+    """
+    travel, links = streams.travels.get(name), streams.links
+    if travel is None:
+        return alone
+    members = links.num_members
+    times = link_times(travel, links, engine)
+
+    def round_hbm_s(traffic_bytes: Any, relay_s: Any) -> Any:
+        return traffic_bytes / (engine.memory_bytes_per_s * members) + relay_s
+
+    ahead = forward_s(
+        members, alone.forward_s / members, times.forward_s,
+        round_hbm_s(alone.forward_traffic_bytes, times.forward_relay_s),
+    )  # fmt: skip
+    back = exchange_s(
+        members, alone.input_gradient_s / members, times.backward_item_s, times.backward_sum_s,
+        round_hbm_s(alone.backward_traffic_bytes, times.backward_relay_s),
+        links.num_exchange_rounds,
+    )  # fmt: skip
+    travels = members > 1
+    return replace(
+        alone,
+        stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * travels,
+        stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * travels,
+        forward_link_bytes=links.num_sends * travel.forward_bytes,
+        backward_link_bytes=links.num_sends * travel.backward_bytes,
+        forward_kernels=alone.forward_kernels * members,
+        backward_kernels=alone.backward_kernels * members,
+    )
+
 
 FORWARD_PARTS = tuple(entry.name for entry in fields(OpCost) if "forward" in entry.name)
 

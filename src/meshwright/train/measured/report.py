@@ -6,12 +6,11 @@ import math
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import words, wrapped
+from meshwright.report.screen import words, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.measured.answer import Diagnosis
-from meshwright.train.measured.report_factors import trial_lines
 from meshwright.train.measured.resources import RESOURCES
-from meshwright.train.report import question_line
+from meshwright.train.report_detail import question_line, trial_lines
 
 NUM_CHANGES = 8
 SURPRISING = 3.0
