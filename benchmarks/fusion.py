@@ -19,15 +19,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from fusion_program import FusionProgram
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusing import problem_of, target_named
-from meshwright.dataflow.fusion.choosing import Candidate, best_of
-from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.answer import FusionQuestion
+from meshwright.dataflow.fusion.fuse import problem_of, target_named
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion_answer import FusionQuestion
-from meshwright.dataflow.graphs import load_graph
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.dataflow.fusion.search import Candidate, best_of, fuse
+from meshwright.dataflow.load import load_graph
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
 
 STEPS = 5
 """Partitions that the integer program may use, as in the published run."""

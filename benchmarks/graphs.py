@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.catalog.graphs.read import graph_of_text
+from meshwright.catalog.graphs.files import graph_of_text, graph_yaml
 from meshwright.catalog.graphs.torch_export import import_torch
-from meshwright.catalog.graphs.write import graph_yaml
-from meshwright.dataflow.graphs import load_graph
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph, to_spec
+from meshwright.dataflow.load import load_graph
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.declared import to_graph, to_spec
 
 NAMES = ("gpt3-175b-layer", "dlrm-a", "deepseek-v3.layer1", "hpl-16384x128", "gpt3-175b.whole")
 LLAMA_405B = {"hidden": 16384, "kv_width": 1024, "ffn": 53248, "tokens": 8192}

@@ -16,20 +16,14 @@ from typing import Any, TypeVar
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.dataflow.choices import SplitChoices
-from meshwright.dataflow.dfmodel.sharding import peer_tables
-from meshwright.dataflow.machine import Machine
-from meshwright.dataflow.memory import Holding
-from meshwright.dataflow.plan import plan_graph
-from meshwright.dataflow.seconds import Seconds
-from meshwright.dataflow.tables import SplitTables
-from meshwright.dataflow.volume import volume_tables, weights_split
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.dlrm import dlrm_a
-from meshwright.graph.dataflow.fft import fft
-from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.hpl import hpl
+from meshwright.dataflow.dfmodel_rules import peer_tables
+from meshwright.dataflow.price import Holding, Seconds, volume_tables, weights_split
+from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.search import plan_graph
+from meshwright.dataflow.sharding import SplitChoices, SplitTables
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
 from meshwright.search.choices.elimination import cheapest
 from meshwright.search.choices.program import solve_program
 

@@ -12,12 +12,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import time
 from collections.abc import Iterator
 
-from meshwright.dataflow.fusing import problem_of, target_named
-from meshwright.dataflow.fusion.bound import bound_s
-from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.answer import FusionQuestion
+from meshwright.dataflow.fusion.fuse import problem_of, target_named
+from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion_answer import FusionQuestion
-from meshwright.dataflow.graphs import load_graph
+from meshwright.dataflow.fusion.search import fuse
+from meshwright.dataflow.load import load_graph
 
 TILE, LINK = 64, 25e9
 CASES = (

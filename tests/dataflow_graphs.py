@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.dataflow.volume import volume_tables
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
+from meshwright.dataflow.price import volume_tables
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
 
 SIZE = 16
 

@@ -5,13 +5,9 @@ from itertools import combinations, product
 
 import numpy as np
 
-from meshwright.dataflow.fusion.cores import core_choices
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.rules import DFMODEL, OWN, Rules
-from meshwright.dataflow.fusion.shapes import TileShape
-from meshwright.dataflow.fusion.tensors import Tensors
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, core_choices
+from meshwright.dataflow.fusion.problem import DFMODEL, OWN, FusionProblem, Rules, Tensors
+from meshwright.graph.kernels.kernel import Unit
 
 GRID = CoreGrid(
     num_cores=12, array_rows=2, array_columns=2, frequency_hz=1.0, sram_bytes=120.0,

@@ -4,27 +4,23 @@ from collections.abc import Iterator
 
 import pytest
 
-from meshwright.catalog.graphs.read import graph_names
-from meshwright.dataflow.choices import SplitChoices
-from meshwright.dataflow.fused_stages import fused_stage_time
-from meshwright.dataflow.graphs import load_graph
-from meshwright.dataflow.machine import Machine
-from meshwright.dataflow.memory import Holding
-from meshwright.dataflow.planning import machine_named
-from meshwright.dataflow.seconds import EXPOSED, NETWORK, Seconds, Weights
-from meshwright.dataflow.sharding import Sharding, choose_sharding
-from meshwright.dataflow.work import StageWork
-from meshwright.graph.dataflow.backward import gradient_name, with_backward
-from meshwright.graph.dataflow.dlrm import dlrm_a
-from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.hpl import hpl
+from meshwright.catalog.graphs.files import graph_names
+from meshwright.dataflow.fusion.fuse import fused_stage_time
+from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Holding, Seconds, TimeWeights
+from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.search import machine_named
+from meshwright.dataflow.sharding import Sharding, SplitChoices, choose_sharding
+from meshwright.dataflow.stages import StageWork
+from meshwright.graph.kernels.backward import gradient_name, with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.workloads import dlrm_a, gpt_layer, hpl
 from meshwright.spec.collective import CollectiveKind
 
 PASSES, LAYERS, DEGREE = 6, 3, 4
 MACHINE, GPUS = machine_named("8xSN10"), machine_named("8xA100")
 """Chips that fuse, and others that have rates for wider numbers too."""
-COMPUTED = Weights(network=0.0)
+COMPUTED = TimeWeights(network=0.0)
 SMALL = gpt_layer(1024, 8, 128, 256, repeats=LAYERS)
 GRAPHS = {
     **{name: load_graph(name) for name in graph_names()},
@@ -38,10 +34,10 @@ GRAPHS = {
 def works(graph: DataflowGraph, machine: Machine = MACHINE) -> Iterator[tuple[StageWork, Seconds]]:
     """Yield stages whose ways are good where both count, and where one counts most."""
     seconds = Seconds(graph, machine, DEGREE, Holding(), PASSES)
-    for weights in (EXPOSED, Weights(1.0, 0.001), Weights(0.001, 1.0)):
+    for weights in (EXPOSED, TimeWeights(1.0, 0.001), TimeWeights(0.001, 1.0)):
         sharding = choose_sharding(seconds.tables(weights))
         assert sharding is not None
-        network = seconds.tables(NETWORK)
+        network = seconds.tables(NETWORK_ONLY)
         yield StageWork(graph, DEGREE, sharding, network, LAYERS, PASSES), seconds
 
 
@@ -76,7 +72,9 @@ def test_gradients_that_are_open_sums_are_added_up_once_a_step():
     """Split over tokens, every device holds all weights and a part of each gradient."""
     graph = with_backward(SMALL)
     seconds = Seconds(graph, MACHINE, DEGREE, Holding(), PASSES)
-    work = StageWork(graph, DEGREE, over_tokens(seconds), seconds.tables(NETWORK), LAYERS, PASSES)
+    work = StageWork(
+        graph, DEGREE, over_tokens(seconds), seconds.tables(NETWORK_ONLY), LAYERS, PASSES
+    )
     for kernel in graph.kernels:
         for weight in kernel.weights:
             name = gradient_name(kernel, weight)

@@ -17,7 +17,7 @@ SHOWN_FILE = re.compile(r"^```\w+ title=(\S+)\n(.*?)^```", re.MULTILINE | re.DOT
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
-IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog)/[\w./-]+)`")
+IN_REPOSITORY = re.compile(r"`((?:src|tests|docs|benchmarks|catalog|papers)/[\w./-]+)`")
 
 
 def console_lines(text):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight, single_dims
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight, single_dims
 from meshwright.graph.op import Phase
 
 SIZES = {

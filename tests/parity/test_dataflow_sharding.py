@@ -6,8 +6,7 @@ import pytest
 from dataflow_graphs import random_tables
 from sampled import sampled
 
-from meshwright.dataflow.choices import SplitChoices
-from meshwright.dataflow.sharding import choose_sharding
+from meshwright.dataflow.sharding import SplitChoices, choose_sharding
 from meshwright.search.choices.program import solve_program
 
 EXACT = {"rel": 1e-7, "abs": 1e-9}

@@ -8,10 +8,9 @@ import pytest
 from dataflow_graphs import SIZE, random_tables
 from sampled import sampled
 
-from meshwright.dataflow.changes import cheapest_changes
-from meshwright.dataflow.parts import Cuts
-from meshwright.dataflow.stages import cut_stages
-from meshwright.graph.ideals import as_bits, members, order_ideals
+from meshwright.dataflow.ideals import as_bits, members, order_ideals
+from meshwright.dataflow.layouts import cheapest_changes
+from meshwright.dataflow.stages import Cuts, cut_stages
 
 TENSOR = 2.0 * SIZE * SIZE
 

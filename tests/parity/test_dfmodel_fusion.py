@@ -7,18 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.dataflow.dfmodel.accelerators import accelerator_named
-from meshwright.dataflow.fusion.choosing import Candidate, best_of
-from meshwright.dataflow.fusion.cores import core_choices
-from meshwright.dataflow.fusion.fusion import evaluate, fuse
-from meshwright.dataflow.fusion.lattice.lattice import lattice_of, limits_of
-from meshwright.dataflow.fusion.lattice.symmetry import Branches
-from meshwright.dataflow.fusion.problem import FusionProblem, Share, fusion_problem
-from meshwright.dataflow.fusion.rules import DFMODEL, OWN
-from meshwright.dataflow.fusion.shapes import TileShape
-from meshwright.dataflow.fusion.tensors import Tensors
-from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.dataflow.dfmodel_rules import accelerator_named
+from meshwright.dataflow.fusion.cores import TileShape, core_choices
+from meshwright.dataflow.fusion.lattice import lattice_of, limits_of
+from meshwright.dataflow.fusion.problem import (
+    DFMODEL,
+    OWN,
+    FusionProblem,
+    Share,
+    Tensors,
+    fusion_problem,
+)
+from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
+from meshwright.dataflow.fusion.symmetry import Branches
+from meshwright.graph.kernels.kernel import Unit
+from meshwright.graph.kernels.workloads import gpt_layer
 
 LAYERS = 96
 STREAM_BYTES = 2048 * 12288 * 2

@@ -10,7 +10,7 @@ from fusion_problems import random_problem
 from sampled import sampled
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.fusion import fuse
+from meshwright.dataflow.fusion.search import fuse
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "fusion_program.py"
 

@@ -5,17 +5,16 @@ from itertools import product
 
 import pytest
 
-from meshwright.dataflow.choices import SplitChoices
-from meshwright.dataflow.fusing import fuse_graph
-from meshwright.dataflow.fusion.fusion import fuse
-from meshwright.dataflow.fusion.machine import CoreGrid
+from meshwright.dataflow.fusion.answer import FusionQuestion, Target
+from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.dataflow.fusion.problem import Share, fusion_problem
-from meshwright.dataflow.fusion_answer import FusionQuestion, Target
-from meshwright.dataflow.ring import NETWORK, Ring
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.fft import fft
-from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
+from meshwright.dataflow.fusion.search import fuse
+from meshwright.dataflow.fusion.splits import LINKS_ONLY, Ring
+from meshwright.dataflow.sharding import SplitChoices
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.workloads import fft, gpt_layer
 
 GRID = CoreGrid(
     num_cores=16, array_rows=4, array_columns=2, frequency_hz=1e9, sram_bytes=1e6,
@@ -47,7 +46,7 @@ GRAPHS = {
 def all_times_s(graph: DataflowGraph, link: float) -> list[float]:
     """Return the seconds of every split over two chips."""
     ring = Ring(graph, GRID, 2, link)
-    tables = ring.tables(NETWORK, splits_weights=ring.trains)
+    tables = ring.tables(LINKS_ONLY, splits_weights=ring.trains)
     network, found = SplitChoices(tables), []
     for ways in product(*(range(len(listed)) for listed in tables.splits)):
         dims = {

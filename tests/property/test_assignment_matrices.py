@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.assignment_matrices import assignment_matrices
 
 from meshwright.base.errors import SpecError
-from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit
-from meshwright.graph.dataflow.matrices import assignment_matrices
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
+from meshwright.graph.kernels.workloads import gpt_layer
 
 DIMS = ("rows",)
 

@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.graphs.read import checked, graph_of_text
-from meshwright.catalog.graphs.write import graph_yaml
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph, to_spec
-from meshwright.graph.dataflow.gpt import gpt_layer
-from meshwright.graph.dataflow.hpl import hpl
+from meshwright.catalog.graphs.files import checked, graph_of_text, graph_yaml
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.declared import to_graph, to_spec
+from meshwright.graph.kernels.workloads import gpt_layer, hpl
 
 TEXTS = [graph_yaml(to_spec(gpt_layer(64, 4, 16, 32))), graph_yaml(to_spec(hpl(16, 8)))]
 WORDS = [

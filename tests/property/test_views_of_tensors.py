@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.catalog.graphs.tracing import operations as make
-from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
-from meshwright.graph.dataflow.declared import to_graph
-from meshwright.graph.dataflow.kernel import num_elements
+from meshwright.catalog.graphs import operations as make
+from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError
+from meshwright.graph.kernels.declared import to_graph
+from meshwright.graph.kernels.kernel import num_elements
 
 shapes = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=4)
 

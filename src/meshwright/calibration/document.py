@@ -21,7 +21,8 @@ from meshwright.calibration.report import (
 )
 from meshwright.catalog.calibration import FitRecord, GroupRecord, ServingRecord
 from meshwright.catalog.workloads import load_server, server_names
-from meshwright.report.lines import percent
+from meshwright.report.markdown import markdown_table
+from meshwright.report.screen import percent
 
 NUM_WORST = 20
 INTRODUCTION = """# Validation
@@ -113,10 +114,7 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
 ) -> Iterator[str]:
     """Yield a table, and an empty line; columns of words come first, then those of numbers."""
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * words}{'---:|' * (len(head) - words)}"
-    for row in rows:
-        yield f"| {' | '.join(map(str, row))} |"
+    yield from markdown_table(head, rows, words=words)
     yield ""
 
 

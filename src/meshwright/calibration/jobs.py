@@ -25,7 +25,7 @@ from meshwright.catalog.chips import chip_names, load_chip
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.engine import stated_rate
+from meshwright.cost.device import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.sharding.strategy import Recompute, ScheduleKind, Strategy, Structure, make_strategy
 from meshwright.spec.chip import ChipSpec, DType

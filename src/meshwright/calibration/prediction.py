@@ -18,12 +18,11 @@ import numpy as np
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
-from meshwright.cost.engine import stated_rate
-from meshwright.cost.intervals import interval
+from meshwright.cost.device import stated_rate
+from meshwright.cost.interval import interval
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse, fullest
-from meshwright.cost.price import Priced, price_one
-from meshwright.cost.stages import num_communicators
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS, num_communicators
+from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import Recompute

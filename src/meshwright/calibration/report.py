@@ -24,7 +24,7 @@ from meshwright.calibration.jobs import Reason
 from meshwright.calibration.memory import memory_data, memory_lines
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.rows import Row
-from meshwright.report.lines import percent
+from meshwright.report.screen import percent
 
 VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,

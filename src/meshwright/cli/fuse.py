@@ -10,7 +10,7 @@ from meshwright.cli.question import given_numbers, refuse_idle
 from meshwright.cli.reading import Reading, needed, one_of, picture_file, quantity
 
 if TYPE_CHECKING:
-    from meshwright.dataflow.fusion_answer import FusionQuestion
+    from meshwright.dataflow.fusion.answer import FusionQuestion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Fuse, draw and print."""
     from meshwright.cli.output import show, write_whole
-    from meshwright.dataflow.fusing import fuse_graph
-    from meshwright.dataflow.fusion_answer import fusion_to_data
-    from meshwright.dataflow.picture import fusion_svg
-    from meshwright.dataflow.report_fusion import fusion_lines
+    from meshwright.dataflow.fusion.answer import fusion_to_data
+    from meshwright.dataflow.fusion.fuse import fuse_graph
+    from meshwright.dataflow.fusion.picture import fusion_svg
+    from meshwright.dataflow.fusion.report import fusion_lines
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -67,10 +67,10 @@ def _question(args: argparse.Namespace) -> FusionQuestion:
     SpecError
         Every option that is wrong.
     """
-    from meshwright.dataflow.fusing import target_named
-    from meshwright.dataflow.fusion.rules import RULES
-    from meshwright.dataflow.fusion_answer import FusionQuestion
-    from meshwright.dataflow.graphs import load_graph
+    from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.dataflow.fusion.fuse import target_named
+    from meshwright.dataflow.fusion.problem import RULES
+    from meshwright.dataflow.load import load_graph
 
     reading = Reading()
     rules = reading.value(one_of, "--rules", args.rules, RULES)

@@ -25,10 +25,10 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     """Search and print."""
     from meshwright.cli.output import show
-    from meshwright.dataflow.graphs import load_graph
-    from meshwright.dataflow.planning import machine_named, plan_dataflow
-    from meshwright.dataflow.record import plans_record
-    from meshwright.dataflow.report_plan import plans_lines
+    from meshwright.dataflow.answer import plans_record
+    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.report import plans_lines
+    from meshwright.dataflow.search import machine_named, plan_dataflow
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
     passes = given_numbers(reading, args, ("global_batch",))

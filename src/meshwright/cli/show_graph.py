@@ -20,13 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print one graph, or the names of the catalog."""
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.catalog.graphs.read import graph_names
-    from meshwright.catalog.graphs.write import graph_yaml
+    from meshwright.catalog.graphs.files import graph_names, graph_yaml
     from meshwright.cli.output import show
     from meshwright.cli.reading import whole_number
-    from meshwright.dataflow.graphs import load_graph
-    from meshwright.dataflow.report_graph import graph_lines, graph_record
-    from meshwright.graph.dataflow.declared import to_spec
+    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.report import graph_lines, graph_record
+    from meshwright.graph.kernels.declared import to_spec
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)

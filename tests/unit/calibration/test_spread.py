@@ -12,7 +12,7 @@ from meshwright.calibration.fit.spread import held_out, spread_of
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row, published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
-from meshwright.cost.intervals import EXPERTS, NARROW, TRAITS, UNSEEN, interval, traits_of
+from meshwright.cost.interval import EXPERTS, NARROW, TRAITS, UNSEEN, interval, traits_of
 from meshwright.spec.calibration import Spread
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training

@@ -5,16 +5,19 @@ import json
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.graphs.read import catalog_graph, checked, graph_names, graph_of_text
-from meshwright.catalog.graphs.write import graph_record, graph_yaml
+from meshwright.catalog.graphs.files import (
+    catalog_graph,
+    checked,
+    graph_names,
+    graph_of_text,
+    graph_record,
+    graph_yaml,
+)
 from meshwright.catalog.models import load_model
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph, to_spec
-from meshwright.graph.dataflow.dlrm import dlrm, dlrm_a
-from meshwright.graph.dataflow.fft import fft
-from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
-from meshwright.graph.dataflow.hpl import hpl
-from meshwright.graph.dataflow.transformer import model_graphs
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.declared import to_graph, to_spec
+from meshwright.graph.kernels.models import model_graphs
+from meshwright.graph.kernels.workloads import dlrm, dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
 
 SMALL = """
 name: small

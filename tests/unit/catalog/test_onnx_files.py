@@ -3,9 +3,9 @@
 import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.declared import to_graph
+from meshwright.graph.kernels.kernel import Unit
 
 onnx = pytest.importorskip("onnx")
 import numpy as np  # noqa: E402

@@ -6,14 +6,13 @@ from itertools import pairwise
 import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
-from meshwright.catalog.graphs.read import checked, graph_of_text
-from meshwright.catalog.graphs.write import graph_yaml
+from meshwright.catalog.graphs.files import checked, graph_of_text, graph_yaml
 from meshwright.catalog.models import load_model
-from meshwright.dataflow.splits import splits_of
-from meshwright.graph.dataflow.backward import with_backward
-from meshwright.graph.dataflow.declared import to_graph, to_spec
-from meshwright.graph.dataflow.kernel import Unit
-from meshwright.graph.dataflow.transformer import model_graphs
+from meshwright.dataflow.layouts import splits_of
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.declared import to_graph, to_spec
+from meshwright.graph.kernels.kernel import Unit
+from meshwright.graph.kernels.models import model_graphs
 from meshwright.graph.op import Phase
 
 torch = pytest.importorskip("torch")

@@ -1,7 +1,7 @@
 """Colours of heat maps."""
 
+from meshwright.report.chart import HEAT_STEPS
 from meshwright.report.heat_map import HeatCells
-from meshwright.report.style import HEAT_STEPS
 
 
 def cells(*values):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.style import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
 from meshwright.topology.mesh import Mesh, Ring, Torus
 from meshwright.topology.registry import LinkSpec
 from meshwright.topology.switch import Switch

@@ -15,7 +15,7 @@ from meshwright.calibration.fit.constants import Key, keys_of
 from meshwright.calibration.jobs import Job
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row
-from meshwright.cost.price import price_one
+from meshwright.cost.step import price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
 
 STEP = 0.03

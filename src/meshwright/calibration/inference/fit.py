@@ -20,8 +20,8 @@ from meshwright.calibration.inference.prediction import Column, columns_of, serv
 from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import DEFAULT
-from meshwright.cost.intervals import EXPERTS
-from meshwright.report.lines import percent
+from meshwright.cost.interval import EXPERTS
+from meshwright.report.screen import percent
 from meshwright.spec.calibration import Spread
 from meshwright.spec.declaration import file_key
 

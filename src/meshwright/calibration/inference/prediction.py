@@ -25,8 +25,8 @@ from meshwright.calibration.rows import (
 )
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_spread
 from meshwright.catalog.workloads import load_server
-from meshwright.cost.engine import stated_rate
-from meshwright.cost.intervals import traits_of
+from meshwright.cost.device import stated_rate
+from meshwright.cost.interval import traits_of
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import Strategy, Structure, make_strategy

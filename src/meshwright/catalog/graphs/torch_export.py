@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
-from meshwright.catalog.graphs.torch_call import Call
-from meshwright.catalog.graphs.torch_operations import RULES
-from meshwright.catalog.graphs.tracing.builder import GraphBuilder, UnevenError
-from meshwright.catalog.graphs.tracing.values import Value
+from meshwright.catalog.graphs.torch_operations import RULES, Call
+from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value
 from meshwright.spec.graph import GraphSpec
 
 DimNames = Mapping[str, Sequence[str]]

@@ -1,22 +1,135 @@
-"""Cores for kernels: cycles by number of cores, and the best division of a chip among many sets.
-
-A product is cut by ``lanes`` along its rows and by ``stages`` along its columns, and takes
-ceil(rows / (lanes * array rows)) * ceil(columns / (stages * array columns)) * inner cycles on
-lanes * stages cores. An elementwise kernel uses the rows of an array alone.
-Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
-"""
+"""A chip as fusion sees it: cores that each hold an array of multiply-adds, SRAM, and DRAM."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.shapes import TileShape
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.base.errors import Fault, SpecError
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Unit, single_dims
+from meshwright.spec.chip import ChipSpec, DType
+
+
+@dataclass(frozen=True)
+class CoreGrid:
+    """Equal cores under one clock, the SRAM that they share, and the memory outside."""
+
+    num_cores: int
+    array_rows: int
+    """Multiply-adds along the rows of a product, and lanes of an elementwise kernel."""
+    array_columns: int
+    """Multiply-adds along its columns."""
+    frequency_hz: float
+    sram_bytes: float
+    dram_bytes: float
+    dram_bytes_per_s: float
+
+    @property
+    def flops_per_s(self) -> float:
+        """Dense peak: two FLOP for each multiply-add and clock [FLOP/s]."""
+        return 2.0 * self.num_cores * self.array_rows * self.array_columns * self.frequency_hz
+
+
+def grid_of(chip: ChipSpec, dtype: DType = "bf16") -> CoreGrid:
+    """Return a chip as fusion sees it.
+
+    The clock is the one at which its cores reach the peak: rate / (2 cores rows columns). Arrays
+    are those of a core where the chip states them, otherwise its output tile.
+
+    Raises
+    ------
+    SpecError
+        With all that the chip does not state but fusion needs.
+    """
+    on_chip, main = chip.memories[0], chip.main_memory
+    needed = {
+        "num_cores": chip.num_cores is not None,
+        f"matmul_rate.{dtype}": dtype in chip.matmul_flops_per_s,
+        "memories: one on the chip and one outside": len(chip.memories) > 1,
+        "memories[-1].bandwidth": main.bandwidth_bytes_per_s is not None,
+    }
+    missing = [Fault(name, "is unknown, but fusion needs it") for name, is_there in needed.items()
+               if not is_there]  # fmt: skip
+    if missing:
+        raise SpecError(missing, origin=f"chip {chip.name}")
+    num_cores = chip.num_cores or 0
+    rows, columns = chip.array_rows or chip.tile_rows, chip.array_columns or chip.tile_columns
+    return CoreGrid(
+        num_cores=num_cores,
+        array_rows=rows,
+        array_columns=columns,
+        frequency_hz=chip.matmul_flops_per_s[dtype] / (2.0 * num_cores * rows * columns),
+        sram_bytes=on_chip.capacity_bytes,
+        dram_bytes=main.capacity_bytes,
+        dram_bytes_per_s=main.bandwidth_bytes_per_s or 0.0,
+    )
+
+
+class TileShape(NamedTuple):
+    """A product (rows x inner) by (inner x columns), or an elementwise kernel of inner size 1."""
+
+    rows: int
+    inner: int
+    columns: int
+    unit: Unit
+
+
+def passing_dims(graph: DataflowGraph) -> frozenset[str]:
+    """Return the dims that pass in tiles: that of the graph, and those that moves turn it into.
+
+    A move may read what passes under another name, as rows of tokens become slots of experts.
+    """
+    made = {**graph.inputs, **{kernel.name: kernel.dims for kernel in graph.kernels}}
+    found = {graph.tiled}
+    for kernel in graph.kernels:
+        if kernel.unit is Unit.NONE:
+            for operand in kernel.inputs:
+                there = zip(made[operand.source], operand.dims, strict=False)
+                found |= {dim for original, dim in there if original in found}
+    return frozenset(found)
+
+
+def tile_shape(kernel: Kernel, sizes: Mapping[str, int], passing: frozenset[str]) -> TileShape:
+    """Return the shape of one tile of a kernel.
+
+    Parameters
+    ----------
+    kernel
+        What is computed.
+    sizes
+        Of the dims on one device; of those that pass in tiles, the part in one tile.
+    passing
+        The dims that pass in tiles. Where the kernel writes one, it makes the columns; where it
+        sums over one, the columns are what only its first operand has.
+    """
+    written = single_dims(kernel.dims)
+    columns = tuple(dim for dim in written if dim in passing)
+    if not columns and kernel.unit is Unit.MATRIX:
+        columns = _first_only(kernel)
+    size = {dim: sizes[dim] for dim in kernel.points}
+    return TileShape(
+        rows=prod(size[dim] for dim in written if dim not in columns),
+        inner=prod(size[dim] for dim in kernel.contracted),
+        columns=prod(size[dim] for dim in columns),
+        unit=kernel.unit,
+    )
+
+
+def _first_only(kernel: Kernel) -> tuple[str, ...]:
+    """Return the written dims that the first operand has and no other operand."""
+    read = [operand.dims for operand in kernel.inputs]
+    operands = [*read, *(weight.dims for weight in kernel.weights)]
+    first = {dim for dims in operands[:1] for dim in single_dims(dims)}
+    shared = {dim for dims in operands[1:] for dim in single_dims(dims)}
+    return tuple(dim for dim in single_dims(kernel.dims) if dim in first - shared)
+
 
 CoreChoices = tuple[IntArray, FloatArray]
 """Numbers of cores, rising, and the cycles of one tile on so many, falling."""

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from meshwright.report.style import HEAT_STEPS, group_class, heat_step
+from meshwright.report.chart import HEAT_STEPS, group_class, heat_step
 from meshwright.wafer.map.arrows import Arrow
 from meshwright.wafer.map.picture import Box, Canvas, WaferMap, cross, group_letter, rectangle
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from meshwright.report.style import group_class, heat_step, style_sheet
+from meshwright.report.chart import group_class, heat_step, style_sheet
 from meshwright.wafer.map.arrows import Arrow, arrows_of, half_width
 from meshwright.wafer.map.legend import legend
 from meshwright.wafer.map.picture import (

@@ -6,10 +6,14 @@ from fusion_problems import GRID, least_cycles_by_hand, random_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.dataflow.fusion.cores import core_choices, cores_needed, least_cycles
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.shapes import TileShape
-from meshwright.graph.dataflow.kernel import Unit
+from meshwright.dataflow.fusion.cores import (
+    CoreGrid,
+    TileShape,
+    core_choices,
+    cores_needed,
+    least_cycles,
+)
+from meshwright.graph.kernels.kernel import Unit
 
 WIDE = CoreGrid(640, 32, 6, 1.25e9, 1.0, 1.0, 1.0)
 

@@ -7,21 +7,18 @@ import numpy as np
 import pytest
 from fusion_problems import random_problem
 
-import meshwright.dataflow.fusion.lattice.lattice as lattices
-import meshwright.dataflow.fusion.lattice.pruned as pruned
-from meshwright.dataflow.fusion.bound import bound_s
-from meshwright.dataflow.fusion.choosing import Candidate, best_of
-from meshwright.dataflow.fusion.fusion import evaluate, fuse
-from meshwright.dataflow.fusion.lattice.lattice import lattice_of, limits_of, row_keys
-from meshwright.dataflow.fusion.lattice.pruned import outlook
-from meshwright.dataflow.fusion.lattice.symmetry import Branches, alike_branches
-from meshwright.dataflow.fusion.lattice.windows import Orders
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.problem import Share, fusion_problem
-from meshwright.dataflow.fusion.rules import DFMODEL
-from meshwright.graph.dataflow.gpt import gpt_training_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
+import meshwright.dataflow.fusion.lattice as lattices
+import meshwright.dataflow.fusion.wide_graphs as pruned
+from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.lattice import Orders, lattice_of, limits_of, row_keys
+from meshwright.dataflow.fusion.price import bound_s
+from meshwright.dataflow.fusion.problem import DFMODEL, Share, fusion_problem
+from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
+from meshwright.dataflow.fusion.symmetry import Branches, alike_branches
+from meshwright.dataflow.fusion.wide_graphs import outlook
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
+from meshwright.graph.kernels.workloads import gpt_training_layer
 
 GRID = CoreGrid(64, 16, 16, 1e9, 12e6, 1e12, 100e9)
 

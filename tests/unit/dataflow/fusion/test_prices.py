@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.dataflow.fusion.fusion import evaluate, fuse
-from meshwright.dataflow.fusion.machine import CoreGrid
-from meshwright.dataflow.fusion.prices import price_partitions
-from meshwright.dataflow.fusion.problem import Share, fusion_problem
-from meshwright.dataflow.fusion.rules import DFMODEL, OWN
-from meshwright.dataflow.fusion.shapes import TileShape, passing_dims, tile_shape
-from meshwright.graph.dataflow.gpt import gpt_layer, gpt_training_layer
-from meshwright.graph.dataflow.graph import DataflowGraph
-from meshwright.graph.dataflow.kernel import Kernel, Operand, Unit, Weight
+from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, passing_dims, tile_shape
+from meshwright.dataflow.fusion.price import price_partitions
+from meshwright.dataflow.fusion.problem import DFMODEL, OWN, Share, fusion_problem
+from meshwright.dataflow.fusion.search import evaluate, fuse
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
+from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
 
 GRID = CoreGrid(
     num_cores=8, array_rows=4, array_columns=4, frequency_hz=1e9, sram_bytes=4000.0,

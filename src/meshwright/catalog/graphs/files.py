@@ -1,0 +1,178 @@
+"""Writes a graph in the format that is read: YAML for people, or plain values for JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.catalog.files import PlainValues, data_names, find_name, load_plain, read_text
+from meshwright.catalog.graphs.check import graph_faults
+from meshwright.catalog.yaml_tree import fault_at, path_text, read_tree
+from meshwright.spec.graph import GraphSpec, KernelSpec
+
+_PLAIN = re.compile(r"[A-Za-z_][\w.*/-]*")
+_WORDS_OF_YAML = frozenset({"true", "false", "null", "Null", "NULL"})
+
+
+def graph_record(spec: GraphSpec) -> dict[str, Any]:
+    """Return a graph as plain values, what is as by default left out."""
+    record: dict[str, Any] = {"name": spec.name}
+    if spec.about:
+        record["about"] = spec.about
+    if spec.sources:
+        record["sources"] = {
+            key: source.model_dump(exclude_none=True) for key, source in spec.sources.items()
+        }
+    record |= {"tiled": spec.tiled, "word": _bytes(spec.word_bytes)}
+    if spec.numbers_per_word != 1:
+        record["numbers_per_word"] = spec.numbers_per_word
+    if spec.repeats != 1:
+        record["repeats"] = spec.repeats
+    record |= {
+        "dims": dict(spec.dims),
+        "inputs": {name: list(dims) for name, dims in spec.inputs.items()},
+    }
+    if spec.constants:
+        record["constants"] = list(spec.constants)
+    return record | {
+        "outputs": list(spec.outputs),
+        "kernels": {name: _kernel_record(kernel) for name, kernel in spec.kernels.items()},
+    }
+
+
+def graph_yaml(spec: GraphSpec) -> str:
+    """Return a graph as a file for people; reading it gives the same graph."""
+    return "\n".join(_lines(graph_record(spec), 0)) + "\n"
+
+
+def _kernel_record(kernel: KernelSpec) -> dict[str, Any]:
+    usual = {
+        "reads": [str(read) for read in kernel.reads],
+        "weights": [str(weight) for weight in kernel.weights],
+        "writes": list(kernel.writes),
+        "whole": list(kernel.whole),
+        "is_sum": kernel.is_sum,
+        "messages": [
+            {"kind": message.kind, "size": _bytes(message.size_bytes)}
+            for message in kernel.messages
+        ],
+    }
+    record: dict[str, Any] = {"unit": kernel.unit}
+    record |= {key: value for key, value in usual.items() if value or key == "writes"}
+    if kernel.flops_per_point is not None:
+        record["flops_per_point"] = kernel.flops_per_point
+    if kernel.word_bytes is not None:
+        record["word"] = _bytes(kernel.word_bytes)
+    if kernel.phase != "forward":
+        record["phase"] = kernel.phase
+    return record
+
+
+def _bytes(number: float) -> str:
+    return f"{number:.17g} B"
+
+
+def _lines(record: Mapping[str, Any], depth: int) -> Iterator[str]:
+    """Yield a mapping as lines: short lists of names in one line, all else below its key."""
+    indent = "  " * depth
+    for key, value in record.items():
+        head = f"{indent}{_scalar(key)}:"
+        if isinstance(value, Mapping):
+            yield f"{head} {{}}" if not value else head
+            yield from _lines(value, depth + 1)
+        elif isinstance(value, list) and value and not _are_plain(value):
+            yield head
+            yield from (f"{indent}  - {_entry(entry)}" for entry in value)
+        else:
+            yield f"{head} {_entry(value)}"
+
+
+def _entry(value: Any) -> str:
+    """Return what stands on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_scalar(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_scalar, value)) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    """Return a scalar, in quotes where YAML would take it for something else."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    is_tensor = re.fullmatch(r"[A-Za-z_][\w./-]*\[[\w., *]*\]( of [0-9.]+ bytes)?", value)
+    is_quantity = re.fullmatch(r"[0-9.]+(e[+-]?[0-9]+)? B", value)
+    is_plain = _PLAIN.fullmatch(value) and value not in _WORDS_OF_YAML
+    return value if is_plain or is_tensor or is_quantity else json.dumps(value)
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, str) and "[" not in value for value in values)
+
+
+_FOLDER = "graphs"
+
+
+def graph_names() -> tuple[str, ...]:
+    """Return the graphs of the catalog."""
+    return tuple(data_names(_FOLDER))
+
+
+def catalog_graph(name: str) -> GraphSpec:
+    """Return a graph of the catalog.
+
+    Raises
+    ------
+    UnknownNameError
+        When there is no such graph; lists the near ones.
+    """
+    found = find_name(name, graph_names())
+    if found is None:
+        raise UnknownNameError("graph", name, graph_names())
+    return read_graph(data_names(_FOLDER)[found])
+
+
+def read_graph(path: str | Path) -> GraphSpec:
+    """Return the graph of a file.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file, each with its place.
+    """
+    return graph_of_text(read_text(Path(path)), origin=str(path))
+
+
+def is_graph_file(path: str | Path) -> bool:
+    """Tell whether a file may hold a graph: YAML does, JSON where it has kernels."""
+    if Path(path).suffix.lower() != ".json":
+        return True
+    return "kernels" in read_tree(read_text(Path(path)), str(path)).value
+
+
+def graph_of_text(text: str, *, origin: str = "") -> GraphSpec:
+    """Return the graph of a YAML or JSON text; see :func:`read_graph`."""
+    tree = read_tree(text, origin)
+    plain = PlainValues(value=tree.value)
+    for at, message, fix in graph_faults(tree.value):
+        plain.faults.append(fault_at(tree.lines, at, message, fix))
+    return load_plain(GraphSpec, tree, plain, origin=origin)
+
+
+def checked(spec: GraphSpec) -> GraphSpec:
+    """Return a graph that was not read from a file, once it is found right.
+
+    Raises
+    ------
+    SpecError
+        With all faults, each with its place.
+    """
+    found = graph_faults(graph_record(spec))
+    if found:
+        faults = [Fault(path_text(at), message, fix) for at, message, fix in found]
+        raise SpecError(faults, origin=spec.name)
+    return spec

@@ -1,0 +1,396 @@
+"""A tensor as an operation of a framework sees it, and how that lies in the tensor that was made.
+
+A framework knows axes by number only. Here every axis is a row of factors. A reshape that splits
+an axis splits its factor, one that merges axes puts their factors side by side, a transpose
+changes their order: none of them is a kernel, for the reader still knows where each factor lies.
+An axis of size 1 has no factor. A factor that is only repeated (``expand``) lies nowhere.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.graphs.check import NOT_IN_NAMES
+from meshwright.catalog.graphs.files import checked
+from meshwright.spec.graph import GraphSpec, KernelSpec, NamedTensor, Unit
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """An axis, or what a reshape made of one; two factors are the same only if they are one."""
+
+    name: str
+    size: int
+    age: int
+    """Older names win where several meet in a kernel."""
+
+
+Axis = tuple[Factor, ...]
+"""Factors side by side, the outer one first."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """What stands between two operations: a view of a kernel, an input or a weight."""
+
+    source: str
+    places: tuple[Axis, ...]
+    """Of the tensor as it was made: the factors of each of its dims."""
+    axes: tuple[Axis, ...]
+    """As it is seen now."""
+    word_bytes: float
+    is_weight: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return tuple(size_of(axis) for axis in self.axes)
+
+    def axis(self, number: int) -> int:
+        """Return the number of an axis, counted from the end where it is negative."""
+        return number % len(self.axes) if self.axes else 0
+
+    def permuted(self, order: Sequence[int]) -> Value:
+        """Return the value with its axes in another order."""
+        return replace(self, axes=tuple(self.axes[self.axis(number)] for number in order))
+
+    def split(self, parts: Mapping[Factor, Sequence[Factor]]) -> Value:
+        """Return the value with some factors taken apart."""
+
+        def taken_apart(axis: Axis) -> Axis:
+            return tuple(part for factor in axis for part in parts.get(factor, (factor,)))
+
+        return replace(
+            self,
+            places=tuple(map(taken_apart, self.places)),
+            axes=tuple(map(taken_apart, self.axes)),
+        )
+
+    def expanded(self, shape: Sequence[int], age: int) -> Value:
+        """Return the value repeated along axes of size 1, and along new ones before the first."""
+        before = len(shape) - len(self.axes)
+        axes = [()] * before + list(self.axes)
+        repeated = [
+            (Factor(f"{self.source}.repeat{number}", size, age),) if not axis and size > 1 else axis
+            for number, (axis, size) in enumerate(zip(axes, shape, strict=True))
+        ]
+        return replace(self, axes=tuple(repeated))
+
+    def reshaped(self, shape: Sequence[int]) -> Value | None:
+        """Return the value in another shape, or None where a factor would be cut unevenly."""
+        flat = [factor for axis in self.axes for factor in axis]
+        parts = split_at(flat, [size for size in shape if size > 1])
+        if parts is None:
+            return None
+        value = self.split(parts)
+        left = [factor for axis in value.axes for factor in axis]
+        axes = []
+        for size in shape:
+            taken: list[Factor] = []
+            while prod(factor.size for factor in taken) < size:
+                taken.append(left.pop(0))
+            axes.append(tuple(taken))
+        return replace(value, axes=tuple(axes))
+
+
+def size_of(axis: Axis) -> int:
+    """Return the size of an axis."""
+    return prod(factor.size for factor in axis)
+
+
+def ends_of(sizes: Sequence[int]) -> list[int]:
+    """Return how many elements of the outer factors there are at each end of a factor."""
+    return [prod(sizes[: number + 1]) for number in range(len(sizes))]
+
+
+def split_at(
+    factors: Sequence[Factor], sizes: Sequence[int]
+) -> dict[Factor, tuple[Factor, ...]] | None:
+    """Return how factors are to be taken apart so that cuts between other sizes fall on theirs.
+
+    None where a cut falls unevenly inside a factor, as in 6 x 4 seen as 8 x 3.
+    """
+    ends = ends_of([factor.size for factor in factors])
+    cuts = sorted({1, *ends, *ends_of(sizes)})
+    if any(after % before for before, after in pairwise(cuts)):
+        return None
+    starts = [1, *ends][: len(ends)]
+    parts: dict[Factor, tuple[Factor, ...]] = {}
+    for factor, start, end in zip(factors, starts, ends, strict=True):
+        inside = [cut for cut in cuts if start <= cut <= end]
+        if len(inside) > 2:
+            parts[factor] = tuple(
+                Factor(f"{factor.name}.{number}", after // before, factor.age)
+                for number, (before, after) in enumerate(pairwise(inside))
+            )
+    return parts
+
+
+Key = Hashable
+Keys = Sequence[Key]
+"""What the axes of a tensor mean in an operation, as the letters of an einsum do."""
+
+
+class UnevenError(ValueError):
+    """Axes that should be one have sizes or factors that do not fit each other."""
+
+
+@dataclass
+class GraphBuilder:
+    """A graph that grows kernel by kernel; dims are named as operations tie axes together."""
+
+    word_bytes: float
+    sizes: dict[str, int] = field(default_factory=dict)
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    constants: list[str] = field(default_factory=list)
+    num_names: int = 0
+
+    def input(
+        self,
+        name: str,
+        shape: Sequence[int],
+        word_bytes: float,
+        dims: Sequence[str] | None = None,
+        *,
+        is_constant: bool = False,
+    ) -> Value:
+        """Return an input of the graph, its axes named by the user or by their number."""
+        value = self._made(name, shape, word_bytes, dims)
+        self.constants += [name] if is_constant else []
+        self.inputs[name] = tuple(factor.name for (factor,) in value.places)
+        for (factor,) in value.places:
+            self.sizes[factor.name] = factor.size
+        return value
+
+    def weight(self, name: str, shape: Sequence[int], word_bytes: float) -> Value:
+        """Return a weight; its dims are named by the kernels that hold it."""
+        return replace(self._made(name, shape, word_bytes, None), is_weight=True)
+
+    def _made(
+        self, name: str, shape: Sequence[int], word_bytes: float, dims: Sequence[str] | None
+    ) -> Value:
+        stem = name.removesuffix(".weight")
+        names = dims or [f"{stem}.{number}" for number in range(len(shape))]
+        axes = tuple(
+            (self.factor(dim, size),) if size > 1 else ()
+            for dim, size in zip(names, shape, strict=True)
+        )
+        return Value(name, tuple(axis for axis in axes if axis), axes, word_bytes)
+
+    def factor(self, hint: str, size: int) -> Factor:
+        """Return a new factor, younger than all there are."""
+        self.num_names += 1
+        return Factor("".join("_" if s in NOT_IN_NAMES else s for s in hint), size, self.num_names)
+
+    def emit(
+        self,
+        name: str,
+        unit: Unit,
+        operands: Sequence[tuple[Value, Keys]],
+        writes: Keys,
+        *,
+        fresh: Mapping[Any, int] | None = None,
+        whole: Keys = (),
+        flops_per_point: float | None = None,
+        is_sum: bool = False,
+        word_bytes: float | None = None,
+    ) -> Value:
+        """Add a kernel and return what it writes.
+
+        Parameters
+        ----------
+        operands
+            Values, each with a key for every axis; axes of one key are one.
+        writes
+            Keys of the output. Axes that it lacks are summed over.
+        fresh
+            Sizes of axes of the output that no operand has, by key.
+
+        Raises
+        ------
+        UnevenError
+            Where axes of one key do not fit each other.
+        """
+        name = self._own_name(name)
+        operands = _aligned([(_apart(value), keys) for value, keys in operands])
+        for key, size in (fresh or {}).items():
+            axis = (self.factor(f"{name}.{key}", size),) if size > 1 else ()
+            operands = [*operands, (Value("", (), (axis,), 0.0), (key,))]
+        names, ages = self._names(operands, writes)
+        axes = tuple(self._axis(operands, key, names, ages) for key in writes)
+        held = [value for value, _ in operands if value.source]
+        self.kernels[name] = KernelSpec(
+            unit=unit,
+            reads=tuple(_read(value, names) for value in held if not value.is_weight),
+            weights=tuple(self._weight(_read(v, names), v.word_bytes) for v in held if v.is_weight),
+            writes=tuple(factor.name for axis in axes for factor in axis),
+            whole=tuple(names[f] for v, keys in operands for f in _of_keys(v, keys, whole)),
+            flops_per_point=flops_per_point,
+            word_bytes=self._other_word(word_bytes),
+            is_sum=is_sum,
+        )
+        places = tuple((factor,) for axis in axes for factor in axis)
+        return Value(name, places, axes, word_bytes or self.word_bytes)
+
+    def _own_name(self, name: str) -> str:
+        free, number = name, 2
+        while free in self.kernels or free in self.inputs:
+            free, number = f"{name}.{number}", number + 1
+        return free
+
+    def _other_word(self, word_bytes: float | None) -> float | None:
+        return None if word_bytes in (None, self.word_bytes) else word_bytes
+
+    def _weight(self, weight: NamedTensor, word_bytes: float) -> NamedTensor:
+        return replace(weight, word_bytes=self._other_word(word_bytes))
+
+    def _names(
+        self, operands: Sequence[tuple[Value, Keys]], writes: Keys
+    ) -> tuple[dict[Factor, str], dict[str, int]]:
+        """Return a name for each factor, one for those that are one dim here, and its age.
+
+        The oldest name wins that is free in this kernel and has this size everywhere.
+        """
+        roles: dict[tuple[Key, int], list[Factor]] = {}
+        order = {key: place for place, key in enumerate(writes)}
+        for value, keys in operands:
+            for key, axis in zip(keys, value.axes, strict=True):
+                for number, factor in enumerate(axis):
+                    roles.setdefault((key, number), []).append(factor)
+        names: dict[Factor, str] = {}
+        ages: dict[str, int] = {}
+        for role in sorted(roles, key=lambda role: order.get(role[0], len(order))):
+            factors = sorted(roles[role], key=lambda factor: factor.age)
+            name = self._free_name(factors, ages)
+            ages[name] = factors[0].age
+            names |= dict.fromkeys(factors, name)
+        return names, ages
+
+    def _free_name(self, factors: Sequence[Factor], taken: Mapping[str, int]) -> str:
+        size = factors[0].size
+        for factor in factors:
+            if factor.name not in taken and self.sizes.get(factor.name, size) == size:
+                self.sizes[factor.name] = size
+                return factor.name
+        number = 2
+        while (name := f"{factors[0].name}_{number}") in taken or self.sizes.get(
+            name, size
+        ) != size:
+            number += 1
+        self.sizes[name] = size
+        return name
+
+    def _axis(
+        self,
+        operands: Sequence[tuple[Value, Keys]],
+        key: Key,
+        names: Mapping[Factor, str],
+        ages: Mapping[str, int],
+    ) -> Axis:
+        """Return an axis of the output, made of new factors."""
+        seen = (_of_keys(value, keys, (key,)) for value, keys in operands)
+        axis = max(seen, key=len)
+        return tuple(Factor(names[f], f.size, ages[names[f]]) for f in axis)
+
+    def graph(
+        self, name: str, outputs: Sequence[Value], *, origin: str, **other: object
+    ) -> GraphSpec:
+        """Return what leads to the outputs, checked.
+
+        Parameters
+        ----------
+        origin
+            What the graph was read from, for complaints.
+        other
+            Further fields; without ``tiled`` it is the dim that most kernels write.
+
+        Raises
+        ------
+        SpecError
+            Where no output comes from a kernel, no result has a dim, or names do not fit.
+        """
+        ends = tuple(dict.fromkeys(v.source for v in outputs if v.source in self.kernels))
+        kernels = self._needed(ends)
+        read = {read.name for kernel in kernels.values() for read in kernel.reads}
+        inputs = {name: dims for name, dims in self.inputs.items() if name in read}
+        used = Counter(dim for kernel in kernels.values() for dim in kernel.writes)
+        dims = [dim for kernel in kernels.values() for dim in _dims_of(kernel)]
+        dims += [dim for written in inputs.values() for dim in written]
+        if not used:
+            raise SpecError(Fault("", "no output with a dim is computed"), origin=origin)
+        tiled = other.pop("tiled", None) or max(used, key=used.__getitem__)
+        fields = {
+            "name": name,
+            "tiled": tiled,
+            "word_bytes": self.word_bytes,
+            "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
+            "inputs": inputs,
+            "constants": [name for name in self.constants if name in inputs],
+            "outputs": ends,
+            "kernels": kernels,
+        }
+        return checked(GraphSpec.model_validate({**fields, **other}))
+
+    def _needed(self, ends: Sequence[str]) -> dict[str, KernelSpec]:
+        """Return the kernels that outputs depend on."""
+        needed, waiting = set(), list(ends)
+        while waiting:
+            name = waiting.pop()
+            if name in self.kernels and name not in needed:
+                needed.add(name)
+                waiting += [read.name for read in self.kernels[name].reads]
+        return {name: kernel for name, kernel in self.kernels.items() if name in needed}
+
+
+def _apart(value: Value) -> Value:
+    """Return a value with factors of its own: one that is read twice may mean two things."""
+    factors = {factor for axis in (*value.places, *value.axes) for factor in axis}
+    return value.split({factor: (replace(factor),) for factor in factors})
+
+
+def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]:
+    """Return operands whose factors under one key have the same sizes."""
+    cuts: dict[Key, set[int]] = {}
+    wide: dict[Key, int] = {}
+    for value, keys in operands:
+        for key, axis in zip(keys, value.axes, strict=True):
+            if axis and wide.setdefault(key, size_of(axis)) != size_of(axis):
+                raise UnevenError(f"{size_of(axis)} and {wide[key]} elements along one axis")
+            cuts.setdefault(key, set()).update(ends_of([factor.size for factor in axis]))
+    return [(_cut(value, keys, cuts), keys) for value, keys in operands]
+
+
+def _cut(value: Value, keys: Keys, cuts: Mapping[Key, set[int]]) -> Value:
+    """Return a value whose factors are cut where those of other operands are."""
+    parts: dict[Factor, tuple[Factor, ...]] = {}
+    for key, axis in zip(keys, value.axes, strict=True):
+        ends = sorted(cuts[key])
+        sizes = [end // before for before, end in zip([1, *ends], ends, strict=False)]
+        found = split_at(axis, sizes) if axis else {}
+        if found is None:
+            raise UnevenError(f"factors {[f.size for f in axis]} against {sizes} along one axis")
+        parts |= found
+    return value.split(parts)
+
+
+def _of_keys(value: Value, keys: Keys, wanted: Keys) -> Axis:
+    return tuple(f for key, a in zip(keys, value.axes, strict=True) if key in wanted for f in a)
+
+
+def _read(value: Value, names: Mapping[Factor, str]) -> NamedTensor:
+    """Return a tensor with its dims as this kernel names them."""
+    dims = tuple("*".join(names[factor] for factor in place) for place in value.places)
+    return NamedTensor(value.source, dims)
+
+
+def _dims_of(kernel: KernelSpec) -> list[str]:
+    tensors = (*kernel.reads, *kernel.weights)
+    dims = [*kernel.writes, *(dim for tensor in tensors for dim in tensor.dims)]
+    return [name for dim in dims for name in dim.split("*")]

@@ -1,1 +1,0 @@
-"""From shapes to named dims: what the importers of other frameworks share."""

@@ -1,0 +1,194 @@
+"""Plans of a dataflow graph as data, in SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from meshwright.dataflow.layouts import Layout, payload_bytes
+from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.sharding import Sharding
+from meshwright.dataflow.stages import Stage
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import factors
+
+INFINITE = float("inf")
+
+
+SLOWER = "slower by its bound"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Degrees without a plan."""
+
+    reason: str
+    lower_bound_s: float = INFINITE
+    """Of a plan that was not found but may exist [s]."""
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """Degrees, how kernels are split, and what a step takes."""
+
+    tp: int
+    pp: int
+    dp: int
+    layers: int
+    """Repetitions of the graph on the fullest stage; 1 where it is cut itself."""
+    sharding: Sharding | None
+    """Of one repetition; None where the graph is cut."""
+    stages: tuple[Stage, ...]
+    """Where the graph is cut itself."""
+    num_passes: int
+    """Of each replica in a step."""
+    stage_s: float
+    """One pass through the slowest stage [s]."""
+    send_s: float
+    """Handing a pass on to the next stage, beside the others [s]."""
+    bubble_s: float
+    """Filling and emptying the stages: what the others take for one pass [s]."""
+    gradient_s: float
+    """Sums over replicas, once a step [s]."""
+    update_s: float
+    """Update of the weights, once a step [s]."""
+    held_bytes: float
+    """On the fullest device [bytes]."""
+    lower_bound_s: float
+    """No plan of these degrees takes less for a step [s]."""
+
+    @property
+    def degrees(self) -> tuple[int, int, int]:
+        """Devices that share kernels, stages, replicas."""
+        return self.tp, self.pp, self.dp
+
+    @property
+    def pass_s(self) -> float:
+        """Time between two passes [s]."""
+        return max(self.stage_s, self.send_s)
+
+    @property
+    def step_s(self) -> float:
+        """Everything [s]."""
+        return sum(self.parts_s.values())
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """What a step is made of: the parts sum to it [s]."""
+        return {
+            "passes_s": self.num_passes * self.pass_s,
+            "bubble_s": self.bubble_s,
+            "gradient_sums_s": self.gradient_s,
+            "update_s": self.update_s,
+        }
+
+    @property
+    def passes_per_s(self) -> float:
+        """Over all replicas."""
+        return self.num_passes * self.dp / self.step_s
+
+
+@dataclass(frozen=True)
+class GraphPlans:
+    """Plans in the order of their time, how the space was covered, and a bound for all of it."""
+
+    plans: tuple[GraphPlan, ...]
+    refused: Mapping[str, int]
+    """Degrees by the reason why they have no plan."""
+    lower_bound_s: float
+    """No plan of the space takes less [s]."""
+
+    @property
+    def best(self) -> GraphPlan:
+        """The fastest plan."""
+        return self.plans[0]
+
+    @property
+    def gap(self) -> float:
+        """How far the best plan may lie above the best possible, as a fraction."""
+        if self.best.step_s <= self.lower_bound_s:
+            return 0.0
+        return self.best.step_s / self.lower_bound_s - 1.0 if self.lower_bound_s > 0.0 else inf
+
+
+def plans_record(
+    graph: DataflowGraph, machine: Machine, plans: GraphPlans, *, top: int
+) -> dict[str, Any]:
+    """Return the best plan in full, and the next ones in short."""
+    return {
+        "graph": graph.name,
+        "repeats": graph.repeats,
+        "system": machine.system.name,
+        "fidelity": "closed_form",
+        "is_calibrated": machine.calibration.is_calibrated,
+        "lower_bound_s": plans.lower_bound_s,
+        "gap": plans.gap,
+        "num_priced": len(plans.plans),
+        "refused": dict(plans.refused),
+        "best": {
+            **plan_record(plans.best),
+            "kernels": list(kernel_records(graph, plans.best)),
+            "stages": [
+                {
+                    "kernels": [graph.kernels[number].name for number in stage.kernels],
+                    "busy_s": stage.busy,
+                    "send_s": stage.send,
+                }
+                for stage in plans.best.stages
+            ],
+        },
+        "others": [plan_record(plan) for plan in plans.plans[1:top]],
+    }
+
+
+def plan_record(plan: GraphPlan) -> dict[str, Any]:
+    """Return degrees, seconds and memory of a plan."""
+    return {
+        "tp": plan.tp,
+        "pp": plan.pp,
+        "dp": plan.dp,
+        "layers_per_stage": plan.layers,
+        "num_passes": plan.num_passes,
+        "step_s": plan.step_s,
+        "passes_per_s": plan.passes_per_s,
+        "parts_s": dict(plan.parts_s),
+        "stage_s": plan.stage_s,
+        "send_s": plan.send_s,
+        "held_bytes": plan.held_bytes,
+        "lower_bound_s": plan.lower_bound_s,
+    }
+
+
+def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
+    """Yield how each kernel is split, and the collectives behind it."""
+    if plan.sharding is None:
+        return
+    sent: dict[str, list[dict[str, Any]]] = {}
+    for placed in plan.sharding.changes:
+        kind = placed.change.kind
+        if kind is not None:
+            sent.setdefault(placed.producer, []).append(
+                {
+                    "kind": kind.value,
+                    "num_bytes": payload_bytes(kind, placed.num_bytes, plan.tp),
+                    "time_s": placed.cost,
+                    "readers": list(placed.readers),
+                }
+            )
+    for number, kernel in enumerate(graph.kernels):
+        split = plan.sharding.splits[number]
+        yield {
+            "name": kernel.name,
+            "split": split.dim,
+            "writes": layout_name(plan.sharding, number, split.writes),
+            "collectives": sent.get(kernel.name, []),
+        }
+
+
+def layout_name(sharding: Sharding, number: int, layout: Layout) -> str:
+    """Return a layout with the name of the dim that it splits."""
+    if layout.place is None:
+        return str(layout)
+    return f"by {factors(sharding.tables.graph.kernels[number].dims[layout.place])[0]}"

@@ -1,0 +1,234 @@
+"""What fusion answers: partitions in the order of time, seconds by cause, and the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from meshwright.dataflow.fusion.cores import CoreGrid
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.graph.kernels.graph import DataflowGraph
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best candidate, and what became of all."""
+
+    number: int
+    """Among the candidates, in their order."""
+    fusion: Fusion
+    weighted_s: float
+    bound_s: float
+    """No candidate is faster; the same as ``weighted_s`` where no graph was too wide."""
+    num_fused: int
+    num_pruned: int
+    """Candidates whose bound was no better than the best."""
+    refused: tuple[str, ...]
+    """Why others do not fit."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Kernels that are on the chip together; seconds and bytes are those of one sequence."""
+
+    kernels: tuple[str, ...]
+    cores: tuple[int, ...]
+    """Of each kernel."""
+    compute_s: float
+    dram_s: float
+    network_s: float
+    fill_s: float
+    setup_s: float
+    """Reading weights, and reading and writing sums, spread over the micro-batch."""
+    sram_bytes: float
+    held_bytes: float
+    """Of the SRAM, before it is cut in parts: weights, and sums over all tiles."""
+    moved_bytes: float
+    """Between DRAM and chip, weights apart."""
+    weight_parts: int
+    """Parts in which the weights of a kernel that is alone pass through the SRAM."""
+
+    @property
+    def busy_s(self) -> float:
+        """The slowest of computation, DRAM and network."""
+        return max(self.compute_s, self.dram_s, self.network_s)
+
+    @property
+    def time_s(self) -> float:
+        """Everything."""
+        return self.busy_s + self.fill_s + self.setup_s
+
+    @property
+    def limit(self) -> str:
+        """What sets the pace."""
+        seconds = {"compute": self.compute_s, "dram": self.dram_s, "network": self.network_s}
+        return max(seconds, key=lambda name: seconds[name])
+
+
+@dataclass(frozen=True)
+class SearchCounts:
+    """How much was looked at."""
+
+    num_ideals: int
+    num_steps: int
+    num_sets: int
+    """Different partitions that were priced."""
+    num_pairs: int
+    """Pairs (seconds, bytes) kept on the way."""
+    places: int | None = None
+    """Fewer than so many places kernels left a fixed order; None: every order was looked at."""
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """The best partitions of a problem."""
+
+    fidelity: ClassVar[str] = "closed_form"
+
+    problem: FusionProblem
+    partitions: tuple[Partition, ...]
+    micro_batch: int
+    """Sequences that pass through one partition before the next is loaded."""
+    held_bytes: float
+    """DRAM that tensors of one sequence take [bytes]."""
+    time_s: float
+    """Of one sequence in steady state [s]."""
+    bound_s: float
+    """No partitions are faster."""
+    counts: SearchCounts
+
+    @property
+    def gap(self) -> float:
+        """By how much of the bound the time exceeds it; 0 is a proof."""
+        return self.time_s / self.bound_s - 1.0 if self.bound_s > 0 else 0.0
+
+    @property
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds by cause; they sum to the time."""
+        found = {
+            "compute_s": sum(part.compute_s for part in self.partitions),
+            "exposed_dram_s": sum(max(p.dram_s - p.compute_s, 0.0) for p in self.partitions),
+            "exposed_network_s": sum(
+                p.busy_s - max(p.dram_s, p.compute_s) for p in self.partitions
+            ),
+            "fill_s": sum(part.fill_s for part in self.partitions),
+            "setup_s": sum(part.setup_s for part in self.partitions),
+        }
+        return {**found, "exposed_send_s": max(self.problem.send_s - sum(found.values()), 0.0)}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A chip, and one direction of the links between such chips."""
+
+    name: str
+    grid: CoreGrid
+    link_bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class FusionQuestion:
+    """What is fused, and where."""
+
+    graph: DataflowGraph
+    target: Target
+    tp: int = 1
+    """Chips over which kernels are split."""
+    pp: int = 1
+    """Stages over which repetitions are spread."""
+    tile: int | None = None
+    """None: the best power of two."""
+    micro_batch: int | None = None
+    """None: the best."""
+    rules: str = "own"
+    runs_by_kernel: bool = False
+
+    @property
+    def repeats(self) -> int:
+        """Of the graph on one chip."""
+        return -(-self.graph.repeats // self.pp)
+
+
+@dataclass(frozen=True)
+class FusionAnswer:
+    """The best partitions of a question."""
+
+    question: FusionQuestion
+    tile: int
+    splits: Mapping[str, str | None]
+    """The dim over which each kernel is split."""
+    sharding_gap: float
+    choice: Choice
+
+    @property
+    def gap(self) -> float:
+        """How far all that was tried may be from the best [1]."""
+        return self.choice.weighted_s / self.choice.bound_s - 1.0
+
+    @property
+    def sequences_per_s(self) -> float:
+        """What the group of chips does in steady state, with full pipelines."""
+        return 1.0 / (self.choice.fusion.time_s * self.question.repeats)
+
+    @property
+    def compute_share(self) -> float:
+        """Work of the graph over what the chips could do in that time [1]."""
+        asked = self.question
+        chips = asked.tp * asked.pp
+        return asked.graph.flops * self.sequences_per_s / (chips * asked.target.grid.flops_per_s)
+
+
+def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
+    """Return an answer as data."""
+    asked, fusion = answer.question, answer.choice.fusion
+    return {
+        "graph": asked.graph.name,
+        "chip": asked.target.name,
+        "rules": asked.rules,
+        "fidelity": fusion.fidelity,
+        "is_calibrated": False,
+        "kernel_by_kernel": asked.runs_by_kernel,
+        "tp": asked.tp,
+        "pp": asked.pp,
+        "tile": answer.tile,
+        "repeats": answer.question.repeats,
+        "micro_batch": fusion.micro_batch,
+        "time_s": fusion.time_s,
+        "parts_s": dict(fusion.parts_s),
+        "bound_s": answer.choice.bound_s / asked.repeats,
+        "gap": answer.gap,
+        "sharding_gap": answer.sharding_gap,
+        "sequences_per_s": answer.sequences_per_s,
+        "compute_share": answer.compute_share,
+        "sram_capacity_bytes": asked.target.grid.sram_bytes,
+        "held_bytes": fusion.held_bytes,
+        "splits": dict(answer.splits),
+        "counts": {
+            **asdict(fusion.counts),
+            "tiles_fused": answer.choice.num_fused,
+            "tiles_pruned": answer.choice.num_pruned,
+            "tiles_refused": len(answer.choice.refused),
+        },
+        "partitions": [_partition_record(part) for part in fusion.partitions],
+    }
+
+
+def _partition_record(part: Partition) -> dict[str, Any]:
+    return {
+        "kernels": [
+            {"name": name, "cores": cores}
+            for name, cores in zip(part.kernels, part.cores, strict=True)
+        ],
+        "limit": part.limit,
+        "time_s": part.time_s,
+        "compute_s": part.compute_s,
+        "dram_s": part.dram_s,
+        "network_s": part.network_s,
+        "fill_s": part.fill_s,
+        "setup_s": part.setup_s,
+        "sram_bytes": part.sram_bytes,
+        "held_bytes": part.held_bytes,
+        "moved_bytes": part.moved_bytes,
+        "weight_parts": part.weight_parts,
+    }

@@ -1,0 +1,205 @@
+"""The best chain of partitions: a shortest path over ideals, with the bytes that it holds beside.
+
+Only one quantity couples partitions: the bytes that wait in DRAM limit the micro-batch, and a
+small micro-batch reads the weights more often. So a path is a pair (seconds, bytes), and an ideal
+keeps the pairs that no other beats in both. A pair is dropped as soon as the least seconds and the
+least bytes from there to the end cannot beat the best path known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.dataflow.fusion.lattice import Lattice
+
+TOLERANCE = 1e-12
+"""Relative; sums of the same seconds in another order differ by less."""
+
+Finish = Callable[[FloatArray, FloatArray], FloatArray]
+"""From the seconds and bytes of whole paths to the seconds of a sequence, infinite if it fails."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of a lattice that are possible, with their seconds and bytes."""
+
+    lattice: Lattice
+    number: IntArray
+    """Among all steps of the lattice, in their order."""
+    seconds: FloatArray
+    num_bytes: FloatArray
+    add: np.ufunc
+    """How bytes of one step and the next combine: sum or largest."""
+
+    @cached_property
+    def source(self) -> IntArray:
+        """Ideals before the steps."""
+        return self.lattice.source[self.number]
+
+    @cached_property
+    def target(self) -> IntArray:
+        """Ideals after the steps, rising."""
+        return self.lattice.target[self.number]
+
+    @cached_property
+    def backwards(self) -> IntArray:
+        """The steps in the order of falling sources."""
+        place = np.full(len(self.lattice.source), -1)
+        place[self.number] = np.arange(len(self.number))
+        found: IntArray = place[self.lattice.backwards]
+        return found[found >= 0]
+
+    @cached_property
+    def time_left(self) -> FloatArray:
+        """Least seconds from each ideal to the whole graph; infinite where no path leads."""
+        return _to_the_end(self, self.seconds, np.add)
+
+    @cached_property
+    def bytes_left(self) -> FloatArray:
+        """Least bytes from each ideal to the whole graph, like ``time_left``."""
+        return _to_the_end(self, self.num_bytes, self.add)
+
+    def least_s(self, finish: Finish) -> float:
+        """Return seconds that no path undercuts; infinite where none finishes."""
+        return float(finish(self.time_left[:1], self.bytes_left[:1])[0])
+
+    def by_size(self, ideals: IntArray) -> list[tuple[int, int]]:
+        """Return where ideals of one size begin and end in a column of ideals in their order."""
+        starts = np.flatnonzero(np.diff(self.lattice.size[ideals], prepend=-1))
+        ends = np.append(starts, len(ideals))[1:]
+        return list(zip(starts.tolist(), ends.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Path:
+    """A whole chain of partitions."""
+
+    seconds: float
+    num_bytes: float
+    finished_s: float
+    steps: tuple[int, ...]
+    """Numbers of the steps of the lattice, in the order of time."""
+
+
+def best_path(steps: Steps, finish: Finish) -> tuple[Path | None, int]:
+    """Return the path that finishes first, and the number of pairs that were kept on the way.
+
+    None where no path finishes. Among equal paths, one that holds the fewest bytes.
+    """
+    if not np.isfinite(steps.least_s(finish)):
+        return None, 0
+    known = min(
+        float(finish(*_along(steps, steps.seconds, np.add, steps.time_left))[0]),
+        float(finish(*_along(steps, steps.num_bytes, steps.add, steps.bytes_left))[0]),
+    )
+    pairs = _Pairs(len(steps.lattice.ideals))
+    for start, end in steps.by_size(steps.target):
+        pairs.extend(steps, slice(start, end), finish, known)
+    return pairs.path(steps, finish), pairs.count
+
+
+def _to_the_end(steps: Steps, costs: FloatArray, add: np.ufunc) -> FloatArray:
+    """Return the least cost from each ideal to the whole graph; infinite where no path leads."""
+    least = np.full(len(steps.lattice.ideals), np.inf)
+    least[-1] = 0.0
+    order = steps.backwards
+    source, target, costs = steps.source[order], steps.target[order], costs[order]
+    for start, end in steps.by_size(source):
+        through = add(costs[start:end], least[target[start:end]])
+        ideals = source[start:end]
+        first = np.flatnonzero(np.diff(ideals, prepend=-1))
+        least[ideals[first]] = np.minimum.reduceat(through, first)
+    return least
+
+
+def _along(
+    steps: Steps, costs: FloatArray, add: np.ufunc, left: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return seconds and bytes of a path of least cost, as columns of one."""
+    best = np.zeros(len(steps.lattice.ideals), np.int64)
+    is_best = np.flatnonzero(add(costs, left[steps.target]) <= left[steps.source])
+    best[steps.source[is_best]] = is_best
+    seconds, num_bytes, ideal = 0.0, 0.0, 0
+    while ideal != len(steps.lattice.ideals) - 1:
+        step = int(best[ideal])
+        seconds += float(steps.seconds[step])
+        num_bytes = float(steps.add(num_bytes, steps.num_bytes[step]))
+        ideal = int(steps.target[step])
+    return np.array([seconds]), np.array([num_bytes])
+
+
+class _Pairs:
+    """Pairs (seconds, bytes) of ways to each ideal, with the pair and step each came from."""
+
+    def __init__(self, num_ideals: int) -> None:
+        self.seconds, self.num_bytes = np.zeros(1), np.zeros(1)
+        self.parent, self.step = np.full(1, -1), np.full(1, -1)
+        self.start, self.held = np.zeros(num_ideals, np.int64), np.zeros(num_ideals, np.int64)
+        self.held[0] = 1
+
+    @property
+    def count(self) -> int:
+        """All pairs kept so far."""
+        return len(self.seconds)
+
+    def extend(self, steps: Steps, chosen: slice, finish: Finish, known: float) -> None:
+        """Add the pairs of ideals of one size, which these steps lead to."""
+        source, target = steps.source[chosen], steps.target[chosen]
+        times = self.held[source]
+        step = np.repeat(np.arange(len(source)), times)
+        place = np.arange(len(step)) - np.repeat(np.cumsum(times) - times, times)
+        parent = self.start[source][step] + place
+        target = target[step]
+        seconds = self.seconds[parent] + steps.seconds[chosen][step]
+        num_bytes = steps.add(self.num_bytes[parent], steps.num_bytes[chosen][step])
+        at_best = finish(
+            seconds + steps.time_left[target], steps.add(num_bytes, steps.bytes_left[target])
+        )
+        kept = np.flatnonzero(at_best <= known * (1 + TOLERANCE))
+        kept = kept[_unbeaten(target[kept], seconds[kept], num_bytes[kept])]
+        ideals, first, held = np.unique(target[kept], return_index=True, return_counts=True)
+        self.start[ideals], self.held[ideals] = self.count + first, held
+        self.seconds = np.append(self.seconds, seconds[kept])
+        self.num_bytes = np.append(self.num_bytes, num_bytes[kept])
+        self.parent = np.append(self.parent, parent[kept])
+        self.step = np.append(self.step, steps.number[chosen][step[kept]])
+
+    def path(self, steps: Steps, finish: Finish) -> Path | None:
+        """Return the best path to the last ideal."""
+        last = len(steps.lattice.ideals) - 1
+        ends = np.arange(self.start[last], self.start[last] + self.held[last])
+        finished = finish(self.seconds[ends], self.num_bytes[ends])
+        if not np.any(np.isfinite(finished)):
+            return None
+        best = int(np.lexsort((self.num_bytes[ends], finished))[0])
+        taken, pair = [], int(ends[best])
+        while self.step[pair] >= 0:
+            taken.append(int(self.step[pair]))
+            pair = int(self.parent[pair])
+        end = int(ends[best])
+        return Path(
+            float(self.seconds[end]), float(self.num_bytes[end]), float(finished[best]),
+            tuple(reversed(taken)),
+        )  # fmt: skip
+
+
+def _unbeaten(ideal: IntArray, seconds: FloatArray, num_bytes: FloatArray) -> IntArray:
+    """Return the pairs of each ideal that no other pair beats, in the order of the ideals.
+
+    In the order of seconds, a pair is kept where its bytes are below those of all before it. One
+    running minimum serves all ideals: ranks of later ideals lie below those of earlier ones.
+    """
+    if not len(ideal):
+        return np.zeros(0, np.int64)
+    order = np.lexsort((num_bytes, seconds, ideal))
+    _, rank = np.unique(num_bytes[order], return_inverse=True)
+    group = np.cumsum(np.diff(ideal[order], prepend=ideal[order[0]]) != 0)
+    level = rank - group * (len(order) + 1)
+    is_lower: BoolArray = np.append(True, level[1:] < np.minimum.accumulate(level)[:-1])
+    found: IntArray = order[is_lower]
+    return found

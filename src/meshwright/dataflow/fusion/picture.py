@@ -1,0 +1,120 @@
+"""The picture of fused partitions as SVG: time to the right, cores and resources downwards.
+
+Every partition is a column as wide as its time. The upper box is the chip: a band for each kernel,
+as high as its share of the cores, and white where cores are idle. Below it are bars of what the
+partition spends: computation, DRAM, network, then fill and setup. At the foot is its SRAM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
+from meshwright.dataflow.fusion.report import pass_of, title
+from meshwright.report.chart import group_class, style_sheet
+
+MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
+"""Around everything; above the chip; left of it [px]."""
+WIDTH, CHIP = 900.0, 300.0
+"""Of all partitions together; height of all cores [px]."""
+ROW, BAR, GAP = 22.0, 14.0, 16.0
+"""From bar to bar; height of a bar; below the chip [px]."""
+LEAST_LABEL, INSET, LETTER, HEADING_LETTER = 11.0, 4.0, 6.0, 7.0
+"""A band that is lower has no name; left of a text; width of a letter, and above the chip [px]."""
+RESOURCES = ("compute", "DRAM", "network", "fill, setup", "SRAM")
+
+
+def fusion_svg(answer: FusionAnswer) -> str:
+    """Return the picture of an answer; equal for equal answers, and nothing from outside."""
+    fusion, grid = answer.choice.fusion, answer.question.target.grid
+    width = 2 * MARGIN + NAMES + WIDTH
+    height = HEAD + CHIP + GAP + ROW * len(RESOURCES) + MARGIN
+    total_s = sum(part.time_s for part in fusion.partitions)
+    says = (
+        f"{format_seconds(fusion.time_s)} for a {pass_of(answer)}, {fusion.micro_batch} at once; "
+        f"{grid.num_cores} cores, SRAM {format_bytes(grid.sram_bytes)}; {fusion.fidelity}"
+    )
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
+        f'width="{width:.0f}" height="{height:.0f}" role="img">',
+        f"<title>{escape(title(answer))}</title>",
+        f"<style>{style_sheet()}</style>",
+        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
+        _text(MARGIN, 28, title(answer), "title"),
+        _text(MARGIN, 48, says, "note quiet"),
+        *_names(),
+    ]
+    left = MARGIN + NAMES
+    for number, part in enumerate(fusion.partitions):
+        wide = WIDTH * part.time_s / total_s
+        column = _column(number, part, wide, grid.num_cores, grid.sram_bytes)
+        lines += [f'<g transform="translate({left:.1f} {HEAD:.0f})">', *column, "</g>"]
+        left += wide
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _names() -> Iterator[str]:
+    """Yield what stands left of the rows."""
+    yield _text(MARGIN, HEAD + 12, "cores", "note quiet")
+    for row, name in enumerate(RESOURCES):
+        yield _text(MARGIN, HEAD + CHIP + GAP + ROW * row + 11, name, "note quiet")
+
+
+def _column(
+    number: int, part: Partition, wide: float, num_cores: int, sram_bytes: float
+) -> Iterator[str]:
+    """Yield one partition: its kernels on the cores, and what it spends."""
+    idle = num_cores - sum(part.cores)
+    yield from _heading(f"{number + 1}", f": {format_seconds(part.time_s)}", wide)
+    yield _rectangle(0.0, 0.0, wide, CHIP, "none", f"{idle} cores idle")
+    top, unnamed = 0.0, []
+    for kernel, (name, cores) in enumerate(zip(part.kernels, part.cores, strict=True)):
+        high = CHIP * cores / num_cores
+        colour = group_class(number + 3 * kernel)
+        yield _rectangle(0.0, top, wide, high, colour, f"{name}: {cores} cores")
+        words = f"{name} {cores}"
+        if high >= LEAST_LABEL and INSET + LETTER * len(words) < wide:
+            yield _text(INSET, top + min(high / 2 + 4, high - 2), words, "label")
+        else:
+            unnamed.append(words)
+        top += high
+    says = f"and {', '.join(unnamed)}"
+    if unnamed and CHIP - top >= LEAST_LABEL and INSET + LETTER * len(says) < wide:
+        yield _text(INSET, CHIP - 4, says, "label quiet")
+    spent = (part.compute_s, part.dram_s, part.network_s, part.fill_s + part.setup_s)
+    for row, (name, seconds) in enumerate(zip(RESOURCES, spent, strict=False)):
+        says = f"{name} {format_seconds(seconds)}"
+        share = seconds / part.time_s if part.time_s > 0 else 0.0
+        yield from _bar(row, wide, share, says, is_limit=name.lower() == part.limit)
+    says = f"{format_bytes(part.sram_bytes)}, {part.sram_bytes / sram_bytes:.0%}"
+    yield from _bar(len(spent), wide, part.sram_bytes / sram_bytes, says, is_limit=False)
+
+
+def _heading(number: str, time: str, wide: float) -> Iterator[str]:
+    """Yield the number of a partition and its time, or what of them its column has room for."""
+    for says in (number + time, number):
+        if INSET + HEADING_LETTER * len(says) < wide:
+            yield _text(INSET, -6, says, "note")
+            return
+
+
+def _bar(row: int, wide: float, share: float, says: str, *, is_limit: bool) -> Iterator[str]:
+    """Yield a bar of a share of the width of a partition, with its number where it has room."""
+    top = CHIP + GAP + ROW * row
+    yield _rectangle(0.0, top, wide, BAR, "none", says)
+    yield _rectangle(0.0, top, wide * share, BAR, "h6" if is_limit else "h2", says)
+    if INSET + LETTER * len(says) < wide:
+        yield _text(INSET, top + 11, says, "label")
+
+
+def _rectangle(x: float, y: float, wide: float, high: float, colour: str, says: str) -> str:
+    return (
+        f'<g><title>{escape(says)}</title><rect class="die {colour}" x="{x:.1f}" y="{y:.1f}" '
+        f'width="{wide:.1f}" height="{high:.1f}"/></g>'
+    )
+
+
+def _text(x: float, y: float, words: str, kind: str) -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'

@@ -1,0 +1,232 @@
+"""What each set of kernels costs as a partition: columns, one entry for each set.
+
+While a partition runs, tiles pass through its kernels in a pipeline, the next tiles come from DRAM
+and partial sums travel over the network; the slowest of the three sets the pace. Before it starts,
+its weights come from DRAM, once for all sequences of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, larger
+from meshwright.dataflow.fusion.cores import least_cycles
+from meshwright.dataflow.fusion.problem import FusionProblem
+
+
+@dataclass(frozen=True)
+class PartitionPrices:
+    """Columns, one entry for each set; seconds and bytes are those of one sequence."""
+
+    fits: BoolArray
+    """Whether cores and SRAM hold the set."""
+    tile_cycles: FloatArray
+    """Of the slowest kernel, on the cores that the best division gives it."""
+    compute_s: FloatArray
+    dram_s: FloatArray
+    network_s: FloatArray
+    setup_s: FloatArray
+    """Reading weights, and reading and writing sums, of one micro-batch."""
+    fill_s: FloatArray
+    """Filling the pipeline of kernels, of one micro-batch."""
+    sram_bytes: FloatArray
+    moved_bytes: FloatArray
+    """Between DRAM and chip, weights apart."""
+    crossing_bytes: FloatArray
+    """Tensors that are read or written, each once."""
+    inside_bytes: FloatArray
+    """Tensors that never leave the chip."""
+    weight_parts: FloatArray
+    """Parts in which the weights come; more than 1 only for a kernel that is alone."""
+
+    @property
+    def busy_s(self) -> FloatArray:
+        """The slowest of computation, DRAM and network."""
+        found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
+        return found
+
+
+@dataclass(frozen=True)
+class _Flows:
+    """Bytes of each set that do not depend on how its weights come."""
+
+    buffer_bytes: FloatArray
+    read_bytes: FloatArray
+    written_bytes: FloatArray
+    inside_bytes: FloatArray
+
+
+def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices:
+    """Return the price of each set of kernels, shape (sets, kernels), as a partition."""
+    grid, tiles = problem.grid, float(problem.num_tiles)
+    flows = _flows(problem, sets)
+    held = sets @ problem.held_bytes
+    parts = _weight_parts(sets.sum(axis=1) == 1, held, grid.sram_bytes - flows.buffer_bytes)
+    sram = flows.buffer_bytes + ceil_div(held, parts)
+    passes = parts if problem.rules.rereads else np.ones(len(sets))
+    tables = sets @ problem.looked_up_bytes
+    moved = passes * flows.read_bytes + flows.written_bytes + tables
+    cycles = least_cycles(problem.choices, grid.num_cores, sets)
+    compute, dram = tiles * cycles / grid.frequency_hz, moved / grid.dram_bytes_per_s
+    network = sets @ problem.network_s
+    busy = larger(compute, larger(dram, network))
+    rows = _kernels_in_a_row(problem, sets) if problem.rules.counts_fill else np.ones(len(sets))
+    return PartitionPrices(
+        fits=(sram <= grid.sram_bytes) & np.isfinite(cycles),
+        tile_cycles=cycles,
+        compute_s=compute,
+        dram_s=dram,
+        network_s=network,
+        setup_s=(sets @ problem.setup_bytes) / grid.dram_bytes_per_s,
+        fill_s=(rows - 1.0) * np.where(np.isfinite(busy), busy, 0.0) / tiles,
+        sram_bytes=sram,
+        moved_bytes=moved,
+        crossing_bytes=flows.read_bytes + flows.written_bytes,
+        inside_bytes=flows.inside_bytes,
+        weight_parts=parts,
+    )
+
+
+def _flows(problem: FusionProblem, sets: BoolArray) -> _Flows:
+    """Return what the tensors of each set need and move.
+
+    Pairs of a set and a tensor stand for themselves: those that the set reads, all reads of one
+    tensor joined, and those that it writes.
+    """
+    tensors, count = problem.tensors, len(sets)
+    num_tensors = len(tensors.writer)
+    row, kernel = np.nonzero(sets)
+    slots = np.flatnonzero(tensors.is_slot)
+    read_row, slot = _expanded(row, kernel, tensors.readers.ravel()[slots], problem.num_kernels)
+    order = np.argsort(read_row * num_tensors + slots[slot] // tensors.readers.shape[1])
+    slot, read_row = slots[slot][order], read_row[order]
+    read = read_row * num_tensors + slot // tensors.readers.shape[1]
+    first = np.flatnonzero(np.diff(read, prepend=-1))
+    inside, outside = (
+        np.maximum.reduceat(values.ravel()[slot], first) if len(first) else np.zeros(0)
+        for values in (tensors.inside_bytes, tensors.read_bytes)
+    )
+    read, num_reads = read[first], np.diff(np.append(first, len(read)))
+    write_row, write = _expanded(row, kernel, tensors.writer, problem.num_kernels)
+    written = np.sort(write_row * num_tensors + write)
+    tensor_read, tensor_written = read % num_tensors, written % num_tensors
+    is_own = np.isin(read, written)
+    has_all = read[is_own & (num_reads == tensors.is_slot.sum(axis=1)[tensor_read])]
+    leaves = ~np.isin(written, has_all)
+
+    def per_set(keys: IntArray, values: FloatArray) -> FloatArray:
+        return np.bincount(keys // num_tensors, values, minlength=count).astype(np.float64)
+
+    whole = tensors.sequence_bytes
+    return _Flows(
+        buffer_bytes=per_set(read, np.where(is_own, inside, outside))
+        + per_set(written, np.where(leaves, tensors.written_bytes[tensor_written], 0.0)),
+        read_bytes=per_set(read, np.where(is_own, 0.0, whole[tensor_read])),
+        written_bytes=per_set(written, np.where(leaves, whole[tensor_written], 0.0)),
+        inside_bytes=per_set(written, np.where(leaves, 0.0, whole[tensor_written])),
+    )
+
+
+def _expanded(
+    row: IntArray, kernel: IntArray, owner: IntArray, num_kernels: int
+) -> tuple[IntArray, IntArray]:
+    """Return each row with every entry that its kernel owns."""
+    order = np.argsort(owner, kind="stable")
+    start = np.searchsorted(owner[order], np.arange(num_kernels + 1))
+    times = np.diff(start)[kernel]
+    place = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
+    return np.repeat(row, times), order[np.repeat(start[kernel], times) + place]
+
+
+def _weight_parts(
+    is_alone: BoolArray, weight_bytes: FloatArray, free_bytes: FloatArray
+) -> FloatArray:
+    """Return the parts in which weights come so that one part fits; 1 for several kernels."""
+    needed = ceil_div(weight_bytes, np.where(free_bytes > 0, free_bytes, np.inf))
+    parts: FloatArray = np.where(is_alone, larger(needed, 1.0), 1.0)
+    return parts
+
+
+def _kernels_in_a_row(problem: FusionProblem, sets: BoolArray) -> FloatArray:
+    """Return the longest path inside each set, in kernels."""
+    longest = np.zeros(sets.T.shape)
+    for kernel, members in enumerate(sets.T):
+        rows = np.flatnonzero(members)
+        before = np.flatnonzero(problem.reads[kernel])
+        longest[kernel, rows] = longest[np.ix_(before, rows)].max(axis=0, initial=0.0) + 1.0
+    found: FloatArray = larger(longest.max(axis=0), 1.0)
+    return found
+
+
+def bound_s(problem: FusionProblem) -> float:
+    """Return seconds that no partitions undercut, for one sequence.
+
+    A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
+    others of a phase take their shares. Weights are read once for the largest micro-batch.
+    """
+    shares = shares_of(problem)
+    busy = float(shares.alone_s.sum() + shares.least_s(shares.alone_s[None] == 0.0)[0])
+    setup = problem.total_setup_s / problem.tried_micro_batches[0][1]
+    return max(busy + setup, problem.send_s)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What each kernel takes at least of cores, DRAM and network, in whatever partition."""
+
+    alone_s: FloatArray
+    """Of kernels that hold more than the SRAM: their whole time; 0 of others, (kernels,) [s]."""
+    resources_s: FloatArray
+    """Of all others, cores, DRAM and network; 0 of those alone, shape (kernels, 3) [s]."""
+    phase: FloatArray
+    """Kernels of each phase, shape (phases, kernels): ones and zeros."""
+
+    def least_s(self, sets: BoolArray) -> FloatArray:
+        """Return seconds that no partitions of each set undercut, shape (sets, kernels).
+
+        A partition lies within a phase, and takes the sums of its kernels of each resource.
+        """
+        total = sets @ self.alone_s
+        for members in self.phase:
+            total = total + (sets @ (members[:, None] * self.resources_s)).max(axis=1)
+        seconds: FloatArray = total
+        return seconds
+
+
+def shares_of(problem: FusionProblem) -> Shares:
+    """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network."""
+    grid = problem.grid
+    is_alone = problem.held_bytes > grid.sram_bytes
+    alone = np.zeros(problem.num_kernels)
+    alone[is_alone] = price_partitions(
+        problem, np.eye(problem.num_kernels, dtype=bool)[is_alone]
+    ).busy_s
+    area = np.array([float((cores * cycles).min()) for cores, cycles in problem.choices])
+    cores_s = area * problem.num_tiles / (grid.num_cores * grid.frequency_hz)
+    dram_s = _forced_bytes(problem, is_alone) / grid.dram_bytes_per_s
+    resources = np.stack([cores_s, dram_s, problem.network_s], axis=1)
+    resources[is_alone] = 0.0
+    phases = np.unique(problem.phase)
+    return Shares(alone, resources, (problem.phase == phases[:, None]).astype(float))
+
+
+def _forced_bytes(problem: FusionProblem, is_alone: BoolArray) -> FloatArray:
+    """Return the bytes that each kernel moves at least, those alone apart, shape (kernels,).
+
+    Rows of tables, and tensors that no partition can hold: they come from outside or go there,
+    belong to two phases, or have an end that is alone. Each is written once, and read once by the
+    kernels of a phase together, which share it out.
+    """
+    tensors, n = problem.tensors, problem.num_kernels
+    found = np.append(problem.looked_up_bytes, 0.0)
+    place = np.append(np.where(is_alone, -1, problem.phase), -1)
+    writer, readers = place[tensors.writer], place[tensors.readers]
+    is_written = np.any(readers != writer[:, None], axis=1)
+    np.add.at(found, tensors.writer, np.where(is_written, tensors.sequence_bytes, 0.0))
+    for phase in np.unique(problem.phase):
+        reads = tensors.is_slot & (readers == phase) & (writer[:, None] != phase)
+        each = tensors.sequence_bytes / np.maximum(reads.sum(axis=1), 1)
+        np.add.at(found, tensors.readers, reads * each[:, None])
+    return found[:n]

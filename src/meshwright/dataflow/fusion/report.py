@@ -1,0 +1,99 @@
+"""Fused partitions for a reader: what limits each, and which cores its kernels have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
+from meshwright.report.screen import counted, time_lines, wrapped
+
+SHOWN_GAP = 0.0005
+"""A smaller one would be printed as nothing."""
+
+
+def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
+    """Yield the answer: how fast, with which proof, and partition by partition."""
+    fusion = answer.choice.fusion
+    yield title(answer)
+    yield from wrapped("", _speed(answer))
+    yield from _proof(answer)
+    yield ""
+    yield from time_lines(f"one {pass_of(answer)} through the graph", fusion.parts_s, fusion.time_s)
+    yield ""
+    yield (f"{'':>2} {'time':>9} {'limit':<8}{'compute':>9} {'DRAM':>9} {'network':>9} "
+           f"{'fill':>8} {'setup':>8} {'SRAM':>10} {'moved':>10}")  # fmt: skip
+    for number, part in enumerate(fusion.partitions, start=1):
+        yield from _partition_lines(number, part)
+
+
+def title(answer: FusionAnswer) -> str:
+    """Return what was fused, and where."""
+    asked = answer.question
+    how = "kernel by kernel" if asked.runs_by_kernel else "fused"
+    rules = ", rules of DFModel" if asked.rules == "dfmodel" else ""
+    return (
+        f"{asked.graph.name} on {asked.target.name}, {how}: tp {asked.tp}, pp {asked.pp}, "
+        f"tiles of {answer.tile} {asked.graph.tiled}{rules}"
+    )
+
+
+def pass_of(answer: FusionAnswer) -> str:
+    """Return what passes through the graph at once: a sequence of tokens, or all of its inputs."""
+    return "sequence" if answer.question.graph.tiled == "tokens" else "pass"
+
+
+def _speed(answer: FusionAnswer) -> str:
+    """Return how fast the group is."""
+    asked, fusion = answer.question, answer.choice.fusion
+    often = f" x {answer.question.repeats}" if answer.question.repeats > 1 else ""
+    many = "passes" if pass_of(answer) == "pass" else "sequences"
+    return (
+        f"{counted(len(fusion.partitions), 'partition')}: {format_seconds(fusion.time_s)}{often} "
+        f"for a {pass_of(answer)}, {answer.sequences_per_s:.4g}/s on "
+        f"{counted(asked.tp * asked.pp, 'chip')} ({answer.compute_share:.0%} of peak), "
+        f"{counted(fusion.micro_batch, pass_of(answer), many)} at once"
+    )
+
+
+def _proof(answer: FusionAnswer) -> Iterator[str]:
+    """Yield how sure it is that nothing is faster, in closed form."""
+    choice, counts = answer.choice, answer.choice.fusion.counts
+    gap = answer.gap
+    looked = f"{counted(counts.num_ideals, 'ideal')}, "
+    looked += f"{counted(counts.num_steps, 'step')} between them"
+    tiles = ""
+    if choice.num_fused + choice.num_pruned + len(choice.refused) > 1:
+        tiles = (
+            f"; of all tried {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
+            f"{len(choice.refused)} do not fit"
+        )
+    if counts.places is not None:
+        yield from wrapped(
+            "", "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
+            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}",
+        )  # fmt: skip
+    elif answer.question.runs_by_kernel:
+        yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"
+    else:
+        yield from wrapped(
+            "", f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
+        )
+    if answer.sharding_gap >= SHOWN_GAP:
+        of = "the fewest bytes" if answer.question.rules == "dfmodel" else "the best of all splits"
+        yield f"split over tp: at most {answer.sharding_gap:.1%} from {of}"
+
+
+def _partition_lines(number: int, part: Partition) -> Iterator[str]:
+    """Yield one partition: a row of numbers, then its kernels."""
+    seconds = (part.compute_s, part.dram_s, part.network_s)
+    compute, dram, network = (format_seconds(value) for value in seconds)
+    fill, setup = format_seconds(part.fill_s), format_seconds(part.setup_s)
+    yield (
+        f"{number:>2} {format_seconds(part.time_s):>9} {part.limit:<8}{compute:>9} {dram:>9} "
+        f"{network:>9} {fill:>8} {setup:>8} {format_bytes(part.sram_bytes):>10} "
+        f"{format_bytes(part.moved_bytes):>10}"
+    )
+    cores = ", ".join(f"{n} {c}" for n, c in zip(part.kernels, part.cores, strict=True))
+    parts = f" (weights in {part.weight_parts} parts)" if part.weight_parts > 1 else ""
+    yield from wrapped("     cores: ", f"{cores}{parts}")

@@ -1,0 +1,309 @@
+"""The best partitions of a graph on a chip, with the proof or the gap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, larger, where
+from meshwright.base.errors import Fault, InfeasibleError, SpecError
+from meshwright.base.units import format_bytes
+from meshwright.dataflow.fusion.answer import Choice, Fusion, Partition, SearchCounts
+from meshwright.dataflow.fusion.cores import cores_needed
+from meshwright.dataflow.fusion.lattice import Lattice, Orders, chain_of, limits_of, orders_of
+from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
+from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
+from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.wide_graphs import outlook
+
+
+def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
+    """Return the best partitions of a problem.
+
+    Parameters
+    ----------
+    problem
+        What is fused; kernel by kernel it has one answer.
+    orders
+        Those of the problem, where they are known: problems that differ in tile, network or DRAM
+        alone share them.
+
+    Raises
+    ------
+    InfeasibleError
+        When some kernel fits no partition, or DRAM holds not one sequence.
+    """
+    if problem.runs_by_kernel:
+        return evaluate(problem, np.eye(problem.num_kernels, dtype=bool))
+    looked_at = orders or orders_of(limits_of(problem))
+    found = _best((_solve(problem, entry) for entry in looked_at), problem)
+    return found if found.counts.places is None else _looked_beyond(problem, found)
+
+
+def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
+    """Return the answer of a wide graph with a bound of all orders, or a better one that it shows.
+
+    A better path is taken at the micro-batch that DRAM holds for it.
+    """
+    beyond = outlook(problem, limits_of(problem), found.time_s)
+    if beyond.sets is not None:
+        try:
+            shown = evaluate(problem, beyond.sets)
+        except InfeasibleError:
+            shown = found
+        if shown.time_s < found.time_s:
+            found = replace(shown, counts=found.counts)
+    return replace(found, bound_s=min(beyond.bound_s, found.time_s))
+
+
+def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
+    """Return the result of given partitions, shape (partitions, kernels), in the order of time.
+
+    Raises
+    ------
+    SpecError
+        When a kernel is in none or in several, comes before what it needs, or beside another phase.
+    InfeasibleError
+        When a partition does not fit, or DRAM holds not one sequence.
+    """
+    _check_partitions(problem, sets)
+    return _best([_solve(problem, Orders(chain_of(sets)))], problem)
+
+
+def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
+    """Refuse partitions that cannot run one after the other."""
+    times = sets.sum(axis=0)
+    faults = [
+        Fault(
+            f"partitions.{problem.names[kernel]}", f"is in {times[kernel]} partitions, not in one"
+        )
+        for kernel in np.flatnonzero(times != 1).tolist()
+    ]
+    if not faults:
+        place = sets.argmax(axis=0)
+        is_early = problem.needs & (place[:, None] < place)
+        is_mixed = (place[:, None] == place) & (problem.phase[:, None] > problem.phase)
+        faults = [
+            Fault(
+                f"partitions.{problem.names[kernel]}",
+                f"runs before or beside {problem.names[other]}, which must be done by then",
+            )
+            for kernel, other in np.argwhere(is_early | is_mixed).tolist()
+        ]
+    if faults:
+        raise SpecError(faults)
+
+
+def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:
+    """Return the fastest result.
+
+    Raises
+    ------
+    InfeasibleError
+        When there is none.
+    """
+    results = [fusion for fusion in found if fusion is not None]
+    if not results:
+        raise InfeasibleError(why_nothing_fits(problem))
+    return min(results, key=lambda fusion: fusion.time_s)
+
+
+def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
+    """Return the best partitions within some orders; None where none fit.
+
+    Larger micro-batches come first: none of a smaller one is faster than the least seconds there.
+    """
+    lattice, places = orders.lattice, orders.places
+    prices = price_partitions(problem, lattice.sets)
+    best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
+    for allowed in problem.tried_micro_batches:
+        if allowed[0] * least_bytes > problem.room_bytes:
+            continue
+        steps, finish = _steps(problem, lattice, prices, allowed), _finish(problem, allowed)
+        if best is not None and steps.least_s(finish) >= best.finished_s:
+            break
+        least_bytes = float(steps.bytes_left[0])
+        path, pairs = best_path(steps, finish)
+        num_pairs += pairs
+        if path is not None and (best is None or path.finished_s < best.finished_s):
+            best, best_of = path, allowed
+    if best is None:
+        return None
+    size = int(_sequences(problem, np.array([best.num_bytes]), best_of)[0])
+    counts = SearchCounts(
+        len(lattice.ideals), len(lattice.source), len(lattice.sets), num_pairs, places
+    )
+    time = max(best.finished_s, problem.send_s)
+    return Fusion(
+        problem=problem,
+        partitions=tuple(
+            _partition(problem, lattice.sets[row], prices, row, size)
+            for row in lattice.partition[list(best.steps)].tolist()
+        ),
+        micro_batch=size,
+        held_bytes=best.num_bytes,
+        time_s=time,
+        bound_s=time if places is None else bound_s(problem),
+        counts=counts,
+    )
+
+
+def _steps(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices, allowed: tuple[int, int]
+) -> Steps:
+    """Return the steps whose partitions fit, for a range of micro-batches."""
+    number = np.flatnonzero(prices.fits[lattice.partition])
+    partition = lattice.partition[number]
+    seconds = prices.busy_s + prices.fill_s / allowed[1]
+    if problem.rules.frees_tensors:
+        alive = _alive_bytes(problem, lattice, prices)[number]
+        return Steps(lattice, number, seconds[partition], alive, np.maximum)
+    crossing = prices.crossing_bytes[partition]
+    return Steps(lattice, number, seconds[partition], crossing, np.add)
+
+
+def _alive_bytes(problem: FusionProblem, lattice: Lattice, prices: PartitionPrices) -> FloatArray:
+    """Return the bytes in DRAM while each step runs: written before its end, not yet read by all.
+
+    What the step writes and reads itself, and nobody else, stays on the chip.
+    """
+    tensors = problem.tensors
+    done = np.append(lattice.ideals, np.zeros((len(lattice.ideals), 1), bool), axis=1)
+    is_read = np.all(done[:, tensors.readers], axis=2)
+    done[:, -1] = True
+    written = done[:, tensors.writer] @ tensors.sequence_bytes
+    read: FloatArray = is_read @ tensors.sequence_bytes
+    inside = prices.inside_bytes[lattice.partition]
+    alive: FloatArray = written[lattice.target] - read[lattice.source] - inside
+    return alive
+
+
+def _sequences(
+    problem: FusionProblem, num_bytes: FloatArray, allowed: tuple[int, int]
+) -> FloatArray:
+    """Return the largest micro-batch that DRAM holds, up to the largest allowed."""
+    room = np.floor(problem.room_bytes / larger(num_bytes, 1.0))
+    found: FloatArray = np.minimum(room, float(allowed[1]))
+    return found
+
+
+def _finish(problem: FusionProblem, allowed: tuple[int, int]) -> Finish:
+    """Return the function from seconds and bytes of partitions to the seconds of a sequence."""
+
+    def finish(seconds: FloatArray, num_bytes: FloatArray) -> FloatArray:
+        size = _sequences(problem, num_bytes, allowed)
+        found: FloatArray = where(
+            size >= allowed[0], seconds + problem.total_setup_s / larger(size, 1.0), np.inf
+        )
+        return np.atleast_1d(found)
+
+    return finish
+
+
+def _partition(
+    problem: FusionProblem, members: BoolArray, prices: PartitionPrices, row: int, size: int
+) -> Partition:
+    """Return one priced set as a partition of a result."""
+    kernels = np.flatnonzero(members).tolist()
+    cycles = prices.tile_cycles[row : row + 1]
+    needed = [cores_needed(problem.choices[k], cycles, problem.grid.num_cores) for k in kernels]
+    return Partition(
+        kernels=tuple(problem.names[kernel] for kernel in kernels),
+        cores=tuple(int(cores[0]) for cores in needed),
+        compute_s=float(prices.compute_s[row]),
+        dram_s=float(prices.dram_s[row]),
+        network_s=float(prices.network_s[row]),
+        fill_s=float(prices.fill_s[row]) / size,
+        setup_s=float(prices.setup_s[row]) / size,
+        sram_bytes=float(prices.sram_bytes[row]),
+        held_bytes=float(problem.held_bytes[kernels].sum()),
+        moved_bytes=float(prices.moved_bytes[row]),
+        weight_parts=int(prices.weight_parts[row]),
+    )
+
+
+def why_nothing_fits(problem: FusionProblem) -> str:
+    """Return what stands in the way: kernels that do not fit even alone, or too little DRAM."""
+    alone = price_partitions(problem, np.eye(problem.num_kernels, dtype=bool))
+    sram = problem.grid.sram_bytes
+    too_large = [
+        f"{problem.names[kernel]} needs {format_bytes(float(alone.sram_bytes[kernel]))} alone"
+        for kernel in np.flatnonzero(~alone.fits).tolist()
+    ]
+    if too_large:
+        listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
+        return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
+    room = format_bytes(max(problem.room_bytes, 0.0))
+    return f"DRAM has {room} left beside the weights: too little for the tensors of one sequence"
+
+
+KnownOrders = dict[tuple[object, ...], tuple[Orders, ...]]
+"""Orders by the limits that they follow from."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A problem, and what a second of it costs: seconds of the whole, repetitions and devices."""
+
+    problem: FusionProblem
+    weight: float = 1.0
+
+
+def best_of(
+    candidates: Iterable[Candidate], progress: Callable[[int, int], None] | None = None
+) -> Choice:
+    """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
+
+    There is at least one candidate. ``progress`` hears how many of them are done.
+
+    Raises
+    ------
+    InfeasibleError
+        When none fits; says why for the first one.
+    """
+    listed = list(candidates)
+    bounds = [entry.weight * bound_s(entry.problem) for entry in listed]
+    known: KnownOrders = {}
+    best: tuple[float, int, Fusion] | None = None
+    least, num_fused, num_pruned = float("inf"), 0, 0
+    refused: dict[int, str] = {}
+    ordered = sorted(range(len(listed)), key=lambda number: bounds[number])
+    for done, number in enumerate(ordered):
+        if progress is not None:
+            progress(done, len(ordered))
+        if best is not None and bounds[number] >= best[0]:
+            num_pruned += 1
+            continue
+        entry = listed[number]
+        try:
+            fusion = fuse(entry.problem, shared_orders(entry.problem, known))
+        except InfeasibleError as error:
+            refused[number] = str(error)
+            continue
+        num_fused += 1
+        least = min(least, entry.weight * fusion.bound_s)
+        if best is None or entry.weight * fusion.time_s < best[0]:
+            best = (entry.weight * fusion.time_s, number, fusion)
+    if best is None:
+        raise InfeasibleError(_why_none_fits(refused))
+    weighted, number, fusion = best
+    bound = min(least, weighted)
+    return Choice(number, fusion, weighted, bound, num_fused, num_pruned, tuple(refused.values()))
+
+
+def _why_none_fits(refused: dict[int, str]) -> str:
+    """Return why the first candidate does not fit, and how many others do not either."""
+    first, others = refused[min(refused)], len(refused) - 1
+    return f"{first}; {others} more that were tried do not fit either" if others else first
+
+
+def shared_orders(problem: FusionProblem, known: KnownOrders) -> tuple[Orders, ...]:
+    """Return the orders of a problem, found once for all with the same limits."""
+    if problem.runs_by_kernel:
+        return ()
+    limits = limits_of(problem)
+    if limits.key not in known:
+        known[limits.key] = orders_of(limits)
+    return known[limits.key]

@@ -1,0 +1,177 @@
+"""How a kernel may be split over one group of devices, and in which layouts its tensors then lie.
+
+Four layouts of a tensor: whole on every device, split along one dim, or a sum that is still open.
+Which of them a split needs and leaves follows from where its dim stands: an input that has the dim
+is read split there, any other is read whole; an output that has it is left split, one that lacks
+it is a partial sum: a reduction that is no sum keeps its dims whole, and a move adds nothing up.
+Adding up needs no closed sums: what it makes of partial sums is a partial sum.
+A dim that stands behind another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there,
+so it cannot be split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import inf
+
+from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, factors, single_dims
+from meshwright.sharding.algebra import Sharding, reshard
+from meshwright.spec.collective import CollectiveKind
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one tensor lies on a group: ``place`` numbers the dim of its maker that is split."""
+
+    place: int | None = None
+    is_partial: bool = False
+
+    def __str__(self) -> str:
+        if self.is_partial:
+            return "partial"
+        return "whole" if self.place is None else f"split {self.place}"
+
+
+WHOLE = Layout()
+PARTIAL = Layout(is_partial=True)
+
+
+@dataclass(frozen=True)
+class KernelSplit:
+    """One way to split a kernel: the dim, the layouts of its inputs, and that of its output."""
+
+    dim: str | None
+    """None: every device does all of it."""
+    reads: tuple[Layout, ...]
+    writes: Layout
+
+
+def splits_of(kernel: Kernel) -> tuple[KernelSplit, ...]:
+    """Return all ways to split a kernel over one group, the unsplit one first."""
+    alone = KernelSplit(None, (WHOLE,) * len(kernel.inputs), WHOLE)
+    found = (_split(kernel, dim) for dim in kernel.points if dim not in kernel.whole)
+    ways = (alone, *(split for split in found if split is not None))
+    return (*ways, _open_sum(kernel)) if _adds_up(kernel) else ways
+
+
+def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
+    """Return what a split over a dim needs and leaves; None where the dim lies in pieces."""
+    tensors = (kernel.dims, *(operand.dims for operand in kernel.inputs))
+    if any(_in_pieces(dims, dim) for dims in tensors):
+        return None
+    reads = tuple(Layout(place_of(operand.dims, dim)) for operand in kernel.inputs)
+    place = place_of(kernel.dims, dim)
+    if place is not None:
+        return KernelSplit(dim, reads, Layout(place))
+    return None if kernel.unit is Unit.NONE else KernelSplit(dim, reads, PARTIAL)
+
+
+def _adds_up(kernel: Kernel) -> bool:
+    return kernel.is_sum and all(read.dims == kernel.dims for read in kernel.inputs)
+
+
+def _open_sum(kernel: Kernel) -> KernelSplit:
+    """Return the way in which every device adds up its own partial sums."""
+    return KernelSplit(None, (PARTIAL,) * len(kernel.inputs), PARTIAL)
+
+
+def place_of(dims: Dims, dim: str) -> int | None:
+    """Return the place of a tensor that a dim leads, if any: where a split over it cuts."""
+    return next((place for place, name in enumerate(dims) if factors(name)[0] == dim), None)
+
+
+def _in_pieces(dims: Dims, dim: str) -> bool:
+    return dim in single_dims(dims) and place_of(dims, dim) is None
+
+
+def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[str, int]:
+    """Return the sizes on the largest shard, where one dim is split over so many devices."""
+    return {name: -(-size // degree) if name == dim else size for name, size in sizes.items()}
+
+
+AXIS = "group"
+CostOf = Callable[[Layout, Layout], float]
+"""What the change from one layout to another costs."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the layout of a tensor."""
+
+    have: Layout
+    want: Layout
+
+    @property
+    def kind(self) -> CollectiveKind | None:
+        """The collective that does it; None where every device has what it needs."""
+        return collective_of(self.have, self.want)
+
+
+@cache
+def collective_of(have: Layout, want: Layout) -> CollectiveKind | None:
+    """Return the collective that brings a tensor from one layout to another.
+
+    Any tensor is a partial sum as it lies: of a whole one only the first device adds its own, and
+    parts that are split are zero elsewhere.
+    """
+    if have == want or want.is_partial:
+        return None
+    moves = reshard(_sharding(have), _sharding(want))
+    return moves[0].kind
+
+
+def _sharding(layout: Layout) -> Sharding:
+    if layout.is_partial:
+        return Sharding(partial=(AXIS,))
+    return Sharding({} if layout.place is None else {str(layout.place): (AXIS,)})
+
+
+def payload_bytes(kind: CollectiveKind, tensor_bytes: float, degree: int) -> float:
+    """Return the bytes that a collective counts for a tensor: the full tensor on one rank.
+
+    In an all-to-all a rank sends what it holds: its shard.
+    """
+    return tensor_bytes / degree if kind is CollectiveKind.ALL_TO_ALL else tensor_bytes
+
+
+def cheapest_changes(
+    have: Layout, wanted: Collection[Layout], cost: CostOf
+) -> tuple[float, tuple[Change, ...]]:
+    """Return the cheapest way to have a tensor in all wanted layouts, and what it costs."""
+    targets = tuple(sorted(set(wanted), key=str))
+    costs, ways = _ways(have, targets, cost)
+    full = (1 << len(targets)) - 1
+    return costs[full], ways[full]
+
+
+def costs_of_sets(have: Layout, targets: Sequence[Layout], cost: CostOf) -> list[float]:
+    """Return what each set of targets costs; bit k of its number stands for target k."""
+    return _ways(have, tuple(targets), cost)[0]
+
+
+def _ways(
+    have: Layout, targets: tuple[Layout, ...], cost: CostOf
+) -> tuple[list[float], list[tuple[Change, ...]]]:
+    """Return the cheapest way to each set of targets: one layout after the other, from any.
+
+    The tensor may be made whole on the way, although nobody asks for that.
+    """
+    layouts = targets if WHOLE in targets else (*targets, WHOLE)
+    size = 1 << len(layouts)
+    costs = [0.0, *([inf] * (size - 1))]
+    ways: list[tuple[Change, ...]] = [()] * size
+    for reached in range(size):
+        there = [have, *(layout for k, layout in enumerate(layouts) if reached >> k & 1)]
+        for k, want in enumerate(layouts):
+            if not reached >> k & 1:
+                least, source = min((cost(layout, want), n) for n, layout in enumerate(there))
+                if costs[reached] + least < costs[reached | 1 << k]:
+                    costs[reached | 1 << k] = costs[reached] + least
+                    ways[reached | 1 << k] = (*ways[reached], Change(there[source], want))
+    if WHOLE in targets:
+        return costs, ways
+    half = size // 2
+    best = [k if costs[k] <= costs[k | half] else k | half for k in range(half)]
+    return [costs[k] for k in best], [ways[k] for k in best]

@@ -1,0 +1,167 @@
+"""Plans of a dataflow graph for a reader: degrees, time, proof, and each kernel with its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.dataflow.answer import GraphPlan, GraphPlans, kernel_records
+from meshwright.dataflow.layouts import splits_of
+from meshwright.dataflow.roofline import Machine
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel
+from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
+
+SHOWN_GAP = 0.0005
+"""A smaller one would be printed as nothing."""
+
+
+def plans_lines(
+    graph: DataflowGraph, machine: Machine, plans: GraphPlans, *, top: int
+) -> Iterator[str]:
+    """Yield the best plan in full, and the next ones in short."""
+    best, system = plans.best, machine.system
+    often = f" x {graph.repeats}" if graph.repeats > 1 else ""
+    yield f"{graph.name}{often} on {system.name}: {degrees(best)}"
+    yield _speed(best)
+    yield from _proof(plans, machine)
+    yield ""
+    yield from time_lines("one step", best.parts_s, best.step_s)
+    if best.sharding is not None:
+        sent_s = best.layers * sum(change.cost for change in best.sharding.changes)
+        stage, sent = format_seconds(best.stage_s), format_seconds(sent_s)
+        yield f"a pass through a stage: {stage}; changes of layout in it: {sent}"
+    yield ""
+    capacity = system.chip.main_memory.capacity_bytes
+    yield from memory_lines({"weights and tensors": best.held_bytes}, best.held_bytes, capacity,
+                            system.chip.main_memory.name)  # fmt: skip
+    yield ""
+    yield from _stages(graph, best) if best.stages else _kernels(graph, best)
+    if len(plans.plans) > 1 and top > 1:
+        yield ""
+        yield f"{'next plans':<24}{'step':>10}{'memory':>12}"
+        for plan in plans.plans[1:top]:
+            step, held = format_seconds(plan.step_s), format_bytes(plan.held_bytes)
+            yield f"  {degrees(plan):<22}{step:>10}{held:>12}"
+
+
+def degrees(plan: GraphPlan) -> str:
+    """Return the degrees of a plan."""
+    return f"tp{plan.tp} pp{plan.pp} dp{plan.dp}"
+
+
+def _speed(plan: GraphPlan) -> str:
+    layers = f", {plan.layers} repetitions on a stage" if plan.layers > 1 else ""
+    passes = counted(plan.num_passes, "pass", "passes")
+    return (
+        f"{format_seconds(plan.step_s)} a step of {passes} for each replica, "
+        f"{plan.passes_per_s:.4g} passes/s{layers}"
+    )
+
+
+def _proof(plans: GraphPlans, machine: Machine) -> Iterator[str]:
+    """Yield how sure it is that nothing is faster."""
+    gap = f"at most {plans.gap:.1%} from the best" if plans.gap >= SHOWN_GAP else "proven: gap 0.0%"
+    refused = ", ".join(f"{reason} {count}" for reason, count in plans.refused.items())
+    every = len(plans.plans) + sum(plans.refused.values())
+    counts = f"{len(plans.plans)} of {every} degrees priced"
+    counts += f"; refused: {refused}" if refused else ""
+    known = "" if machine.calibration.is_calibrated else ", uncalibrated"
+    yield from wrapped("", f"fidelity closed_form{known}, {gap} ({counts})")
+
+
+def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
+    """Yield a row for each kernel, and one for each collective behind it."""
+    records = list(kernel_records(graph, plan))
+    width = max(len("kernel"), *(len(record["name"]) for record in records))
+    yield f"{'kernel':<{width}}  {'split over':<14} leaves"
+    for record in records:
+        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}"
+        for sent in record["collectives"]:
+            kind, num_bytes = sent["kind"].replace("_", "-"), format_bytes(sent["num_bytes"])
+            readers = ", ".join(sent["readers"]) or "other layouts"
+            took = format_seconds(sent["time_s"])
+            yield from wrapped(f"    {kind} of {num_bytes}, {took}: ", readers)
+
+
+def _stages(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
+    """Yield a row for each stage of a graph that is cut."""
+    yield f"{'stage':<7}{'busy':>9}{'sends':>9}  kernels"
+    for number, stage in enumerate(plan.stages, start=1):
+        names = ", ".join(graph.kernels[kernel].name for kernel in stage.kernels)
+        head = f"{number:<7}{format_seconds(stage.busy):>9}{format_seconds(stage.send):>9}  "
+        yield from wrapped(head, names)
+
+
+COLUMNS = 100
+MOST_LETTERS = 44
+"""A longer name of a kernel has a line of its own."""
+
+
+def graph_record(graph: DataflowGraph) -> dict[str, Any]:
+    """Return a graph as data, in SI units, one repetition but for the totals."""
+    return {
+        "name": graph.name,
+        "repeats": graph.repeats,
+        "tiled": graph.tiled,
+        "dims": dict(graph.sizes),
+        "num_kernels": len(graph.kernels),
+        "num_tensors": len(graph.edges),
+        "num_parameters": graph.num_parameters,
+        "flops": graph.flops,
+        "kernels": [_kernel_record(graph, kernel) for kernel in graph.kernels],
+    }
+
+
+def graph_lines(graph: DataflowGraph) -> Iterator[str]:
+    """Yield a table of the kernels."""
+    often = f", {graph.repeats} times" if graph.repeats > 1 else ""
+    kernels, tensors = counted(len(graph.kernels), "kernel"), counted(len(graph.edges), "tensor")
+    yield f"{graph.name}: {kernels}, {tensors}{often}"
+    yield f"{graph.num_parameters:,.0f} parameters, {format_si(graph.flops, 'FLOP')} in all"
+    sizes = ", ".join(f"{dim} {size}" for dim, size in graph.sizes.items())
+    yield from wrap(f"dims: {sizes}", COLUMNS, subsequent_indent=" " * 6)
+    yield ""
+    records = [_kernel_record(graph, kernel) for kernel in graph.kernels]
+    width = min(max(len("kernel"), *(len(record["name"]) for record in records)), MOST_LETTERS)
+    head = f"{'kernel':<{width}} {'unit':<6} {'FLOP':>7} {'writes B':>8} {'holds B':>7}  "
+    yield f"{head}may be split over"
+    for record in records:
+        yield from _kernel_lines(record, width, len(head))
+
+
+def _kernel_lines(record: dict[str, Any], width: int, indent: int) -> Iterator[str]:
+    """Yield a kernel on one line, and on further ones where its dims are many."""
+    flops, written, held = (
+        _short(record[key]) for key in ("flops", "written_bytes", "weight_bytes")
+    )
+    name = record["name"]
+    if len(name) > width:
+        yield name
+        name = ""
+    head = f"{name:<{width}} {record['unit']:<6} {flops:>7} {written:>8} {held:>7}  "
+    splits = wrap(", ".join(record["splits"]), max(COLUMNS - indent, 20)) or ["none of its dims"]
+    yield f"{head}{splits[0]}"
+    yield from (" " * indent + line for line in splits[1:])
+
+
+def _kernel_record(graph: DataflowGraph, kernel: Kernel) -> dict[str, Any]:
+    splits = (split.dim for split in splits_of(kernel))
+    return {
+        "name": kernel.name,
+        "phase": kernel.phase.value,
+        "unit": kernel.unit.value,
+        "reads": [read.source for read in kernel.inputs],
+        "dims": list(kernel.dims),
+        "flops": kernel.flops(graph.sizes),
+        "written_bytes": graph.tensor_bytes(kernel),
+        "weight_bytes": sum(graph.weight_bytes(weight) for weight in kernel.weights),
+        "splits": [dim for dim in splits if dim is not None],
+    }
+
+
+def _short(number: float) -> str:
+    """Return a count with its prefix, or a dash for nothing."""
+    return format_si(number, "").strip() if number else "-"

@@ -1,0 +1,461 @@
+"""One choice of degrees after the other: priced with its best sharding, or refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
+from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.dataflow.answer import INFINITE, SLOWER, GraphPlan, GraphPlans, Refusal
+from meshwright.dataflow.fusion.fuse import fused_stage_time
+from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Holding, Seconds, TimeWeights
+from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.sharding import Sharding, SplitTables, choose_for_largest, choose_sharding
+from meshwright.dataflow.stages import (
+    StagePrice,
+    StageTime,
+    StageWork,
+    cut_stages,
+    sent_bytes,
+)
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Unit
+from meshwright.graph.op import Phase
+from meshwright.sharding.space import factorizations
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import OptimizerPreset
+from meshwright.train.question import default_optimizer, refuse_mixed_chips
+
+LITTLE = 1e-6
+OVERLAP_MEANS = tuple(
+    TimeWeights(share, 1.0 - share) for share in (1.0 - LITTLE, LITTLE, 0.5, 0.75, 0.25)
+)
+"""Means of computation and collectives; where only one counts, a little of the other decides
+between equals."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A graph on a system, for any degrees."""
+
+    graph: DataflowGraph
+    machine: Machine
+    num_passes: int
+    optimizer: OptimizerPreset | None
+    hides_network: bool
+    stage_time: StageTime | None
+    only_best: bool = False
+    """Whether plans that are certainly slower than a known one may be refused."""
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the graph makes gradients of weights."""
+        return any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in self.graph.kernels)
+
+    def priced(
+        self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = INFINITE
+    ) -> GraphPlan | Refusal:
+        """Return the best plan of some degrees, or why there is none.
+
+        Parameters
+        ----------
+        is_final
+            Without it a gap that a limit on memory leaves stays open: a first look.
+        enough_s
+            Time of a plan that is known: a graph is not cut where that cannot be faster [s].
+        """
+        if dp > self.num_passes:
+            return Refusal("more replicas than passes")
+        if tp > max(self.graph.sizes.values()):
+            return Refusal("no dim has so many parts")
+        if self.is_repeated(pp):
+            most_s = enough_s if self.only_best else INFINITE
+            return self._repeated(tp, pp, dp, is_final, most_s)
+        if self.graph.repeats > 1:
+            return Refusal("more stages than repetitions")
+        if any(kernel.phase is not Phase.FORWARD for kernel in self.graph.kernels):
+            return Refusal("a graph with gradients is cut between repetitions only")
+        if self.least_s(tp, pp, dp) >= enough_s:
+            return Refusal(SLOWER)
+        return self._cut(tp, pp, dp, enough_s)
+
+    def is_repeated(self, pp: int) -> bool:
+        """Return whether stages are made of whole repetitions."""
+        return pp == 1 or pp <= self.graph.repeats
+
+    def _repeated(
+        self, tp: int, pp: int, dp: int, is_final: bool, most_s: float
+    ) -> GraphPlan | Refusal:
+        """Return the plan whose stages are repetitions of the graph."""
+        layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
+        rounds = passes + pp - 1
+        holding = Holding(layers, min(pp, passes), self._bytes_per_param)
+        seconds = self._seconds(tp, dp, holding)
+        slope, fixed_s = self._line(seconds, dp)
+        each_s = slope / rounds
+        found = choose_for_largest(
+            self._sums(seconds, each_s), self.machine.room_bytes, uses_program=is_final
+        )
+        if not found:
+            return Refusal("memory")
+        tables, network = seconds.tables(), seconds.tables(NETWORK_ONLY)
+        works = [
+            StageWork(
+                self.graph,
+                tp,
+                replace(one, tables=tables),
+                network,
+                layers=layers,
+                num_passes=passes,
+                most_s=most_s / rounds,
+            )
+            for one in found
+        ]
+        priced = [(price, n) for n, work in enumerate(works)
+                  if (price := self._stage(work, seconds, each_s)) is not None]  # fmt: skip
+        if not priced:
+            return Refusal("memory of a chip")
+        price, number = min(priced, key=lambda one: one[0].time_s)
+        if price.time_s == INFINITE:
+            return Refusal(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
+        sharding, send_s = works[number].sharding, 0.0
+        if pp > 1:
+            links = self.machine.links(tp * dp, pp)
+            num_bytes = sent_bytes(self.graph, tp, sharding)
+            send_s = links.time_s(CollectiveKind.SEND, num_bytes)
+        gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
+        return GraphPlan(
+            tp, pp, dp, layers, sharding, (), passes, price.time_s, send_s,
+            (pp - 1) * max(price.time_s, send_s), gradient_s, update_s, sharding.held_bytes,
+            rounds * price.bound_s + fixed_s,
+        )  # fmt: skip
+
+    def _line(self, seconds: Seconds, dp: int) -> tuple[float, float]:
+        """Return a line below what parameters take once a step: seconds for each, and the rest.
+
+        Collectives have the time of their fastest algorithm, which is concave in the bytes: the
+        chord between the fewest and the most parameters lies below it.
+        """
+        few, many = (
+            seconds.holding.layers * sum(float(pick(params)) for params in seconds.parameters)
+            for pick in (np.min, np.max)
+        )
+        low, high = (sum(self._once_a_step(p, seconds.degree, dp)) for p in (few, many))
+        slope = (high - low) / (many - few) if many > few else 0.0
+        return slope, low - slope * few
+
+    def _stage(self, work: StageWork, seconds: Seconds, each_s: float) -> StagePrice | None:
+        """Return what a pass through a stage takes: as its sharding says, or by whoever knows.
+
+        Parameters
+        ----------
+        each_s
+            What a parameter takes once a step, spread over the passes: part of the bound [s].
+        """
+        sharding, least = work.sharding, sum(float(p.min()) for p in seconds.parameters)
+        if self.stage_time is None:
+            once_s = each_s * _parameters(seconds, sharding)
+            return StagePrice(
+                work.layers * sharding.cost - once_s, work.layers * sharding.lower_bound
+            )
+        price = self.stage_time(work)
+        if price is None:
+            return None
+        return replace(price, bound_s=price.bound_s + work.layers * each_s * least)
+
+    def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
+        """Return the plan whose stages are parts of the graph."""
+        passes, room = -(-self.num_passes // dp), self.machine.room_bytes
+        fitting = [tables.within(room) for tables in self._sums(self._seconds(tp, dp, Holding()))]
+        sums = [tables for tables in fitting if tables is not None]
+        if not sums:
+            return Refusal("memory")
+        links = self.machine.links(tp * dp, pp)
+        try:
+            found = cut_stages(
+                sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b), most=enough_s / passes
+            )
+        except UnsupportedError:
+            return Refusal("too many branches side by side for stages", self.least_s(tp, pp, dp))
+        if found is None:
+            return Refusal(SLOWER)
+        bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
+        held = max(stage.held_bytes(sums[0]) for stage in found.stages)
+        if held > room:
+            return Refusal("memory of the fastest stages", bound_s)
+        slowest = max(found.stages, key=lambda stage: stage.cost)
+        return GraphPlan(
+            tp, len(found.stages), dp, 1, None, found.stages, passes, slowest.busy, slowest.send,
+            sum(stage.cost for stage in found.stages) - slowest.cost, 0.0, 0.0, held, bound_s,
+        )  # fmt: skip
+
+    def repeated_least_s(self, tp: int, pp: int, dp: int) -> float:
+        """Return a bound of plans whose stages are repetitions [s]: computation alone."""
+        if not self.is_repeated(pp):
+            return 0.0
+        layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
+        return (passes + pp - 1) * layers * self._computation_s(tp)
+
+    def _computation_s(self, tp: int) -> float:
+        """Return the least computation of one repetition and pass [s]."""
+        if self.stage_time is None:
+            return sum(float(costs.min()) for costs in self._seconds(tp, 1, Holding()).compute_s)
+        work = sum(k.flops(self.graph.sizes) for k in self.graph.kernels if k.unit is Unit.MATRIX)
+        machine = self.machine
+        return work * machine.system.num_alive / (tp * machine.peak_flops_per_s(self.graph))
+
+    def least_s(self, tp: int, pp: int, dp: int) -> float:
+        """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
+        passes, bound_s = -(-self.num_passes // dp), 0.0
+        for tables in self._sums(self._seconds(tp, dp, Holding())):
+            whole = choose_sharding(tables)
+            total = 0.0 if whole is None else whole.lower_bound
+            slowest = max(total / pp, *(float(costs.min()) for costs in tables.costs))
+            bound_s = max(bound_s, total + (passes - 1) * slowest)
+        return bound_s
+
+    def _seconds(self, tp: int, dp: int, holding: Holding) -> Seconds:
+        return Seconds(self.graph, self.machine, tp, holding, -(-self.num_passes // dp))
+
+    def _sums(self, seconds: Seconds, s_per_param: float = 0.0) -> list[SplitTables]:
+        weights = OVERLAP_MEANS if self.hides_network else (EXPOSED,)
+        return [seconds.tables(each, s_per_param=s_per_param) for each in weights]
+
+    @property
+    def _bytes_per_param(self) -> float | None:
+        if self.optimizer is None or not self.trains:
+            return None
+        preset = self.optimizer
+        return (
+            preset.weight_bytes_per_param
+            + preset.gradient_bytes_per_param
+            + preset.state_bytes_per_param
+        )
+
+    def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
+        """Return the seconds of summing gradients over replicas, and of the update [s]."""
+        if self.optimizer is None or not self.trains:
+            return 0.0, 0.0
+        gradients = params * self.optimizer.reduced_gradient_bytes_per_param
+        sums_s = self.machine.links(tp, dp).time_s(CollectiveKind.ALL_REDUCE, gradients)
+        moved = params * self.optimizer.step_traffic_bytes_per_param
+        return sums_s, moved / float(self.machine.engine(self.graph).memory_bytes_per_s)
+
+
+def _parameters(seconds: Seconds, sharding: Sharding) -> float:
+    """Return the parameters on a device, over all repetitions."""
+    chosen = zip(seconds.parameters, sharding.ways, strict=True)
+    return seconds.holding.layers * sum(float(params[way]) for params, way in chosen)
+
+
+Degrees = tuple[int, int, int]
+Progress = Callable[[int, int], None]
+"""Hears how many are done, and of how many."""
+PROVEN = 1e-6
+"""Gap at which nothing more is tried."""
+
+
+def plan_graph(
+    graph: DataflowGraph,
+    machine: Machine,
+    *,
+    num_passes: int = 1,
+    optimizer: OptimizerPreset | None = None,
+    hides_network: bool = False,
+    stage_time: StageTime | None = None,
+    is_allowed: Callable[[int, int, int], bool] = lambda tp, pp, dp: True,
+    only_best: bool = False,
+    progress: Progress | None = None,
+) -> GraphPlans:
+    """Return the plans of a graph on all devices of a system, the fastest first.
+
+    Parameters
+    ----------
+    num_passes
+        Passes of one step over all replicas: samples, where the graph is one sample.
+    optimizer
+        What a parameter takes in training; asked for where the graph makes gradients of weights.
+    hides_network
+        Whether collectives run beside the computation of other inputs, as on chips through which
+        tiles flow; else one waits for the other.
+    stage_time
+        Prices a stage once its kernels are split, in place of the roofline: fusion on a chip.
+    is_allowed
+        Whether degrees (tp, pp, dp) are looked at.
+    only_best
+        Whether degrees that a bound shows to be slower are left out, and a gap that a limit on
+        memory leaves stays open where ``stage_time`` prices stages: for many questions.
+    progress
+        Hears of the degrees.
+
+    Raises
+    ------
+    SpecError
+        For what cannot be asked: no passes, training without an optimizer.
+    InfeasibleError
+        Where nothing fits; counts the reasons.
+    """
+    _check(graph, num_passes, optimizer)
+    candidates = Candidates(
+        graph, machine, num_passes, optimizer, hides_network, stage_time, only_best
+    )
+    every = factorizations(machine.system.num_alive, 3)
+    degrees = [(int(a), int(b), int(c)) for a, b, c in every if is_allowed(a, b, c)]
+    priced = _first_prices(candidates, degrees, progress)
+    if stage_time is None or not only_best:
+        _close_gaps(candidates, priced)
+    return _ordered(candidates, priced)
+
+
+def _ordered(candidates: Candidates, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
+    """Return the plans among what was priced, the fastest first, and the bound of all."""
+    plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
+    refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
+    if not plans:
+        raise InfeasibleError(_why_nothing_fits(candidates.graph, candidates.machine, refused))
+    ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
+    bound_s = min(plan.lower_bound_s for plan in priced.values())
+    return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
+
+
+def _first_prices(
+    candidates: Candidates, degrees: list[Degrees], progress: Progress | None
+) -> dict[Degrees, GraphPlan | Refusal]:
+    """Return plans that may still be improved, graphs that are cut between repetitions first."""
+    priced: dict[Degrees, GraphPlan | Refusal] = {}
+    bounds = {
+        each: candidates.repeated_least_s(*each) if candidates.only_best else 0.0
+        for each in degrees
+    }
+    ordered = sorted(degrees, key=lambda each: (not candidates.is_repeated(each[1]), bounds[each]))
+    for done, each in enumerate(ordered):
+        if progress is not None:
+            progress(done, len(ordered))
+        best_s = _best_s(priced)
+        if bounds[each] >= best_s:
+            priced[each] = Refusal(SLOWER, bounds[each])
+            continue
+        priced[each] = candidates.priced(*each, is_final=False, enough_s=best_s)
+    return priced
+
+
+def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
+    """Look closely at all degrees that may hold a better plan than the best one so far."""
+    closed: set[Degrees] = set()
+    while True:
+        open_ = [
+            (plan.lower_bound_s, degrees)
+            for degrees, plan in priced.items()
+            if isinstance(plan, GraphPlan)
+            and degrees not in closed
+            and plan.lower_bound_s < min(_best_s(priced), plan.step_s * (1.0 - PROVEN))
+        ]
+        if not open_:
+            return
+        degrees = min(open_)[1]
+        priced[degrees] = candidates.priced(*degrees)
+        closed.add(degrees)
+
+
+def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
+    found = (plan.step_s for plan in priced.values() if isinstance(plan, GraphPlan))
+    return min(found, default=inf)
+
+
+def _why_nothing_fits(graph: DataflowGraph, machine: Machine, refused: Counter[str]) -> str:
+    if not refused:
+        devices = f"no allowed tp x pp x dp makes up {machine.system.num_alive} devices"
+        return f"{graph.name} on {machine.system.name}: {devices}"
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.most_common())
+    return f"{graph.name} fits {machine.system.name} in no way ({reasons})"
+
+
+def _check(graph: DataflowGraph, num_passes: int, optimizer: OptimizerPreset | None) -> None:
+    faults = []
+    if num_passes < 1:
+        faults.append(Fault("num_passes", f"found {num_passes}", "at least 1"))
+    trains = any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in graph.kernels)
+    if trains and optimizer is None:
+        faults.append(Fault("optimizer", "missing, but the graph makes gradients of weights"))
+    if faults:
+        raise SpecError(faults, origin=graph.name)
+
+
+DEGREES = ("tp", "pp", "dp")
+
+
+def machine_named(system: SystemSpec | str, calibration: str = DEFAULT) -> Machine:
+    """Return a system with its constants, by name or file."""
+    spec = load_system(system) if isinstance(system, str) else system
+    refuse_mixed_chips(spec)
+    return Machine(spec, load_calibration(spec.chip.family, calibration))
+
+
+def plan_dataflow(
+    graph: DataflowGraph,
+    machine: Machine,
+    *,
+    num_passes: int = 1,
+    optimizer: str | None = None,
+    hides_network: bool = False,
+    allowed: Mapping[str, Collection[int]] | None = None,
+    only_best: bool = False,
+    progress: Progress | None = None,
+) -> GraphPlans:
+    """Return the plans of a graph on all devices of a system, the fastest first.
+
+    Parameters
+    ----------
+    num_passes
+        Passes through the graph in one step, over all replicas.
+    optimizer
+        A preset of the catalog; where the graph trains, None means that of the system.
+    hides_network
+        Whether collectives run beside the computation of other inputs. On a chip that states an
+        array of multiply-adds they always do: its kernels are fused.
+    allowed
+        Values of ``tp``, ``pp`` and ``dp``, where they are limited.
+    only_best
+        Whether degrees that a bound shows to be slower are left out, which is faster.
+    progress
+        Hears how many degrees are done.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the question.
+    InfeasibleError
+        Where nothing fits.
+    """
+    trains = any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in graph.kernels)
+    if optimizer is not None and not trains:
+        message = f"{graph.name} makes no gradients of weights"
+        raise SpecError(Fault("--optimizer", message, "with --training it does"))
+    preset = load_optimizer(optimizer) if optimizer else default_optimizer(machine.system)
+    fused = fused_stage_time(machine.system.chip)
+    return plan_graph(
+        graph, machine, num_passes=num_passes, optimizer=preset if trains else None,
+        hides_network=hides_network or fused is not None, stage_time=fused,
+        is_allowed=_limits(allowed or {}), only_best=only_best, progress=progress,
+    )  # fmt: skip
+
+
+def _limits(allowed: Mapping[str, Collection[int]]) -> Callable[[int, int, int], bool]:
+    """Return whether degrees are among the values that are allowed."""
+
+    def is_allowed(*degrees: int) -> bool:
+        return all(
+            degree in allowed.get(name, (degree,))
+            for name, degree in zip(DEGREES, degrees, strict=True)
+        )
+
+    return is_allowed

@@ -1,0 +1,152 @@
+"""Seconds and memory of split kernels, by hand on a system with round numbers."""
+
+import pytest
+
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.systems import load_system
+from meshwright.collectives.group import make_group
+from meshwright.collectives.selection import best_time_s
+from meshwright.cost.network import level_efficiencies
+from meshwright.dataflow.layouts import PARTIAL, WHOLE, Layout, splits_of
+from meshwright.dataflow.price import Holding, Holdings, Seconds, TimeWeights
+from meshwright.dataflow.roofline import Machine, Roofline, fused_edges, product_shape
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.spec.collective import CollectiveKind
+
+SIZES = {"tokens": 4096, "in": 1024, "out": 2048}
+WORD = 2.0
+
+
+def layer(messages=()):
+    """Return a product and the elementwise function behind it."""
+    product = Kernel(
+        "up", Unit.MATRIX, ("tokens", "out"), (Operand("x", ("tokens", "in")),),
+        (Weight("up.weight", ("in", "out")),), flops_per_point=2.0, messages=messages,
+    )  # fmt: skip
+    relu = Kernel("relu", Unit.VECTOR, ("tokens", "out"), (Operand("up", ("tokens", "out")),))
+    return DataflowGraph(
+        "layer", (product, relu), SIZES, {"x": ("tokens", "in")}, ("relu",), "tokens"
+    )
+
+
+@pytest.fixture(scope="module")
+def machine():
+    system = load_system("8xA100")
+    return Machine(system, load_calibration(system.chip.family))
+
+
+def split(kernel, dim):
+    return next(way for way in splits_of(kernel) if way.dim == dim)
+
+
+def test_a_product_takes_its_waves_and_an_epilogue_its_last_write(machine):
+    graph = layer()
+    roofline = Roofline(graph, machine, 4)
+    engine = roofline.engine
+    tiles = (4096 / 4 / 128) * (2048 / 256)
+    waves = -(-tiles // 108)
+    expected = waves * 108 * 2 * 128 * 256 * 1024 / engine.matmul_flops_per_s
+    assert roofline.kernel_s(0, "tokens") == pytest.approx(expected)
+    written = WORD * 4096 / 4 * 2048
+    assert roofline.kernel_s(1, "tokens") == pytest.approx(written / engine.elementwise_bytes_per_s)
+
+
+def test_a_tensor_with_one_elementwise_reader_stays_on_the_chip(machine):
+    graph = layer()
+    (edge,) = fused_edges(graph)
+    assert (edge.producer, edge.consumer) == (0, 1)
+    roofline = Roofline(graph, machine, 4)
+    moved = WORD * (4096 * 2048 / 4 + 4096 * 2048)
+    expected = moved / roofline.engine.elementwise_bytes_per_s
+    assert roofline.materialised_s(edge, ("out", None)) == pytest.approx(expected)
+
+
+def test_products_of_activations_count_what_both_share():
+    reads = (Operand("q", ("t", "h", "d")), Operand("k", ("s", "h", "d")))
+    kernel = Kernel("qk", Unit.MATRIX, ("t", "h", "s"), reads)
+    assert product_shape(kernel, {"t": 2, "h": 3, "d": 5, "s": 7}) == (3, 2, 5, 7)
+
+
+def test_changes_take_what_the_collectives_take(machine):
+    """The closed forms of the catalog's network, and one launch for each."""
+    seconds = Seconds(layer(), machine, 4, Holding())
+    efficiencies = level_efficiencies(machine.system, machine.calibration)
+    group = make_group(machine.system.levels, 1.0, 4.0, efficiencies)
+    launch_s = machine.calibration.collective_launch_s
+    for have, want, kind, num_bytes in (
+        (Layout(0), WHOLE, CollectiveKind.ALL_GATHER, 8e6),
+        (PARTIAL, WHOLE, CollectiveKind.ALL_REDUCE, 8e6),
+        (PARTIAL, Layout(1), CollectiveKind.REDUCE_SCATTER, 8e6),
+        (Layout(0), Layout(1), CollectiveKind.ALL_TO_ALL, 2e6),
+    ):
+        expected = launch_s + best_time_s(kind, num_bytes, group)
+        assert seconds.change_s(8e6, have, want) == pytest.approx(float(expected))
+    assert seconds.change_s(8e6, WHOLE, Layout(0)) == 0.0
+
+
+def test_messages_are_sent_whatever_the_split(machine):
+    graph = layer((Message(MessageKind.SEND, 1e6), Message(MessageKind.BROADCAST, 1e6)))
+    seconds = Seconds(graph, machine, 4, Holding())
+    plain = Seconds(layer(), machine, 4, Holding()).tables(TimeWeights(0.0, 1.0))
+    sent = seconds.tables(TimeWeights(0.0, 1.0))
+    links = machine.links(1, 4)
+    both = links.time_s(CollectiveKind.SEND, 1e6) + links.time_s(CollectiveKind.BROADCAST, 1e6)
+    assert sent.costs[0] - plain.costs[0] == pytest.approx(both)
+
+
+def test_what_leaves_the_graph_open_is_summed(machine):
+    graph = layer()
+    open_end = DataflowGraph("open", graph.kernels[:1], SIZES, graph.inputs, ("up",), "tokens")
+    tables = Seconds(open_end, machine, 4, Holding()).tables(TimeWeights(0.0, 1.0))
+    by_dim = {way.dim: cost for way, cost in zip(tables.splits[0], tables.costs[0], strict=True)}
+    sums_s = machine.links(1, 4).time_s(CollectiveKind.ALL_REDUCE, WORD * 4096 * 2048)
+    assert by_dim["in"] == pytest.approx(sums_s)
+    assert by_dim["out"] == 0.0
+
+
+def test_weights_and_tensors_are_held_by_their_shards():
+    graph = layer()
+    holdings = Holdings(graph, 4, Holding(layers=3))
+    up = graph.kernels[0]
+    assert holdings.kernel_bytes(0, split(up, "out")) == 3 * WORD * 1024 * 512 + WORD * 4096 * 512
+    assert holdings.kernel_bytes(0, split(up, "in")) == 3 * WORD * 256 * 2048 + WORD * 4096 * 2048
+    assert holdings.num_parameters(0, split(up, "tokens")) == 3 * 1024 * 2048
+
+
+def test_training_keeps_what_the_backward_pass_reads():
+    graph = with_backward(layer())
+    holdings = Holdings(graph, 1, Holding(layers=3, passes_in_flight=2, bytes_per_param=16.0))
+    whole = splits_of(graph.kernels[0])[0]
+    assert holdings.kernel_bytes(0, whole) == 3 * 16 * 1024 * 2048 + 3 * 2 * WORD * 4096 * 2048
+    gradient = graph.number["up.grad.weight"]
+    assert holdings.kernel_bytes(gradient, splits_of(graph.kernels[gradient])[0]) == 0.0
+
+
+def test_a_weight_that_lies_otherwise_for_a_gradient_is_held_twice():
+    graph = with_backward(layer())
+    holdings = Holdings(graph, 4, Holding())
+    ((pair, weight),) = holdings.shared_weights
+    first, second = (graph.kernels[number] for number in pair)
+    assert (first.name, second.name) == ("up", "up.grad.x")
+
+    def copy(a, b):
+        return holdings.copy_bytes(pair, weight, split(first, a), split(second, b))
+
+    assert copy("out", "out") == 0.0
+    assert copy("tokens", "out") == 0.0
+    assert copy("out", "in") == WORD * 256 * 2048
+
+
+def test_gradients_of_weights_are_summed_once_for_all_passes(machine):
+    graph = with_backward(layer())
+    pair = (0, graph.number["up.grad.weight"])
+    once = Seconds(graph, machine, 4, Holding(), num_passes=1).tables(TimeWeights(0.0, 1.0))
+    often = Seconds(graph, machine, 4, Holding(), num_passes=10).tables(TimeWeights(0.0, 1.0))
+    costs = once.bonds[pair].costs
+    assert often.bonds[pair].costs == pytest.approx(costs / 10)
+    ways = [{way.dim: n for n, way in enumerate(once.splits[k])} for k in pair]
+    scatter_s = machine.links(1, 4).time_s(CollectiveKind.REDUCE_SCATTER, WORD * 1024 * 2048)
+    assert costs[ways[0]["out"], ways[1]["tokens"]] == pytest.approx(scatter_s)
+    assert costs[ways[0]["out"], ways[1]["out"]] == 0.0

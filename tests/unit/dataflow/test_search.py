@@ -1,0 +1,198 @@
+"""Plans of graphs over all degrees of a system."""
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.catalog.calibration import load_calibration
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.search import Candidates, plan_graph
+from meshwright.dataflow.sharding import SplitChoices
+from meshwright.dataflow.stages import StagePrice
+from meshwright.graph.kernels.backward import with_backward
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, hpl
+from meshwright.spec.collective import CollectiveKind
+
+SMALL = (2048, 16, 128, 1024)
+
+
+def machine(name):
+    system = load_system(name)
+    return Machine(system, load_calibration(system.chip.family))
+
+
+def inference(**fields):
+    return plan_graph(gpt_layer(*SMALL, repeats=8), machine("8xA100"), num_passes=8, **fields)
+
+
+def test_every_way_to_write_the_devices_is_priced_or_refused():
+    found = inference()
+    assert len(found.plans) + sum(found.refused.values()) == 10
+    assert all(plan.tp * plan.pp * plan.dp == 8 for plan in found.plans)
+    assert found.best.step_s == min(plan.step_s for plan in found.plans)
+    assert found.lower_bound_s <= found.best.step_s
+    assert found.gap < 1e-6
+
+
+@pytest.mark.parametrize("plan", inference().plans, ids=lambda plan: str(plan.degrees))
+def test_a_step_is_the_sum_of_its_parts(plan):
+    passes = plan.num_passes * max(plan.stage_s, plan.send_s)
+    assert plan.step_s == pytest.approx(passes + plan.bubble_s + plan.gradient_s + plan.update_s)
+    assert plan.stage_s == pytest.approx(plan.layers * plan.sharding.cost)
+    assert plan.bubble_s == pytest.approx((plan.pp - 1) * plan.pass_s)
+    assert plan.passes_per_s == pytest.approx(8 / plan.step_s)
+
+
+def test_one_group_over_all_devices_costs_what_its_sharding_costs():
+    plan = next(plan for plan in inference().plans if plan.degrees == (8, 1, 1))
+    assert plan.step_s == pytest.approx(8 * 8 * plan.sharding.cost)
+
+
+def test_collectives_beside_computation_are_never_slower():
+    exposed = {plan.degrees: plan for plan in inference().plans}
+    hidden = inference(hides_network=True)
+    for plan in hidden.plans:
+        assert plan.stage_s <= exposed[plan.degrees].stage_s * (1 + 1e-9)
+    assert hidden.gap < 0.05
+
+
+def test_training_counts_gradients_state_and_update():
+    graph = with_backward(gpt_layer(*SMALL, repeats=8))
+    optimizer = load_optimizer("megatron-adam")
+    found = plan_graph(graph, machine("8xA100"), num_passes=8, optimizer=optimizer)
+    plans = {plan.degrees: plan for plan in found.plans}
+    assert plans[1, 1, 8].gradient_s > 0.0
+    assert plans[8, 1, 1].gradient_s == 0.0
+    assert all(plan.update_s > 0.0 for plan in found.plans)
+    for plan in found.plans:
+        alone = SplitChoices(plan.sharding.tables).cost(plan.sharding.ways)
+        assert plan.stage_s == pytest.approx(plan.layers * alone)
+        assert plan.lower_bound_s <= plan.step_s
+    params = 8 * 12 * 2048**2
+    assert plans[1, 1, 8].held_bytes > 16 * params
+
+
+def test_training_without_an_optimizer_is_refused():
+    graph = with_backward(gpt_layer(*SMALL))
+    with pytest.raises(SpecError) as caught:
+        plan_graph(graph, machine("8xA100"), num_passes=0)
+    assert len(caught.value.faults) == 2
+
+
+def test_what_fits_in_no_way_says_why():
+    graph = gpt_layer(12288, 96, 128, 2048, repeats=96)
+    with pytest.raises(InfeasibleError, match="memory: 1"):
+        plan_graph(graph, machine("1xA100"), num_passes=1)
+
+
+def test_a_stage_may_be_priced_by_others():
+    asked = []
+
+    def stage_time(work):
+        asked.append(work)
+        return None if work.tp == 1 else StagePrice(1.0 / work.tp, 0.5 / work.tp)
+
+    found = inference(stage_time=stage_time)
+    assert found.best.degrees == (8, 1, 1)
+    assert found.best.stage_s == 1 / 8
+    assert found.refused == {"memory of a chip": 4}
+    assert found.gap == pytest.approx(1.0)
+    eight = next(work for work in asked if work.tp == 8)
+    changed = sum(change.cost for change in eight.sharding.changes)
+    assert sum(eight.network_s.values()) == pytest.approx(changed)
+
+
+def test_a_graph_that_stands_once_is_cut_into_stages():
+    graph = gpt_layer(12288, 96, 128, 2048)
+    found = plan_graph(graph, machine("4xA100"), num_passes=64)
+    cut = [plan for plan in found.plans if plan.stages]
+    assert cut or found.refused["slower by its bound"]
+    for plan in cut:
+        kernels = [kernel for stage in plan.stages for kernel in stage.kernels]
+        assert sorted(kernels) == list(range(18))
+        assert plan.pass_s == max(stage.cost for stage in plan.stages)
+
+
+@pytest.mark.slow
+def test_a_model_with_tables_puts_them_beside_dense_layers():
+    found = plan_graph(dlrm_a(), machine("128xA100"))
+    assert found.best.degrees == (128, 1, 1)
+    kinds = [(c.producer, c.change.kind) for c in found.best.sharding.changes]
+    assert kinds == [("pooled", CollectiveKind.ALL_TO_ALL)]
+    assert found.gap < 1e-6
+
+
+def test_a_transform_sends_three_all_to_alls():
+    found = plan_graph(fft(2**14, 2**14), machine("8xA100"))
+    assert found.best.degrees == (8, 1, 1)
+    kinds = [change.change.kind for change in found.best.sharding.changes]
+    assert kinds == [CollectiveKind.ALL_TO_ALL] * 3
+
+
+def test_a_factorisation_sends_its_messages():
+    graph = hpl(4096, 1024, grid_columns=8, word_bytes=2.0)
+    quiet = replace(graph, kernels=tuple(replace(k, messages=()) for k in graph.kernels))
+    steps = []
+    for each in (graph, quiet):
+        plans = {plan.degrees: plan for plan in plan_graph(each, machine("8xA100")).plans}
+        steps.append(plans[8, 1, 1].step_s)
+    links = machine("8xA100").links(1, 8)
+    kinds = {MessageKind.SEND: CollectiveKind.SEND, MessageKind.BROADCAST: CollectiveKind.BROADCAST}
+    sent_s = sum(
+        links.time_s(kinds[m.kind], m.num_bytes) for k in graph.kernels for m in k.messages
+    )
+    assert steps[0] - steps[1] == pytest.approx(sent_s)
+
+
+def test_a_graph_that_is_too_wide_for_stages_says_so_and_keeps_its_bound():
+    """Twelve products side by side have 4096 order ideals."""
+    dims = ("tokens", "in")
+    kernels = tuple(
+        Kernel(
+            f"k{n}", Unit.MATRIX, ("tokens", "out"), (Operand("x", dims),),
+            (Weight(f"k{n}.weight", ("in", "out")),), flops_per_point=2.0,
+        )
+        for n in range(12)
+    )  # fmt: skip
+    sizes = {"tokens": 8192, "in": 8192, "out": 8192}
+    outputs = tuple(kernel.name for kernel in kernels)
+    graph = DataflowGraph("wide", kernels, sizes, {"x": dims}, outputs, "tokens")
+    refused = Candidates(graph, machine("4xA100"), 8, None, False, None).priced(2, 2, 1)
+    assert refused.reason == "too many branches side by side for stages"
+    work_s = graph.flops / (2 * 312e12)
+    assert refused.lower_bound_s >= work_s
+
+
+def test_words_without_a_rate_are_refused():
+    with pytest.raises(SpecError, match="TPU-v4 has no rate for fp64"):
+        plan_graph(hpl(2048, 1024), machine("4xTPU-v4"))
+    with pytest.raises(SpecError, match="no rate for products of 3-byte numbers"):
+        plan_graph(hpl(2048, 1024, word_bytes=3.0), machine("8xA100"))
+    with pytest.raises(SpecError, match="TPU-v4 has no rate for numbers of 8 bytes"):
+        plan_graph(fft(256, 256), machine("4xTPU-v4"))
+    with pytest.raises(SpecError, match="A100 has no rate for numbers of 16 bytes"):
+        plan_graph(fft(256, 256, word_bytes=32.0), machine("4xA100"))
+
+
+def test_complex_words_are_computed_in_numbers_of_half_their_width():
+    chip = machine("8xA100")
+    double, single = fft(256, 256), fft(256, 256, word_bytes=8.0)
+    assert chip.vector_flops_per_s(double) == 9.7e12
+    assert chip.vector_flops_per_s(single) == 19.5e12
+    assert chip.peak_flops_per_s(double) == 8 * 9.7e12
+
+
+@pytest.mark.parametrize("num_passes", [1, 2, 8, 64])
+@pytest.mark.parametrize("network", ["8xA100", "4xTPU-v4"])
+def test_what_is_left_out_for_its_bound_was_not_the_best(network, num_passes):
+    graph, on = gpt_layer(*SMALL, repeats=8), machine(network)
+    whole = plan_graph(graph, on, num_passes=num_passes)
+    short = plan_graph(graph, on, num_passes=num_passes, only_best=True)
+    assert short.best.step_s == whole.best.step_s
+    assert short.lower_bound_s <= short.best.step_s
+    assert len(short.plans) <= len(whole.plans)
