@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = (".py", ".md", ".yaml", ".toml", ".json", ".txt", ".sh")
-FOLDERS = ("src", "tests", "docs", "benchmarks", ".ci")
+FOLDERS = ("src", "papers", "tests", "docs", "benchmarks", ".ci")
 FILES = sorted(
     path
     for folder in FOLDERS

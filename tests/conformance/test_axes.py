@@ -11,9 +11,9 @@ from meshwright.sharding.axes import all_rules
 from meshwright.sharding.axis import axes
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.layout import home, weight_home
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import ContextKind, Streamed, Structure, make_strategy, row, stack
+from meshwright.sharding.tensor_sharding import home, weight_home
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,

@@ -11,8 +11,8 @@ import pytest
 from oracles.product_stream import ProductStream, enumerate_block, play_product
 from small_problems import chip, gqa, level, model, problem, system
 
-from meshwright.cost.operator import op_cost
-from meshwright.cost.streaming import Way, stream_links
+from meshwright.cost.layer import op_cost
+from meshwright.cost.streamed_layer import Way, stream_links
 from meshwright.sharding.strategy import Streamed, StreamForm, Structure, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.registry import links_of, reverse, streams

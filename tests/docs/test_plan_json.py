@@ -10,12 +10,13 @@ import pytest
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS
 from meshwright.sharding.strategy import StrategyOf, Structure
-from meshwright.spec import chip, model, provenance, system, workload
+from meshwright.spec import chip, model, system, workload
+from meshwright.spec import declaration as provenance
 from meshwright.train import comparison
 from meshwright.train import operator_strategies as operators
 from meshwright.train.answer import (

@@ -10,9 +10,9 @@ from functools import cache
 import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
-from meshwright.cost.price import price_one
-from meshwright.cost.step import TIME_PARTS
-from meshwright.cost.steps import fits_memory, shard_degrees
+from meshwright.cost.memory import fits_memory, shard_degrees
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_one
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import (
     ContextKind,

@@ -8,9 +8,9 @@ import pytest
 from small_problems import chip, dense, gqa, level, model, problem, system
 
 from meshwright.catalog.chips import load_chip
-from meshwright.cost.estimates import figures
-from meshwright.cost.price import price_one
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.estimate import figures
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import Structure, make_strategy

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num
+from meshwright.base.arrays import FloatArray, N
 from meshwright.streams.registry import (
     Buffers,
     StreamRounds,
@@ -60,19 +60,19 @@ class ProductStream:
     inputs: TensorStream
     weights: TensorStream
 
-    def num_rounds(self, num_rows: Num, num_columns: Num) -> Num:
+    def num_rounds(self, num_rows: N, num_columns: N) -> N:
         """One product of a sub-input and a sub-weight a round: r c."""
         return num_rows * num_columns
 
-    def resident_inputs(self, num_columns: Num) -> Num:
+    def resident_inputs(self, num_columns: N) -> N:
         """Foreign sub-inputs that a member keeps: all of its row."""
         return num_columns - 1
 
-    def weight_buffers(self, num_rows: Num) -> Buffers[Num]:
+    def weight_buffers(self, num_rows: N) -> Buffers[N]:
         """Foreign sub-weights, as in the form along the columns."""
         return self.weights.buffers(num_rows)
 
-    def transfers(self, num_rows: Num, num_columns: Num) -> OfBoth[Num]:
+    def transfers(self, num_rows: N, num_columns: N) -> OfBoth[N]:
         """Sub-tensors that cross a link in one pass: those of r rows, and those of c columns."""
         return OfBoth(
             num_rows * self.inputs.transfers(num_columns),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, positive_part, where
+from meshwright.base.arrays import N, larger, positive_part, where
 from meshwright.streams.round_model import StreamTime, _stream_time
 from meshwright.streams.volumes import (
     Transfer,
@@ -23,7 +23,7 @@ from meshwright.streams.volumes import (
 
 
 def weights_are_cheaper(
-    num_tokens: Num, in_size: Num, out_size: Num, weight_bytes: Num, input_bytes: Num
+    num_tokens: N, in_size: N, out_size: N, weight_bytes: N, input_bytes: N
 ) -> Any:
     """Return whether (or for which rows) streaming the weights moves less than the inputs.
 
@@ -45,8 +45,8 @@ def weights_are_cheaper(
 
 
 def crossing_members(
-    stationary_size: Num, bandwidth_bytes_per_s: Num, word_bytes: Num, flops_per_s: Num
-) -> Num:
+    stationary_size: N, bandwidth_bytes_per_s: N, word_bytes: N, flops_per_s: N
+) -> N:
     """Members beyond which one forward layer is bound by its links: 2 S B / (e P eta).
 
     2 S H F / (N^2 P eta) = e H F / (N B) for streamed weights; streamed inputs: F for S.
@@ -66,8 +66,8 @@ def crossing_members(
 
 
 def tokens_to_hide_weights(
-    word_bytes: Num, gradient_bytes: Num, bandwidth_bytes_per_s: Num, flops_per_s: Num
-) -> Num:
+    word_bytes: N, gradient_bytes: N, bandwidth_bytes_per_s: N, flops_per_s: N
+) -> N:
     """Tokens per device and micro-batch from which weight streaming hides [tokens].
 
     (2 e + e_g) P eta / (6 B), whatever the number of members: with s tokens per device a training
@@ -77,9 +77,7 @@ def tokens_to_hide_weights(
     return moved_bytes * flops_per_s / (6 * bandwidth_bytes_per_s)
 
 
-def input_streaming_bytes_per_token(
-    hidden_size: Num, word_bytes: Num, accumulator_bytes: Num
-) -> Num:
+def input_streaming_bytes_per_token(hidden_size: N, word_bytes: N, accumulator_bytes: N) -> N:
     """Bytes that stream for each token of a transformer block in a training step [bytes].
 
     h (2 (2 e + e_acc) + 2 (e + e_acc)) = h (6 e + 4 e_acc). The inputs of the two column layers
@@ -100,8 +98,8 @@ def input_streaming_bytes_per_token(
 
 
 def members_to_hide_inputs(
-    hidden_size: Num, bandwidth_bytes_per_s: Num, flops_per_s: Num, accumulator_bytes: Any = 2.0
-) -> Num:
+    hidden_size: N, bandwidth_bytes_per_s: N, flops_per_s: N, accumulator_bytes: Any = 2.0
+) -> N:
     """Members up to which input streaming hides on a transformer block.
 
     72 h B / ((6 e + 4 e_acc) P eta) with two-byte words, 3.6 h B / (P eta) with accumulators of
@@ -110,13 +108,11 @@ def members_to_hide_inputs(
     """
     moved_bytes = input_streaming_bytes_per_token(hidden_size, 2.0, accumulator_bytes)
     work_flops = 72 * hidden_size * hidden_size
-    members: Num = work_flops * bandwidth_bytes_per_s / (moved_bytes * flops_per_s)
+    members: N = work_flops * bandwidth_bytes_per_s / (moved_bytes * flops_per_s)
     return members
 
 
-def product_received_bytes(
-    input_bytes: Num, weight_bytes: Num, num_rows: Num, num_columns: Num
-) -> Num:
+def product_received_bytes(input_bytes: N, weight_bytes: N, num_rows: N, num_columns: N) -> N:
     """Bytes that a member of an r x c block receives: ((c - 1) X + (r - 1) W) / (r c) [bytes].
 
     On a square block (sqrt N - 1) (X + W) / N, which tends to (X + W) / sqrt N.
@@ -134,12 +130,12 @@ def product_received_bytes(
     return moved_bytes / (num_rows * num_columns)
 
 
-def square_break_even(num_members: Num) -> Num:
+def square_break_even(num_members: N) -> N:
     """Return by how much X + W may exceed the smaller of both so that a square block moves less.
 
     (sqrt N - 1) (X + W) < (N - 1) min(X, W) exactly when X + W < (sqrt N + 1) min(X, W).
     """
-    ratio: Num = np.sqrt(num_members) + 1
+    ratio: N = np.sqrt(num_members) + 1
     return ratio
 
 
@@ -219,10 +215,10 @@ def _cheaper(one: _Chain, other: _Chain) -> _Chain:
 
 
 def linear_bytes(
-    num_tokens: Num,
-    in_size: Num,
-    out_size: Num,
-    num_members: Num,
+    num_tokens: N,
+    in_size: N,
+    out_size: N,
+    num_members: N,
     word_bytes: Any = 2.0,
     accumulator_bytes: Any = 2.0,
 ) -> OperatorPrices:
@@ -250,10 +246,10 @@ def linear_bytes(
 
 
 def attention_bytes(
-    num_tokens: Num,
-    query_size: Num,
-    key_value_size: Num,
-    num_members: Num,
+    num_tokens: N,
+    query_size: N,
+    key_value_size: N,
+    num_members: N,
     word_bytes: Any = 2.0,
     accumulator_bytes: Any = 2.0,
 ) -> OperatorPrices:
@@ -278,8 +274,8 @@ def attention_bytes(
 
 
 def forward_prefetched_s(
-    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
-) -> StreamTime[Num]:
+    num_members: N, round_compute_s: N, round_link_s: N, round_hbm_s: N
+) -> StreamTime[N]:
     """Forward pass whose first sub-tensors left early: max(N max(t_c, t_h), (N - 1) t_m) [s].
 
     A tensor that exists beforehand (weights, not activations) may start in the last round of the
@@ -293,7 +289,7 @@ def forward_prefetched_s(
     return _stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
-def bandwidth_fraction(message_bytes: Num, message_half_bytes: Num) -> Num:
+def bandwidth_fraction(message_bytes: N, message_half_bytes: N) -> N:
     """Share of the bandwidth that a message reaches: m / (m + m_half).
 
     Source: Hockney 1994 (Parallel Computing 20(3)), half-performance length.

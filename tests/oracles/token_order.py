@@ -10,15 +10,15 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, Num, where
+from meshwright.base.arrays import IntArray, N, where
 
 
-class RoundPairs(NamedTuple, Generic[Num]):
+class RoundPairs(NamedTuple, Generic[N]):
     """Query-key pairs that the busiest member computes in a round under a causal mask [1]."""
 
-    first: Num
+    first: N
     """In the round of the member's own keys."""
-    others: Num
+    others: N
     """In each other round."""
 
 
@@ -47,7 +47,7 @@ def visible_pairs(queries: IntArray, keys: IntArray) -> int:
     return int(np.searchsorted(np.sort(keys), queries, side="right").sum())
 
 
-def zigzag_round_pairs(num_tokens: Num, num_members: Num) -> RoundPairs[Num]:
+def zigzag_round_pairs(num_tokens: N, num_members: N) -> RoundPairs[N]:
     """Return 2 s^2 + s, and 2 s^2 in other rounds, with s = S / 2 N: every member the same.
 
     Valid for: chunks that divide evenly; items may come in parts.
@@ -56,7 +56,7 @@ def zigzag_round_pairs(num_tokens: Num, num_members: Num) -> RoundPairs[Num]:
     return RoundPairs(2 * chunk * chunk + chunk, where(num_members > 1, 2 * chunk * chunk, 0.0))
 
 
-def contiguous_round_pairs(num_tokens: Num, num_members: Num) -> RoundPairs[Num]:
+def contiguous_round_pairs(num_tokens: N, num_members: N) -> RoundPairs[N]:
     """Return 2 s^2 + s, and 4 s^2 in other rounds: the last member sees all that arrives.
 
     Over all rounds 2 - 1 / N times the pairs of zig-zag order, up to the diagonal.

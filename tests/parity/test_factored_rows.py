@@ -10,8 +10,8 @@ from sampled import sampled
 from small_problems import random_problem
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.price import price_columns
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_columns
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, row
 from meshwright.train.exhaustive import search

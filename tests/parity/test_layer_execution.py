@@ -15,13 +15,13 @@ import pytest
 
 from meshwright.graph.op import OpKind, Phase
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.algebra import Move, Operand, Sharding, matmul, reshard
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.forward import attention_layout, elementwise_input, traveling_axes
-from meshwright.sharding.layout import arbiter, home, matrices
-from meshwright.sharding.layout import weight_home as derived_weight_home
 from meshwright.sharding.local_sizes import FLAT
-from meshwright.sharding.sharding import Move, Operand, Sharding, matmul, reshard
 from meshwright.sharding.strategy import ContextKind, Streamed, Structure
+from meshwright.sharding.tensor_sharding import arbiter, home, matrices
+from meshwright.sharding.tensor_sharding import weight_home as derived_weight_home
 from meshwright.spec.collective import CollectiveKind as Kind
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 

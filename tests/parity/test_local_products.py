@@ -8,9 +8,9 @@ from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.layout import forward_products
 from meshwright.sharding.local_sizes import local_elements, local_size
 from meshwright.sharding.strategy import Streamed, Structure, make_strategy
+from meshwright.sharding.tensor_sharding import forward_products
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,

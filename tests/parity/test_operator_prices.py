@@ -8,8 +8,8 @@ import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.price import price_columns
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_columns
 from meshwright.network.resharding import LayoutMoves, all_ways, busiest_s, moved
 from meshwright.sharding.strategy import Recompute, Structure, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph

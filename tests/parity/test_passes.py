@@ -8,7 +8,7 @@ import pytest
 from small_problems import dense, experts, gqa, level, mla, model, problem, system
 
 from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.cost.layers import price_layers, streamed_blocks
+from meshwright.cost.layer import price_layers, streamed_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     ContextKind,

@@ -11,8 +11,8 @@ from sampled import sampled
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.price import price_columns, price_one
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_columns, price_one
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import Offload, row, stack
 

@@ -14,9 +14,9 @@ import pytest
 from sampled import sampled
 from small_problems import random_problem
 
-from meshwright.cost.power import idles_above_cap
-from meshwright.cost.price import price_columns, price_one
-from meshwright.cost.steps import fits_memory, shard_degrees
+from meshwright.cost.energy import idles_above_cap
+from meshwright.cost.memory import fits_memory, shard_degrees
+from meshwright.cost.step import price_columns, price_one
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import MICRO_BATCH_SIZES, Choices, device_counts
 from meshwright.sharding.strategy import (

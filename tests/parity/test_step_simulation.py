@@ -14,7 +14,7 @@ from oracles.pipeline_timeline import StageTimes, build_timeline
 from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
 from small_problems import chip, model, problem
 
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.network.simulation.critical_path import critical_path, seconds_by_track
 from meshwright.network.simulation.run import simulate
 from meshwright.schedule.registry import schedules

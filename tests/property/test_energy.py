@@ -7,8 +7,8 @@ import pytest
 from placed_problems import drawn, every_placement, grid_problem
 from small_problems import problem, random_problem, random_strategy, structures
 
-from meshwright.cost.price import price_one
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import Offload, StreamForm, Structure, make_strategy
 from meshwright.train.question import with_powers
 from meshwright.wafer.choices import Choice

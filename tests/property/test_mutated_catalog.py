@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.chips import load_chip
-from meshwright.catalog.files import data_names, load_file, load_text
-from meshwright.catalog.sourced_values import number_in
+from meshwright.catalog.files import data_names, load_file, load_text, number_in
 from meshwright.catalog.systems import load_system_file
 from meshwright.catalog.workloads import OptimizerFile
 from meshwright.spec.chip import ChipSpec

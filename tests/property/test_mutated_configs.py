@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.huggingface.harmless import is_harmless
+from meshwright.catalog.huggingface.fields import is_harmless
 from meshwright.catalog.huggingface.read import read_config
 from meshwright.catalog.models import model_entry
 from meshwright.graph.parameters import count_parameters, kv_cache_bytes_per_token

@@ -4,7 +4,7 @@ import pytest
 from placed_problems import ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.sharding.strategy import Structure, make_strategy
 from meshwright.wafer.choices import all_choices
 from meshwright.wafer.placing import place, routed

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.base.errors import SpecError
-from meshwright.cost.price import price_columns
+from meshwright.cost.step import price_columns
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     Offload,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.sharding.sharding import Operand, Sharding, matmul, reshard
+from meshwright.sharding.algebra import Operand, Sharding, matmul, reshard
 from meshwright.spec.collective import CollectiveKind
 
 DEGREES = {"a": 2, "b": 3}

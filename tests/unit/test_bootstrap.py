@@ -16,7 +16,9 @@ ALL_CORES = ["-n", "auto", "--dist", "worksteal"]
 def mw(tmp_path):
     """Return the script as a module, in a project of its own where no command really runs."""
     shutil.copy(SCRIPT, tmp_path / "mw")
-    (tmp_path / "pyproject.toml").write_text("[project]\n")
+    for folder in (tmp_path, tmp_path / "papers"):
+        folder.mkdir(exist_ok=True)
+        (folder / "pyproject.toml").write_text("[project]\n")
     spec = importlib.util.spec_from_loader("mw", SourceFileLoader("mw", str(tmp_path / "mw")))
     module = importlib.util.module_from_spec(spec)
     sys.dont_write_bytecode, kept = True, sys.dont_write_bytecode
@@ -38,7 +40,10 @@ def mw(tmp_path):
 
 
 def installs(mw):
-    return [command[-1] for command in mw.commands if "--editable" in command]
+    """Return what was installed: the product with its extras, and the papers with it."""
+    found = [[word for word in command if word.startswith(".")] for command in mw.commands]
+    assert all(words[1:] == ["./papers"] for words in found if words)
+    return [words[0] for words in found if words]
 
 
 def test_first_run_installs_and_later_runs_do_not(mw):
@@ -54,9 +59,10 @@ def test_tests_bring_their_extra_and_serve_the_run_as_well(mw):
     assert installs(mw) == [".[fast,test]"]
 
 
-def test_a_changed_project_file_installs_again_into_the_same_environment(mw):
+@pytest.mark.parametrize("changed", ["pyproject.toml", "papers/pyproject.toml"])
+def test_a_changed_project_file_installs_again_into_the_same_environment(mw, changed):
     mw.prepare("test")
-    Path(mw.ROOT, "pyproject.toml").write_text("[project]\nname = 'changed'\n")
+    Path(mw.ROOT, changed).write_text("[project]\nname = 'changed'\n")
     mw.prepare("run")
     assert installs(mw) == [".[fast,test]", ".[fast]"]
     assert sum("venv" in command for command in mw.commands) == 1

@@ -20,8 +20,14 @@ from meshwright.spec.calibration import (
     ServingConstants,
     Spread,
 )
-from meshwright.spec.declaration import Declaration, MessageBytes, Seconds, file_key
-from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.declaration import (
+    Declaration,
+    MessageBytes,
+    Provenance,
+    Seconds,
+    Source,
+    file_key,
+)
 from meshwright.spec.workload import Server
 
 GENERIC = "generic"

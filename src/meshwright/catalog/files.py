@@ -1,24 +1,319 @@
 """Reads YAML files into declarations, with all faults of a file at once and the source of a value.
 
 The declarations themselves say which fields there are; this module knows none of them by name.
+A value is written plainly (``3.35 TB/s``) or with its origin::
+
+    bandwidth: {value: 3.35 TB/s, source: S}
+    latency: {value: 2 us, assumed: true, range: [1 us, 4 us], why: no measurement found}
+    capacity: {value: 80 GiB, derived: true, source: S, why: five stacks of 16 GiB}
+
+``source:`` next to other fields is the default source of the plain values below it, and what
+derived ones are derived from; a value written with ``value:`` states its own origin.
+
+A file passes through three steps: sources are taken out of the tree (:func:`plain_values`), fields
+are checked against the declaration (:class:`FieldCheck`), pydantic converts the rest.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
-from meshwright.catalog.field_check import FieldCheck, field_type, file_keys, is_declaration
-from meshwright.catalog.sourced_values import PlainValues, plain_values
+from meshwright.base.units import DIMENSIONS, parse_quantity
 from meshwright.catalog.yaml_tree import Location, Tree, fault_at, path_text, read_tree
-from meshwright.spec.declaration import Declaration, file_key
+from meshwright.spec.declaration import Declaration, Provenance, file_key
+
+_KEYS = ("value", "source", "assumed", "derived", "range", "why")
+
+
+@dataclass
+class PlainValues:
+    """A tree without sources, the origin of its values by path, and the faults found."""
+
+    value: dict[str | int, Any] = field(default_factory=dict)
+    provenance: dict[str, Provenance] = field(default_factory=dict)
+    faults: list[Fault] = field(default_factory=list)
+    reported: list[Location] = field(default_factory=list)
+    """Places whose fault is noted already, so that nothing more is said about them."""
+    default_source: str | None = None
+    """The source that stands at the top of the file."""
+
+
+def number_in(value: Any) -> tuple[float, str] | None:
+    """Return the SI number and the dimension of a written value, or None where it is no number."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return (float(value), "number") if math.isfinite(value) else None
+    if not isinstance(value, str):
+        return None
+    for dimension in DIMENSIONS:
+        try:
+            number = parse_quantity(value, dimension)
+        except ValueError:
+            continue
+        return (number, dimension) if math.isfinite(number) else None
+    return None
+
+
+def plain_values(tree: Tree) -> PlainValues:
+    """Return the tree without its sources, and with the origin of each number."""
+    sources = tree.value.get("sources")
+    known = tuple(map(str, sources)) if isinstance(sources, Mapping) else ()
+    reader = _Reader(tree, known)
+    result = reader.result
+    default = tree.value.get("source")
+    result.default_source = default if isinstance(default, str) else None
+    for key, entry in reader.fields(tree.value, (), None).items():
+        result.value[key] = entry
+    return result
+
+
+@dataclass
+class _Reader:
+    """Walks the tree once; knows the keys of the sources of the file."""
+
+    tree: Tree
+    known_sources: tuple[str, ...]
+    result: PlainValues = field(default_factory=PlainValues)
+
+    def refuse(self, at: Location, message: str, fix: str = "") -> None:
+        """Note a fault."""
+        self.result.faults.append(fault_at(self.tree.lines, at, message, fix))
+
+    def read(self, value: Any, at: Location, default: str | None) -> Any:
+        """Return a value without sources."""
+        if isinstance(value, dict):
+            is_sourced = "value" in value
+            return (
+                self.sourced(value, at, default) if is_sourced else self.fields(value, at, default)
+            )
+        if isinstance(value, list):
+            return [self.read(entry, (*at, i), default) for i, entry in enumerate(value)]
+        if default is not None and number_in(value) is not None:
+            self.result.provenance[path_text(at)] = Provenance(kind="cited", source=default)
+        return value
+
+    def fields(
+        self, value: dict[str | int, Any], at: Location, default: str | None
+    ) -> dict[str | int, Any]:
+        """Return a mapping without its default source; ``sources`` itself is left alone."""
+        source = value.get("source")
+        if source is not None and self.is_source(source, (*at, "source")):
+            default = source
+        return {
+            key: entry if not at and key == "sources" else self.read(entry, (*at, key), default)
+            for key, entry in value.items()
+            if key != "source"
+        }
+
+    def is_source(self, source: Any, at: Location) -> bool:
+        """Tell whether a source is one of the file, and note a fault where it is not."""
+        if isinstance(source, str) and source in self.known_sources:
+            return True
+        fix = nearest(str(source), self.known_sources)
+        self.refuse(at, f"no entry {source!r} under `sources`", fix)
+        return False
+
+    def sourced(self, entry: dict[str | int, Any], at: Location, default: str | None) -> Any:
+        """Return the value of a mapping with an origin, after noting the origin."""
+        for key in entry:
+            if key not in _KEYS:
+                allowed = f"allowed with `value`: {', '.join(_KEYS[1:])}"
+                self.refuse((*at, key), f"unknown field; {allowed}", nearest(str(key), _KEYS))
+        value = entry["value"]
+        if isinstance(value, dict | list):
+            self.refuse((*at, "value"), "expected one number or text")
+            return value
+        source = entry.get("source", default)
+        if "source" in entry and not self.is_source(source, (*at, "source")):
+            return value
+        low, high = self.interval(entry, at)
+        kind = self.kind(entry, at)
+        why = entry.get("why", "")
+        if not isinstance(why, str):
+            self.refuse((*at, "why"), f"expected text, found {why!r}")
+            why = ""
+        has_origin = kind == "assumed" or source is not None
+        if not has_origin or not entry.keys() & {"source", "assumed", "derived"}:
+            self.refuse(at, "states no origin; give `source`, or `assumed: true` with its range")
+        self.result.provenance[path_text(at)] = Provenance.model_validate(
+            {"kind": kind, "source": source, "note": why, "low": low, "high": high}
+        )
+        return value
+
+    def kind(self, entry: dict[str | int, Any], at: Location) -> str:
+        """Return cited, derived or assumed; an assumed value needs its range."""
+        for key in ("assumed", "derived"):
+            if entry.get(key, True) is not True:
+                self.refuse((*at, key), f"can only be true, found {entry[key]!r}")
+        if "assumed" in entry and "derived" in entry:
+            self.refuse(at, "cannot be assumed and derived at once")
+        if "assumed" in entry and "range" not in entry:
+            self.refuse(at, "is assumed without a range", "add `range: [LOW, HIGH]`")
+        if "derived" in entry and "why" not in entry:
+            self.refuse(at, "is derived without saying how", "add `why: ...`")
+        return "assumed" if "assumed" in entry else "derived" if "derived" in entry else "cited"
+
+    def interval(
+        self, entry: dict[str | int, Any], at: Location
+    ) -> tuple[float | None, float | None]:
+        """Return the interval of a value in SI units, checked against the value itself."""
+        if "range" not in entry:
+            return None, None
+        bounds = entry["range"]
+        numbers = [number_in(bound) for bound in bounds] if isinstance(bounds, list) else []
+        value = number_in(entry["value"])
+        low, high = numbers if len(numbers) == 2 else (None, None)
+        if value is None or low is None or high is None:
+            self.refuse((*at, "range"), f"expected [LOW, HIGH] with units, found {bounds!r}")
+        elif not low[1] == value[1] == high[1]:
+            self.refuse((*at, "range"), "the bounds are of another kind than the value")
+        elif not low[0] <= value[0] <= high[0]:
+            self.refuse((*at, "range"), f"the value {entry['value']!r} lies outside {bounds!r}")
+        else:
+            return low[0], high[0]
+        return None, None
+
+
+UNKNOWN = "unknown"
+_WRITTEN_BY_LOADER = ("provenance",)
+_PLAIN = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """The type of a field, its None and its validators taken apart."""
+
+    core: Any
+    is_optional: bool
+    has_reader: bool
+    """A validator of its own reads the value: a quantity with its unit, or a count."""
+
+
+def field_type(annotation: Any, metadata: tuple[Any, ...] = ()) -> FieldType:
+    """Return the parts of an annotation."""
+    is_optional, reads = False, any(isinstance(entry, BeforeValidator) for entry in metadata)
+    while get_origin(annotation) in (Annotated, Union, types.UnionType):
+        arguments = get_args(annotation)
+        if get_origin(annotation) is Annotated:
+            reads = reads or any(isinstance(entry, BeforeValidator) for entry in arguments[1:])
+        else:
+            is_optional = is_optional or type(None) in arguments
+            arguments = tuple(entry for entry in arguments if entry is not type(None))
+        annotation = arguments[0]
+    return FieldType(annotation, is_optional, reads)
+
+
+def is_declaration(annotation: Any) -> bool:
+    """Tell whether an annotation is a declaration with fields of its own."""
+    return isinstance(annotation, type) and issubclass(annotation, Declaration)
+
+
+def file_keys(model: type[Declaration]) -> dict[str, Any]:
+    """Return the fields of a declaration by their key in a file."""
+    return {
+        info.alias or file_key(name): info
+        for name, info in model.model_fields.items()
+        if name not in _WRITTEN_BY_LOADER
+    }
+
+
+@dataclass
+class FieldCheck:
+    """Walks a tree along the types of a declaration and collects the faults."""
+
+    lines: Mapping[Location, int]
+    faults: list[Fault] = field(default_factory=list)
+    faulty: list[Location] = field(default_factory=list)
+
+    def refuse(self, at: Location, message: str, fix: str = "") -> None:
+        """Note a fault; pydantic need not tell it again."""
+        self.faults.append(fault_at(self.lines, at, message, fix))
+        self.faulty.append(at)
+
+    def declaration(self, model: type[Declaration], value: Any, at: Location) -> Any:
+        """Return a mapping whose keys are all fields of the declaration."""
+        if isinstance(value, BaseModel):
+            return value
+        if not isinstance(value, dict):
+            self.refuse(at, f"expected a mapping of fields, found {_shown(value)}")
+            return value
+        keys = file_keys(model)
+        known = {}
+        for key, entry in value.items():
+            if key in keys:
+                kind = field_type(keys[key].annotation, tuple(keys[key].metadata))
+                known[key] = self.value(kind, entry, (*at, key))
+            else:
+                self.refuse((*at, key), "unknown field", nearest(file_key(str(key)), keys))
+        return known
+
+    def value(self, kind: FieldType, value: Any, at: Location) -> Any:
+        """Return one value, checked as far as its type says."""
+        if at in self.faulty:
+            return value
+        if is_declaration(kind.core):
+            return self.declaration(kind.core, value, at)
+        origin = get_origin(kind.core)
+        if origin is tuple and isinstance(value, list):
+            entry = field_type(get_args(kind.core)[0])
+            return [self.value(entry, part, (*at, i)) for i, part in enumerate(value)]
+        if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, dict):
+            entry = field_type(get_args(kind.core)[1])
+            return {key: self.value(entry, part, (*at, key)) for key, part in value.items()}
+        if isinstance(value, dict | list):
+            self.refuse(at, f"expected {_expected(kind)}, found {_shown(value)}")
+            return value
+        return self.leaf(kind, value, at)
+
+    def leaf(self, kind: FieldType, value: Any, at: Location) -> Any:
+        """Return a single value; ``unknown`` becomes None where the field may be unknown."""
+        if value == UNKNOWN and kind.core is not str:
+            if not kind.is_optional:
+                self.refuse(at, "must be stated; it cannot be `unknown`", _expected(kind))
+            return None
+        if not kind.has_reader and not _is_plain(kind.core, value):
+            self.refuse(at, f"expected {_expected(kind)}, found {_shown(value)}")
+        return value
+
+
+def _is_plain(core: Any, value: Any) -> bool:
+    """Tell whether a value has the plain type of its field, without any conversion."""
+    if get_origin(core) not in (None, Literal):
+        return False
+    if core is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if core is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, core) if core in (bool, str) else True
+
+
+def _expected(kind: FieldType) -> str:
+    """Return what a field wants, in words."""
+    if get_origin(kind.core) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind.core)))
+    if kind.has_reader:
+        return "a number with its unit" if kind.core is float else "a whole number"
+    if get_origin(kind.core) is tuple:
+        return "a list"
+    return _PLAIN.get(kind.core, "a mapping")
+
+
+def _shown(value: Any) -> str:
+    """Return a found value, shortened."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
 
 D = TypeVar("D", bound=Declaration)
 Prepare = Callable[[PlainValues, Tree], None]
@@ -123,7 +418,7 @@ class _Loader(Generic[D]):
 
     def load(self) -> D:
         """Return the declaration, or raise all faults."""
-        check = FieldCheck(self.tree.lines, faulty=self.plain.told)
+        check = FieldCheck(self.tree.lines, faulty=self.plain.reported)
         value = check.declaration(self.model, self.plain.value, ())
         if "provenance" in self.model.model_fields:
             value["provenance"] = self.plain.provenance
@@ -136,12 +431,12 @@ class _Loader(Generic[D]):
             raise SpecError(faults, origin=self.origin)
         return result
 
-    def converted(self, error: ValidationError, told: list[Location]) -> list[Fault]:
-        """Return what pydantic found, but for what was told already."""
+    def converted(self, error: ValidationError, reported: list[Location]) -> list[Fault]:
+        """Return what pydantic found, except what was reported already."""
         faults = []
         for entry in error.errors(include_url=False):
             at: Location = tuple(step for step in entry["loc"] if step != "[key]")
-            if not any(at[: len(place)] == place or place[: len(at)] == at for place in told):
+            if not any(at[: len(place)] == place or place[: len(at)] == at for place in reported):
                 faults.append(self.fault(entry, at))
         return faults
 

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import unreadable
 from meshwright.catalog.huggingface.read import read_config
-from meshwright.spec.declaration import Declaration
+from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.provenance import Source
 
 _FOLDER: Final = Path(__file__).parent / "data" / "models"
 _FILE_NAME: Final = "config.json"

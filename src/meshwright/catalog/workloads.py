@@ -10,11 +10,16 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
-from meshwright.catalog.files import data_names, find_name, load_file, load_text, read_text
-from meshwright.catalog.sourced_values import PlainValues
+from meshwright.catalog.files import (
+    PlainValues,
+    data_names,
+    find_name,
+    load_file,
+    load_text,
+    read_text,
+)
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
-from meshwright.spec.declaration import Declaration
-from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.workload import (
     Decode,
     OptimizerPreset,
@@ -146,4 +151,4 @@ def _find_optimizer(plain: PlainValues, tree: Tree) -> None:
         plain.value["optimizer"] = load_optimizer(name)
     except UnknownNameError as error:
         plain.faults.append(fault_at(tree.lines, ("optimizer",), str(error)))
-        plain.told.append(("optimizer",))
+        plain.reported.append(("optimizer",))

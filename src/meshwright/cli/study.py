@@ -1,16 +1,46 @@
-"""``meshwright study NAME``: rebuild a published figure or question."""
+"""``meshwright study NAME``: rebuild a published figure or question.
+
+Studies are not part of this distribution: they are found by the entry point group
+``meshwright.studies``, each entry of which is a ``Collection``.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshwright.studies.registry import StudyResult
-
 ALL = "all"
+GROUP = "meshwright.studies"
+
+
+class StudyResult(Protocol):
+    """What a study found."""
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The screen."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """The same as JSON, with units in the names."""
+
+
+class Collection(Protocol):
+    """Studies of one distribution."""
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Titles by name."""
+
+    def run(self, name: str) -> StudyResult:
+        """Return what a study finds."""
+
+    def files(self, results: Mapping[str, Any], *, one_document: bool) -> Mapping[str, str]:
+        """Return tables, charts and verdicts of studies: the text of each file by its path."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,28 +53,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print a study, or the list of them; write its files where asked."""
-    from meshwright.cli.output import show
+    from meshwright.base.errors import UnknownNameError
+    from meshwright.cli.output import show, write_whole
     from meshwright.cli.reading import Reading
-    from meshwright.studies.registry import studies
 
     reading = Reading()
     folder = reading.value(_folder, args.out) if args.out is not None else None
     reading.done()
+    collections = _collections()
+    titles = {name: title for found in collections for name, title in found.titles.items()}
     if args.name is None:
-        titles = {name: studies[name].title for name in studies}
         show(tuple(f"{name:<24} {title}" for name, title in titles.items()), titles, args.json)
         return 0
-    names = list(studies) if args.name == ALL else [args.name]
-    found = {name: (studies[name].title, studies[name].source, studies[name].run())
-             for name in names}  # fmt: skip
+    if args.name != ALL and args.name not in titles:
+        raise UnknownNameError("study", args.name, titles)
+    is_all = args.name == ALL
+    results: dict[str, StudyResult] = {}
+    files: dict[str, str] = {}
+    for collection in collections:
+        names = [name for name in collection.titles if is_all or name == args.name]
+        found = {name: collection.run(name) for name in names}
+        results |= found
+        if folder is not None and found:
+            files |= collection.files(found, one_document=is_all)
     if folder is not None:
-        _write(folder, found, is_all=args.name == ALL)
-    lines = [line for name, (title, _, result) in found.items()
-             for line in ([f"{name}: {title}", "", *result.lines, ""] if args.name == ALL
-                          else result.lines)]  # fmt: skip
-    data = {name: dict(result.data) for name, (_, _, result) in found.items()}
-    show(lines, data if args.name == ALL else data[args.name], args.json)
+        for place, text in files.items():
+            (folder / place).parent.mkdir(exist_ok=True)
+            write_whole(folder / place, text)
+    lines = [
+        line
+        for name, result in results.items()
+        for line in ([f"{name}: {titles[name]}", "", *result.lines, ""] if is_all else result.lines)
+    ]
+    data = {name: dict(result.data) for name, result in results.items()}
+    show(lines, data if is_all else data[args.name], args.json)
     return 0
+
+
+def _collections() -> list[Collection]:
+    """Return the studies of all installed distributions.
+
+    Raises
+    ------
+    SpecError
+        Where none is installed.
+    """
+    from importlib.metadata import entry_points
+
+    from meshwright.base.errors import Fault, SpecError
+
+    found = [entry.load() for entry in entry_points(group=GROUP)]
+    if not found:
+        raise SpecError(
+            Fault(
+                "study", "no studies are installed",
+                "they are a distribution of their own: pip install meshwright-papers",
+            )
+        )  # fmt: skip
+    return found
 
 
 def _folder(text: str) -> Path:
@@ -63,21 +129,3 @@ def _folder(text: str) -> Path:
     if not folder.is_dir():
         raise SpecError(Fault("--out", f"{text!r} is no folder", "make it first"))
     return folder
-
-
-def _write(folder: Path, found: dict[str, tuple[str, str, StudyResult]], *, is_all: bool) -> None:
-    """Write tables and charts of studies, and a document; all of them share one."""
-    from meshwright.cli.output import write_whole
-    from meshwright.studies.writing import document, study_markdown, table_csv, table_svg
-
-    tables = folder / "studies" if is_all else folder
-    tables.mkdir(exist_ok=True)
-    for name, entry in found.items():
-        for table in entry[2].tables:
-            write_whole(tables / f"{table.name}.csv", table_csv(table))
-            if chart := table_svg(table):
-                write_whole(tables / f"{table.name}.svg", chart)
-        if not is_all:
-            write_whole(folder / f"{name}.md", study_markdown(name, *entry))
-    if is_all:
-        write_whole(folder / "studies.md", document(found))

@@ -25,7 +25,7 @@ class Block:
     inner: Any
     outer: Any
     message_s: Any
-    """What each message costs beside its bytes [s]."""
+    """What each message costs on top of its bytes [s]."""
     bandwidth_bytes_per_s: Any
 
     @property

@@ -13,33 +13,33 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import N, larger, where
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.stages import members_inside, message_s
 from meshwright.spec.collective import CollectiveKind
 
 
-def lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
+def lower_bound_s(kind: CollectiveKind, num_bytes: N, group: Group[N]) -> N:
     """Return a time below which no algorithm can finish [s]; 0 for a group of one."""
     bandwidth_s = num_bytes * bandwidth_bound_s_per_byte(kind, group)
-    bound_s: Num = larger(bandwidth_s, latency_bound_s(kind, group))
+    bound_s: N = larger(bandwidth_s, latency_bound_s(kind, group))
     return bound_s
 
 
-def occupied_lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
+def occupied_lower_bound_s(kind: CollectiveKind, num_bytes: N, group: Group[N]) -> N:
     """Return a bound that counts the messages as well [s]; 0 for a group of one.
 
-    Whole messages are sent on from member to member, each at the cost of m_half / B beside its
+    Whole messages are sent on from member to member, each at the cost of m_half / B on top of its
     bytes. So every hop of the farthest way costs that and a latency; and each link of a cut carries
     at least one message, the last of which arrives a latency after its last byte has left.
     """
     bandwidth_s = num_bytes * bandwidth_bound_s_per_byte(kind, group)
     one_s = _way(CollectiveKind.SEND, group, message_s)
-    bound_s: Num = larger(bandwidth_s + one_s, _way(kind, group, message_s))
+    bound_s: N = larger(bandwidth_s + one_s, _way(kind, group, message_s))
     return bound_s
 
 
-def latency_bound_s(kind: CollectiveKind, group: Group[Num]) -> Num:
+def latency_bound_s(kind: CollectiveKind, group: Group[N]) -> N:
     """Return the latency of the way that one byte cannot avoid [s].
 
     The links of every grid dimension up to its farthest member, or, where a switch is spanned, one
@@ -53,7 +53,7 @@ def _latency_s(span: Span[Any]) -> Any:
     return span.latency_s
 
 
-def _way(kind: CollectiveKind, group: Group[Num], hop_s: Callable[[Span[Any]], Any]) -> Num:
+def _way(kind: CollectiveKind, group: Group[N], hop_s: Callable[[Span[Any]], Any]) -> N:
     """Return what the way that one byte cannot avoid costs, hop by hop [s]."""
     least: Any = np.inf
     outermost: Any = 0.0
@@ -71,7 +71,7 @@ def _way(kind: CollectiveKind, group: Group[Num], hop_s: Callable[[Span[Any]], A
     return where(grids_only, all_hops, outermost)  # type: ignore[no-any-return]
 
 
-def bandwidth_bound_s_per_byte(kind: CollectiveKind, group: Group[Num]) -> Num:
+def bandwidth_bound_s_per_byte(kind: CollectiveKind, group: Group[N]) -> N:
     """Return the largest bytes-over-links of all cuts considered, per byte [s/byte].
 
     The cuts separate a block of members that fill the levels inside level k from all others, for

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num, where
+from meshwright.base.arrays import FloatArray, N, where
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, where_it_applies
 from meshwright.collectives.stages import Move, gather_affine, gather_moves, shape_of
@@ -188,14 +188,14 @@ class GatherFamily(Algorithm):
         self.kind = kind
 
     @abstractmethod
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return where the all-gather applies, its fixed_s and its seconds_per_byte."""
 
     @abstractmethod
     def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages of the all-gather."""
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return (fixed_s, seconds_per_byte); an all-reduce costs the all-gather twice."""
         applies, fixed_s, seconds_per_byte = self.gather(group)
         passes = 2.0 if self.kind is CollectiveKind.ALL_REDUCE else 1.0
@@ -256,7 +256,7 @@ class OneSpanGather(StreamGather):
     def fits(self, span: Any) -> Any:
         """Return whether the pattern is made for this kind of span."""
 
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return the stage of the one span that holds the whole group."""
         size = group_size(group)
         applies: Any = False

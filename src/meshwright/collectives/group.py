@@ -14,23 +14,23 @@ from typing import Any, Generic
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, smaller, where
+from meshwright.base.arrays import N, larger, smaller, where
 from meshwright.spec.system import NetworkLevel
 
 
 @dataclass(frozen=True)
-class Span(Generic[Num]):
+class Span(Generic[N]):
     """What a group sees of one network level; numbers, or columns with one row per group.
 
     ``bandwidth_bytes_per_s`` is what one member sends into this level in one direction, after
     sharing: all its links on a switch, one link of one direction on a grid dimension.
     """
 
-    size: Num
-    bandwidth_bytes_per_s: Num
-    latency_s: Num
-    message_half_bytes: Num
-    closes: Num
+    size: N
+    bandwidth_bytes_per_s: N
+    latency_s: N
+    message_half_bytes: N
+    closes: N
     """1.0 where the members form a ring (a switch, or a torus dimension that is owned whole)."""
     is_grid: bool
     """A grid dimension: neighbours only, both directions of a link at once."""
@@ -38,26 +38,26 @@ class Span(Generic[Num]):
 
 
 @dataclass(frozen=True)
-class Group(Generic[Num]):
+class Group(Generic[N]):
     """The spans of a group, innermost level first."""
 
-    spans: tuple[Span[Num], ...]
+    spans: tuple[Span[N], ...]
 
 
 _GRIDS = ("torus", "mesh")
 
 
 @dataclass(frozen=True)
-class Reach(Generic[Num]):
+class Reach(Generic[N]):
     """Where the members of a group lie on the levels of a network, innermost level first."""
 
-    sizes: tuple[Num, ...]
+    sizes: tuple[N, ...]
     """Members that differ at each level; 0 where the group has no such form."""
-    apart: tuple[Num, ...]
+    apart: tuple[N, ...]
     """Positions between neighbours at each level."""
 
 
-def group_size(group: Group[Num]) -> Num:
+def group_size(group: Group[N]) -> N:
     """Return the number of members of a group: the product of its span sizes."""
     size: Any = 1.0
     for span in group.spans:
@@ -67,10 +67,10 @@ def group_size(group: Group[Num]) -> Num:
 
 def make_group(
     levels: Sequence[NetworkLevel],
-    stride: Num,
-    degree: Num,
+    stride: N,
+    degree: N,
     efficiency: Sequence[Any] | None = None,
-) -> Group[Num]:
+) -> Group[N]:
     """Return what the groups of one parallel axis see of each network level.
 
     Device numbers are mixed-radix: the coordinate at level 0 is n mod s0, at level 1
@@ -98,7 +98,7 @@ def make_group(
     """
     factors: list[Any] = [1.0] * len(levels) if efficiency is None else list(efficiency)
     room = prod(level.size for level in levels)
-    spans: list[Span[Num]] = []
+    spans: list[Span[N]] = []
     inside: Any = 1.0
     domain = 1
     for index, level in enumerate(levels):
@@ -113,8 +113,8 @@ def make_group(
 
 
 def make_block_group(
-    levels: Sequence[NetworkLevel], reach: Reach[Num], efficiency: Sequence[Any]
-) -> Group[Num]:
+    levels: Sequence[NetworkLevel], reach: Reach[N], efficiency: Sequence[Any]
+) -> Group[N]:
     """Return the groups of an axis whose members fill blocks of the levels.
 
     Neighbours that are k apart share each link with k - 1 other groups.

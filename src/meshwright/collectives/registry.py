@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num, where
+from meshwright.base.arrays import FloatArray, N, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group, group_size
 from meshwright.spec.collective import CollectiveKind
@@ -70,7 +70,7 @@ class Algorithm(ABC):
         return True
 
     @abstractmethod
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return (fixed_s, seconds_per_byte); (infinity, 0) where it does not apply."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class Algorithm(ABC):
         listed = self.transfers(1.0, group)
         return np.array([(t.source, t.destination, t.num_bytes, t.level) for t in listed])
 
-    def time_s(self, num_bytes: Num, group: Group[Num]) -> Num:
+    def time_s(self, num_bytes: N, group: Group[N]) -> N:
         """Return the time of the collective [s]; infinity where it does not apply."""
         fixed_s, seconds_per_byte = self.affine(group)
         return fixed_s + num_bytes * seconds_per_byte
@@ -120,9 +120,7 @@ def collective(name: str, **parameters: Any) -> Callable[[AlgorithmType], Algori
     return add
 
 
-def where_it_applies(
-    applies: Any, group: Group[Num], fixed_s: Num, seconds_per_byte: Num
-) -> tuple[Num, Num]:
+def where_it_applies(applies: Any, group: Group[N], fixed_s: N, seconds_per_byte: N) -> tuple[N, N]:
     """Return the affine form with (infinity, 0) where it does not apply and 0 for one member."""
     alone = group_size(group) == 1.0
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, smaller
+from meshwright.base.arrays import N, smaller
 from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import Algorithm, collective_algorithms
@@ -27,12 +27,12 @@ def algorithms_of(kind: CollectiveKind) -> list[tuple[str, Algorithm]]:
     return [(name, algorithm) for name, algorithm in entries if algorithm.kind is kind]
 
 
-def affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+def affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
     """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
     return [form for form in affine_forms(kind, group) if np.any(np.isfinite(form[1]))]
 
 
-def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+def affine_forms(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
     """Return the form of every algorithm that spans of these kinds allow, infinite or not.
 
     Groups on the same levels have forms of the same algorithms, so that tables of equal shape
@@ -46,7 +46,7 @@ def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     return forms
 
 
-def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+def best_affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
     """Return the algorithms that are best for some row at some size.
 
     Those that another one beats or equals in every row at every size are left out; the minimum
@@ -98,11 +98,11 @@ def _never_slower(rival: Candidate, candidate: Candidate) -> bool:
     return bool(np.all(beats))
 
 
-def best_time_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Num:
+def best_time_s(kind: CollectiveKind, num_bytes: N, group: Group[N]) -> N:
     """Return the time of the fastest algorithm [s]; a column chooses in each row."""
     candidates = best_affine_candidates(kind, group)
     times = [fixed_s + num_bytes * slope for _, fixed_s, slope in candidates]
-    fastest_s: Num = reduce(smaller, times)
+    fastest_s: N = reduce(smaller, times)
     return fastest_s
 
 
@@ -132,7 +132,7 @@ class TimedAlgorithm:
     """Lower bound over time: 1 where nothing can be faster."""
 
 
-def bus_bytes(kind: CollectiveKind, num_bytes: Num, size: Num) -> Num:
+def bus_bytes(kind: CollectiveKind, num_bytes: N, size: N) -> N:
     """Return the bytes that a member must send, for a bandwidth that compares with a link [bytes].
 
     2 (n - 1)/n for an all-reduce, (n - 1)/n for gathers, reductions and all-to-all, 1 otherwise.

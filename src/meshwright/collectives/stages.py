@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import N, larger, where
 from meshwright.collectives.group import Group, Span
 
 
@@ -29,19 +29,19 @@ class Move:
     lane: int = 0
 
 
-def message_s(span: Span[Num]) -> Num:
-    """Return what each message costs beside its bytes: latency and m_half / bandwidth [s]."""
+def message_s(span: Span[N]) -> N:
+    """Return what each message costs on top of its bytes: latency and m_half / bandwidth [s]."""
     return span.latency_s + span.message_half_bytes / span.bandwidth_bytes_per_s
 
 
-def gather_steps(span: Span[Num]) -> Num:
+def gather_steps(span: Span[N]) -> N:
     """Return the messages that follow one another: d - 1, or floor(d / 2) when both ways close."""
     if not span.is_grid:
         return span.size - 1.0
     return where(span.closes == 1.0, np.floor(span.size / 2.0), span.size - 1.0)  # type: ignore[no-any-return]
 
 
-def gather_volume(span: Span[Num]) -> Num:
+def gather_volume(span: Span[N]) -> N:
     """Return the share of the gathered bytes that the busiest link of a span carries.
 
     (d - 1)/d, and half of it where a torus dimension sends both ways.
@@ -52,12 +52,12 @@ def gather_volume(span: Span[Num]) -> Num:
     return volume / where(span.closes == 1.0, 2.0, 1.0)  # type: ignore[no-any-return]
 
 
-def gather_affine(span: Span[Num]) -> tuple[Num, Num]:
+def gather_affine(span: Span[N]) -> tuple[N, N]:
     """Return (fixed_s, seconds_per_byte) of gathering a tensor whose shards lie along one span."""
     return gather_steps(span) * message_s(span), gather_volume(span) / span.bandwidth_bytes_per_s
 
 
-def members_inside(group: Group[Num]) -> list[Num]:
+def members_inside(group: Group[N]) -> list[N]:
     """Return for each span the number of members that one of its positions holds."""
     inside: list[Any] = [1.0]
     for span in group.spans[:-1]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.collectives.gathers import coordinates_of, rank_of
 
 TREE_STREAMS = 4
@@ -19,7 +19,7 @@ Parents = Sequence[int | None]
 """The parent of each position; None at the root."""
 
 
-def ceil_log2(size: Num) -> Num:
+def ceil_log2(size: N) -> N:
     """Return the least k with 2**k >= size, exactly: the bits of size - 1."""
     bits: Any = np.frexp(size - 1.0)[1] * 1.0
     return bits  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The price of one layer on one device for one micro-batch, by part; and sums of such prices.
+"""From operators and derived collectives to the price of a layer, block by block.
 
 A :class:`LayerCost` is the unit that everything above composes: a stage is so many layers of each
 kind, a step so many micro-batches through a stage.
@@ -7,12 +7,32 @@ kind, a step so many micro-batches through a stage.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import reduce
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, reduce
 from operator import add
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from meshwright.base.arrays import larger
+import numpy as np
+
+from meshwright.base.arrays import larger, where
+from meshwright.cost.attention import _attention_cost
+from meshwright.cost.communication import Collectives, CommCost, OpSums, comm_cost
+from meshwright.cost.device import (
+    Engine,
+    launch_bound_s,
+)
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.matmul import matmul_cost
+from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
+from meshwright.cost.network import AxisNetwork
+from meshwright.cost.operator import OpCost, _memory_bound_cost
+from meshwright.cost.problem import Problem
+from meshwright.cost.streamed_layer import LayerStreams, Way, ways_to_stream
+from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
+from meshwright.graph.op import LayerGraph, Op, OpKind
+from meshwright.sharding.saved_activations import SavedTensor
+from meshwright.sharding.strategy import Recompute, Streamed, Structure
+from meshwright.spec.workload import SelectiveRecompute
 
 _TRANSIENT = "working_bytes"
 
@@ -95,3 +115,356 @@ def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Any], name: str) 
 def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Any]) -> LayerCost:
     """Return the price of ``counts[k]`` layers of each kind k; the largest transient is kept."""
     return LayerCost(**{name: weighted_part(costs, counts, name) for name in LAYER_PARTS})
+
+
+def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
+    """Return the sum of prices, part by part."""
+    total: dict[str, Any] = {entry.name: 0.0 for entry in fields(of)}
+    for cost in costs:
+        for name, so_far in total.items():
+            total[name] = so_far + getattr(cost, name)
+    return of(**total)
+
+
+def _scaled(cost: OpCost, share: float) -> OpCost:
+    """Return a share of a price."""
+    return OpCost(**{entry.name: share * getattr(cost, entry.name) for entry in fields(OpCost)})
+
+
+def op_sums(
+    layer: LayerGraph, local: LocalLayer, engine: Engine, streams: LayerStreams | None, *,
+    causal: bool, selective: SelectiveRecompute = "attention",
+) -> OpSums:  # fmt: skip
+    """Return the prices of all operators of a layer, or of a block of one, added up.
+
+    Parameters
+    ----------
+    selective
+        What selective recomputation repeats: the attention core; every second product and all
+        elementwise operators; or all but the products.
+    """
+    costs = [(op, op_cost(op, local, engine, streams, causal=causal)) for op in layer.ops]
+    matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
+    core = [cost for op, cost in costs if op.is_recomputed_selectively]
+    apart = (OpKind.MATMUL, OpKind.ATTENTION)
+    others = [cost for op, cost in costs if op.kind not in apart]
+    selected = {
+        "attention": core,
+        "half_of_products": [*others, *(_scaled(cost, 0.5) for cost in matmuls)],
+        "all_but_products": [*others, *core],
+    }[selective]
+    return OpSums(
+        everything=sum_of([cost for _, cost in costs], OpCost),
+        attention=sum_of(core, OpCost),
+        selected=sum_of(selected, OpCost),
+        matmul_forward_s=sum_of(matmuls, OpCost).forward_s,
+    )
+
+
+def joined_sums(blocks: Sequence[OpSums]) -> OpSums:
+    """Return the sums over all blocks of a layer."""
+    return OpSums(
+        everything=sum_of([block.everything for block in blocks], OpCost),
+        attention=sum_of([block.attention for block in blocks], OpCost),
+        selected=sum_of([block.selected for block in blocks], OpCost),
+        matmul_forward_s=sum(block.matmul_forward_s for block in blocks),
+    )
+
+
+_Sum = TypeVar("_Sum", OpCost, CommCost)
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """A part of a layer between two additions to the residual stream, on one device."""
+
+    everything: OpCost
+    again: OpCost
+    """What of it the backward pass repeats."""
+    comm: CommCost
+    kept_bytes: Any
+    recomputed_bytes: Any
+    """Activations that full recomputation brings back [bytes]."""
+    transient_bytes: Any
+    dense_params: Any
+    expert_params: Any
+
+    @property
+    def stream_s(self) -> Any:
+        """What links add to operators that work in rounds [s]."""
+        total, again = self.everything, self.again
+        return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
+
+    def total_s(self, engine: Engine) -> Any:
+        """Return one micro-batch through the block alone, both passes [s]."""
+        total, again, comm = self.everything, self.again, self.comm
+        ahead_s = total.forward_s
+        back_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+        ahead_s = ahead_s + launch_bound_s(ahead_s, total.forward_kernels, engine)
+        kernels = total.backward_kernels + again.forward_kernels
+        back_s = back_s + launch_bound_s(back_s, kernels, engine)
+        return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
+
+
+def chosen_block(takes_second: Any, first: BlockCost, second: BlockCost) -> BlockCost:
+    """Return the second of two prices of a block where it is to be taken, else the first."""
+    return cast(BlockCost, _chosen(takes_second, first, second))
+
+
+def _chosen(takes_second: Any, first: Any, second: Any) -> Any:
+    """Return numbers, columns or dataclasses of them, chosen row by row."""
+    if not isinstance(first, BlockCost | OpCost | CommCost):
+        return where(takes_second, second, first)
+    parts = {
+        entry.name: _chosen(takes_second, getattr(first, entry.name), getattr(second, entry.name))
+        for entry in fields(first)
+    }
+    return type(first)(**parts)
+
+
+def layer_cost(blocks: Sequence[BlockCost], engine: Engine, zero: Any) -> LayerCost:
+    """Return the price of a layer; ``zero`` gives every part the length of the columns."""
+    total = sum_of([block.everything for block in blocks], OpCost)
+    again = sum_of([block.again for block in blocks], OpCost)
+    comm = sum_of([block.comm for block in blocks], CommCost)
+    launch_forward = launch_bound_s(total.forward_s, total.forward_kernels, engine)
+    backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+    backward_kernels = total.backward_kernels + again.forward_kernels
+    launch = launch_forward + launch_bound_s(backward_s, backward_kernels, engine)
+    ahead_s = total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
+    parts = {
+        "forward_s": total.forward_s,
+        "input_gradient_s": total.input_gradient_s,
+        "weight_gradient_s": total.weight_gradient_s,
+        "recompute_s": again.forward_s,
+        "launch_s": launch,
+        "tp_s": comm.tp_s,
+        "cp_s": comm.cp_s,
+        "ep_s": comm.ep_s,
+        "stream_s": comm.stream_s + sum(block.stream_s for block in blocks),
+        "forward_share": ahead_s,
+        "per_step_s": comm.per_step_s,
+        "kept_bytes": sum(block.kept_bytes for block in blocks),
+        "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
+        + sum(block.recomputed_bytes for block in blocks),
+        "dense_params": sum(block.dense_params for block in blocks),
+        "expert_params": sum(block.expert_params for block in blocks),
+        "flops": total.forward_flops + total.backward_flops + again.forward_flops,
+        "memory_traffic_bytes": total.forward_traffic_bytes
+        + total.backward_traffic_bytes
+        + again.forward_traffic_bytes,
+        "hidden_s": comm.hidden_s,
+        "link_traffic_bytes": comm.link_bytes
+        + total.forward_link_bytes
+        + total.backward_link_bytes
+        + again.forward_link_bytes,
+    }
+    return LayerCost(**{name: part + zero for name, part in parts.items()})
+
+
+@dataclass(frozen=True)
+class LayerPrices:
+    """Prices of each kind of layer and of both edges, under one kind of recomputation."""
+
+    kinds: tuple[LayerCost, ...]
+    embedding: LayerCost
+    head: LayerCost
+
+
+def price_layers(
+    problem: Problem,
+    structure: Structure,
+    network: AxisNetwork,
+    recomputes: tuple[Recompute, ...],
+    *,
+    uses_tatp: bool,
+) -> dict[Recompute, LayerPrices]:
+    """Return the prices of all pieces of the model, for each kind of recomputation.
+
+    Parameters
+    ----------
+    network
+        Columns of degrees with the groups of their axes; only what a layer sees matters.
+    uses_tatp
+        Whether any row streams tensors; otherwise the round model is left out.
+    """
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    pieces: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
+    for index in range(len(problem.pieces)):
+        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
+        priced = [PricedWay(way, collectives) for way in ways]
+        alone = on_links_of_their_own(priced)
+        for recompute in recomputes:
+            again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
+            blocks = priced[0].blocks(again)
+            if len(priced) > 1:
+                takes = takes_inputs(alone, again)
+                pairs = zip(takes, blocks, priced[1].blocks(again), strict=True)
+                blocks = [chosen_block(*pair) for pair in pairs]
+            cost = layer_cost(blocks, problem.engine, 0.0 * network.strategy.tp)
+            if index == len(problem.pieces) - 1:
+                cost = _with_all_at_work(cost)
+            pieces[recompute].append(cost)
+    return {r: LayerPrices(tuple(p[:-2]), p[-2], p[-1]) for r, p in pieces.items()}
+
+
+def _with_all_at_work(head: LayerCost) -> LayerCost:
+    """Return the head, which goes backward at once: what it keeps is part of its work."""
+    working = head.working_bytes + head.kept_bytes
+    return replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
+
+
+@dataclass(frozen=True)
+class PricedWay:
+    """One kind of layer, or an edge, that streams one tensor, with the prices of its blocks."""
+
+    way: Way
+    collectives: Collectives
+
+    @cached_property
+    def sums(self) -> list[OpSums]:
+        """The operators of each block, added up."""
+        way, problem = self.way, self.way.problem
+        work = problem.workload
+        return [
+            op_sums(
+                block, way.local, problem.engine, way.streams,
+                causal=work.causal, selective=work.software.selective_recompute,
+            )
+            for block in way.blocks
+        ]  # fmt: skip
+
+    @cached_property
+    def transient_bytes(self) -> list[Any]:
+        """The largest transient of each block [bytes]."""
+        way, word = self.way, self.way.problem.engine.activation_bytes
+        return [
+            reduce(larger, [largest_transient_bytes(op, way.local, word) for op in block.ops])
+            for block in way.blocks
+        ]
+
+    @cached_property
+    def params(self) -> list[tuple[Any, Any]]:
+        """Parameters of each block on one device, outside of routed experts and in them [1]."""
+        way = self.way
+        strategy = way.network.strategy
+        return [parameters_on_device(block, way.structure, strategy) for block in way.blocks]
+
+    def blocks(self, recompute: Recompute) -> list[BlockCost]:
+        """Return the price of each block."""
+        if recompute not in self._known:
+            self._known[recompute] = self._blocks(recompute)
+        return self._known[recompute]
+
+    @cached_property
+    def _known(self) -> dict[Recompute, list[BlockCost]]:
+        return {}
+
+    def _blocks(self, recompute: Recompute) -> list[BlockCost]:
+        way = self.way
+        strategy, word = way.network.strategy, way.problem.engine.activation_bytes
+        calls, whole = way.calls_of_blocks(recompute), joined_sums(self.sums)
+        together = [call for of_block in calls for call in of_block]
+
+        def bytes_of(saved: Sequence[SavedTensor]) -> Any:
+            return kept_bytes(saved, way.sizes, strategy, word)
+
+        kept = way.saved_of_blocks(recompute)
+        core_alone = way.problem.keeping.selective == "attention"
+        replays = recompute is Recompute.FULL or (
+            recompute is Recompute.SELECTIVE and not core_alone
+        )
+        back = way.saved_of_blocks(Recompute.NONE) if replays else [[] for _ in kept]
+        return [
+            BlockCost(
+                everything=sums.everything,
+                again=sums.again(recompute),
+                comm=comm_cost(
+                    calls[number], whole, way.sizes, strategy, way.structure,
+                    self.collectives.time_s, word, together,
+                ),
+                kept_bytes=bytes_of(kept[number]),
+                recomputed_bytes=bytes_of(back[number]),
+                transient_bytes=self.transient_bytes[number],
+                dense_params=self.params[number][0],
+                expert_params=self.params[number][1],
+            )
+            for number, sums in enumerate(self.sums)
+        ]  # fmt: skip
+
+
+def on_links_of_their_own(priced: Sequence[PricedWay]) -> Sequence[PricedWay]:
+    """Return the same ways on links that nobody else uses.
+
+    What streams is decided there, so that a plan is the same one at every fidelity.
+    """
+    network = priced[0].way.network
+    if len(priced) == 1 or not network.slowdown:
+        return priced
+    private = replace(network, slowdown={})
+    collectives = Collectives(private, priced[0].collectives.launch_s)
+    ways = ways_to_stream(
+        priced[0].way.problem, replace(priced[0].way.structure, streamed=Streamed.AUTO), private,
+        priced[0].way.index, uses_tatp=True,
+    )  # fmt: skip
+    return [PricedWay(way, collectives) for way in ways]
+
+
+def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Any]:
+    """Return for each block whether its inputs stream, for each row.
+
+    They do where that is legal and takes less time in a micro-batch; sums once a step and memory
+    do not decide.
+    """
+    weights, inputs = priced
+    engine = weights.way.problem.engine
+    pairs = zip(weights.blocks(recompute), inputs.blocks(recompute), strict=True)
+    return [
+        (two.total_s(engine) < one.total_s(engine)) & is_legal
+        for (one, two), is_legal in zip(pairs, inputs.way.is_legal, strict=True)
+    ]
+
+
+def streamed_blocks(
+    problem: Problem, structure: Structure, network: AxisNetwork
+) -> list[list[tuple[Way, LayerGraph]]]:
+    """Return how each block of each piece of the model streams, under one strategy.
+
+    Parameters
+    ----------
+    network
+        The groups of one strategy: columns of one row.
+    """
+    uses_tatp = bool((network.strategy.tatp > 1).any())
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    found = []
+    for index in range(len(problem.pieces)):
+        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
+        takes = [False] * len(ways[0].blocks)
+        if len(ways) > 1:
+            priced = on_links_of_their_own([PricedWay(way, collectives) for way in ways])
+            takes = [bool(np.all(taken)) for taken in takes_inputs(priced, structure.recompute)]
+        found.append(
+            [(ways[int(t)], block) for t, block in zip(takes, ways[0].blocks, strict=True)]
+        )
+    return found
+
+
+def op_cost(
+    op: Op, layer: LocalLayer, engine: Engine, streams: LayerStreams | None, *, causal: bool
+) -> OpCost:
+    """Return the price of one operator.
+
+    Parameters
+    ----------
+    streams
+        What streams over tatp in its layer; None without tatp.
+    """
+    if op.kind is OpKind.MATMUL:
+        if streams is None:
+            return matmul_cost(op, layer, engine)
+        return streamed_matmul_cost(op, layer, engine, streams)
+    if op.kind is OpKind.ATTENTION:
+        alone = _attention_cost(op, layer, engine, causal=causal)
+        return alone if streams is None else streamed_attention(alone, op.name, streams, engine)
+    return _memory_bound_cost(op, layer, engine)

@@ -1,4 +1,4 @@
-"""A linear layer on one device: its three products Y = X W, dX = dY W^T and dW = X^T dY."""
+"""GEMM efficiency: a linear layer on one device, Y = X W, dX = dY W^T and dW = X^T dY."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from meshwright.base.arrays import ceil_div, larger
-from meshwright.cost.compute import (
-    Engine,
-    matmul_compute_s,
-    matmul_traffic_bytes,
-    traffic_s,
-)
+from meshwright.base.arrays import ceil_div, larger, smaller
+from meshwright.cost.device import CoreArray, Engine
 from meshwright.cost.local import LocalLayer, splits_width
+from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
 from meshwright.sharding.axis import INNER_DIMS
 
@@ -21,32 +17,6 @@ GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
 APART_ACCUMULATION_BYTES = 10.0
 """The same in a pass of its own, which reads the new 16-bit gradient too."""
-
-
-@dataclass(frozen=True)
-class OpCost:
-    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
-
-    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
-    """
-
-    forward_s: Any = 0.0
-    input_gradient_s: Any = 0.0
-    weight_gradient_s: Any = 0.0
-    stream_forward_s: Any = 0.0
-    stream_backward_s: Any = 0.0
-    forward_flops: Any = 0.0
-    backward_flops: Any = 0.0
-    forward_traffic_bytes: Any = 0.0
-    backward_traffic_bytes: Any = 0.0
-    forward_link_bytes: Any = 0.0
-    """What streams beside the operator, each link that it crosses counted."""
-    backward_link_bytes: Any = 0.0
-    forward_kernels: Any = 0.0
-    backward_kernels: Any = 0.0
-    forward_waits: Any = 0.0
-    """1 where what streams travels before or after the computation, not beside it."""
-    backward_waits: Any = 0.0
 
 
 class MatmulShape(NamedTuple):
@@ -228,3 +198,79 @@ def cast_s(
 
     rows = shape.count * shape.rows
     return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)
+
+
+def matmul_compute_s(
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, engine: Engine
+) -> Any:
+    """Return the arithmetic seconds of ``count`` products (rows x inner) @ (inner x columns).
+
+    waves * cores * 2 tile_rows tile_columns inner / rate with
+    waves = ceil(count ceil(rows/tile_rows) ceil(columns/tile_columns) / cores). Products smaller
+    than one wave leave cores idle.
+
+    Parameters
+    ----------
+    count
+        Products in one kernel: experts of a grouped product, otherwise 1 [1].
+    rows, inner, columns
+        Local sizes of each [1].
+    rate
+        Rate of large products [FLOP/s].
+
+    Valid for: dense products; the best tile of a library may be smaller, so products of less
+    than a wave are priced high (conservative). A chip that states the arrays of its cores and the
+    network that feeds them is priced by :func:`blocked_product_s`.
+    """
+    if engine.core_array is not None:
+        return blocked_product_s(
+            count, rows, inner, columns, rate, engine.matmul_word_bytes, engine.core_array
+        )
+    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
+    waves = ceil_div(tiles, engine.num_cores)
+    tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
+    return waves * engine.num_cores * tile_flops / rate
+
+
+def blocked_product_s(
+    count: Any, rows: Any, inner: Any, columns: Any, peak: Any, word_bytes: float, cores: CoreArray
+) -> Any:
+    """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) [s].
+
+    A core works on one block of p x q outputs: it takes in (p + q) inner words, and its array of
+    R x C needs (p q / R C) inner + R + C cycles, the last two to fill and drain it. The slower of
+    both, times waves = ceil(count ceil(rows/p) ceil(columns/q) / cores); the best block counts.
+    The clock is the one at which all arrays reach the peak: peak / (2 cores R C).
+
+    Parameters
+    ----------
+    count, rows, inner, columns
+        Sizes of the products [1].
+    peak
+        Of all cores [FLOP/s].
+    word_bytes
+        Of one operand [bytes].
+    cores
+        The cores, their arrays and their network.
+
+    Valid for: operands that are in the SRAM of the chip; no core shares what it takes in.
+    """
+    clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
+    best: Any = None
+    for high, wide in cores.blocks:
+        arrays = high * wide / (cores.rows * cores.columns)
+        compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
+        taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
+        blocks = count * ceil_div(rows, high) * ceil_div(columns, wide)
+        waves = ceil_div(blocks, cores.num_cores)
+        seconds = waves * larger(compute_s, taken / cores.noc_bytes_per_s)
+        best = seconds if best is None else smaller(best, seconds)
+    return best
+
+
+def matmul_traffic_bytes(
+    count: Any, rows: Any, inner: Any, columns: Any, word_bytes: Any, engine: Engine
+) -> Any:
+    """Return the least bytes that products move: operands read once, results written once."""
+    operands = word_bytes * (rows * inner + inner * columns)
+    return count * (operands + engine.activation_bytes * rows * columns)

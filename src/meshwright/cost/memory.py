@@ -1,14 +1,25 @@
-"""Bytes on one device at its worst moment: the backward pass with all activations in flight."""
+"""Bytes on one device: activations of a layer, weights, gradients, optimizer, transients.
+
+At the worst moment: the backward pass with all activations in flight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import larger, smaller, where
-from meshwright.sharding.strategy import Offload, Structure
+from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.local import LocalLayer
+from meshwright.cost.problem import Problem
+from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.sharding.local_sizes import degree_of, local_elements
+from meshwright.sharding.saved_activations import SavedTensor
+from meshwright.sharding.strategy import Offload, StrategyOf, Structure
+from meshwright.sharding.tensor_sharding import weight_home
+from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset
 
 GATHERED_LAYERS = 2.0
@@ -200,3 +211,105 @@ def heaviest(states: Sequence[StageState]) -> StageState:
     return StageState(
         **{f.name: reduce(larger, [getattr(s, f.name) for s in states]) for f in fields(StageState)}
     )
+
+
+def kept_bytes(
+    saved: Sequence[SavedTensor], sizes: Mapping[str, Any], strategy: StrategyOf[Any],
+    word_bytes: float,
+) -> Any:  # fmt: skip
+    """Return the activations that one micro-batch leaves in a layer [bytes]."""
+    total: Any = 0.0
+    for entry in saved:
+        word = word_bytes if entry.word_bytes is None else entry.word_bytes
+        elements = local_elements(entry.tensor, entry.split, sizes, strategy)
+        total = total + entry.share * word * elements
+    return total
+
+
+def parameters_on_device(
+    layer: LayerGraph, structure: Structure, strategy: StrategyOf[Any]
+) -> tuple[Any, Any]:
+    """Return the parameters of a layer on one device: outside of routed experts, and in them."""
+    dense: Any = 0.0
+    expert: Any = 0.0
+    for op in layer.ops:
+        for weight in op.weights:
+            split = weight_home(weight, structure).split
+            elements = local_elements(weight, split, layer.sizes, strategy)
+            if "experts" in weight.dims:
+                expert = expert + elements
+            else:
+                dense = dense + elements
+    return dense, expert
+
+
+def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Any:
+    """Return the bytes of the outputs of an operator and their gradients, which live together.
+
+    With sequence parallelism also what is gathered of the input of a product, and its gradient.
+    """
+
+    def size(tensor: Tensor, rows: Any) -> Any:
+        word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
+        return word * rows * local.width(tensor)
+
+    rows = local.rows_of(op)
+    outputs = sum(size(tensor, rows) for tensor in op.outputs)
+    if op.kind is not OpKind.MATMUL or "hidden" not in op.contracted:
+        return 2.0 * outputs
+    gathered = sum(size(tensor, local.tokens - local.token_shard) for tensor in op.inputs)
+    return 2.0 * (outputs + gathered)
+
+
+def host_of(problem: Problem) -> HostLink:
+    """Return the host that takes what is offloaded.
+
+    Raises
+    ------
+    SpecError
+        When the system has none.
+    """
+    host = problem.system.host
+    if host is None:
+        message = f"{problem.system.name} has no host memory to offload to"
+        raise SpecError(Fault("offload", message, "offload=none"))
+    return host
+
+
+def step_memory(
+    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
+) -> tuple[MemoryUse, ...]:
+    """Return the memory of each stage: of the first, the fullest middle and the last one."""
+    return tuple(
+        memory_use(
+            state, shards, structure, problem.workload.optimizer,
+            capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
+            margin_fraction=problem.calibration.memory_margin_fraction,
+            buffer_bytes=problem.calibration.communication_buffer_bytes,
+            communicator_bytes=problem.calibration.communicator_bytes,
+            allocator_factor=problem.calibration.allocator_factor,
+        )
+        for state in states
+    )  # fmt: skip
+
+
+def fits_memory(
+    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
+) -> tuple[Any, Any]:
+    """Return the memory of the fullest device [bytes], and whether device and host hold it."""
+    uses = step_memory(problem, structure, shards, states)
+    needed = reduce(larger, [use.total_bytes for use in uses])
+    fits = needed <= problem.system.chip.main_memory.capacity_bytes
+    if structure.offload is not Offload.NONE:
+        for state in states:
+            on_host = host_bytes(state, shards, structure, problem.workload.optimizer)
+            fits = fits & (on_host <= host_of(problem).capacity_bytes)
+    return needed, fits
+
+
+def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:
+    """Return over how many devices the state of dense and of expert parameters is split."""
+    dense = strategy.dp_shard * strategy.cp
+    if not problem.num_experts:
+        return ShardDegrees(dense=dense, expert=1.0)
+    return ShardDegrees(dense=dense, expert=degree_of("edp_shard", strategy))

@@ -10,15 +10,15 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, Generic, TypeVar
 
-from meshwright.cost.compute import Engine
-from meshwright.cost.engine import make_engine
+from meshwright.cost.device import Engine, make_engine
 from meshwright.cost.network import AxisNetwork, Layout, level_efficiencies, make_layout
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.ranks import clear_grids
 from meshwright.sharding.axes.tatp import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.derivation import Keeping, SavedTensor, derive_calls, saved_elements
+from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.saved_activations import Keeping, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, Streamed, Structure
 from meshwright.spec.calibration import CalibrationOf

@@ -1,196 +1,46 @@
-"""Seconds of one training step: a pipeline of micro-batches, then synchronisation and update."""
+"""The whole step: pipeline, data-parallel synchronisation, update, memory, energy, money."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
-import numpy as np
-
-from meshwright.base.arrays import larger, positive_part
-from meshwright.cost.data_parallel import Exposure, Transfer, overlapped, plain, slowdown_s
-from meshwright.cost.memory import ShardDegrees, StageState, resident_bytes
-from meshwright.sharding.strategy import Offload, Structure
+from meshwright.base.arrays import larger
+from meshwright.cost.communication import Collectives, Exposure, overlapped, plain, slowdown_s
+from meshwright.cost.data_parallel import SyncLinks, gradient_sync, sharding_copies_s, sync_links
+from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
+from meshwright.cost.layer import price_layers
+from meshwright.cost.memory import (
+    MemoryUse,
+    ShardDegrees,
+    StageState,
+    host_bytes,
+    host_of,
+    resident_bytes,
+    shard_degrees,
+    step_memory,
+)
+from meshwright.cost.network import AxisNetwork
+from meshwright.cost.pipeline import (
+    PIPELINE_PARTS,
+    PipelineCost,
+    PipelinePrice,
+    StepTime,
+    price_pipeline,
+    send_bytes,
+)
+from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.sharding.strategy import (
+    Offload,
+    Strategy,
+    StrategyColumns,
+    StrategyOf,
+    Structure,
+    stack,
+)
+from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Where the time of a step goes, on the slowest stage [s]; the parts sum to ``total_s``."""
-
-    compute_s: Any
-    """Forward, input gradients and weight gradients."""
-    recompute_s: Any
-    launch_s: Any
-    """Waiting for the host to launch kernels."""
-    tp_comm_s: Any
-    """Exposed communication of tensor and sequence parallelism."""
-    cp_comm_s: Any
-    ep_comm_s: Any
-    tatp_stream_s: Any
-    """Rounds of tensor streams that wait for a link or for memory."""
-    pp_comm_s: Any
-    bubble_s: Any
-    dp_comm_s: Any
-    """Exposed synchronisation of gradients and parameters."""
-    overlap_slowdown_s: Any
-    """What computation loses while transfers run beside it."""
-    optimizer_s: Any
-    offload_s: Any
-    jitter_s: Any
-    """Waiting for the slowest of many devices."""
-    throttle_s: Any
-    """Slowed down, so that the mean power stays below a cap."""
-
-    @property
-    def total_s(self) -> Any:
-        """The whole step [s]."""
-        total = getattr(self, TIME_PARTS[0])
-        for name in TIME_PARTS[1:]:
-            total = total + getattr(self, name)
-        return total
-
-
-TIME_PARTS = tuple(entry.name for entry in fields(StepTime))
-PIPELINE_PARTS = TIME_PARTS[:9]
-"""Parts that do not depend on how data-parallel state is sharded."""
-
-
-@dataclass(frozen=True)
-class PipelineCost:
-    """All micro-batches through the pipeline, and what the rest of the step needs to know."""
-
-    compute_s: Any
-    recompute_s: Any
-    launch_s: Any
-    tp_comm_s: Any
-    cp_comm_s: Any
-    ep_comm_s: Any
-    tatp_stream_s: Any
-    pp_comm_s: Any
-    bubble_s: Any
-    forward_window_s: Any
-    """Computation of one micro-batch on the slowest stage, forward [s]."""
-    backward_window_s: Any
-    num_micro_batches: Any
-    num_layers: Any
-    """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
-    tied_sync_s: Any
-    """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
-    hidden_s: Any
-    """Communication of all micro-batches that runs beside computation [s]."""
-
-    @property
-    def total_s(self) -> Any:
-        """The pipeline alone: a lower bound of the step [s]."""
-        total = getattr(self, PIPELINE_PARTS[0])
-        for name in PIPELINE_PARTS[1:]:
-            total = total + getattr(self, name)
-        return total
-
-
-@dataclass(frozen=True)
-class DataParallelLinks:
-    """Collectives over the data-parallel axes, for dense and for expert parameters."""
-
-    reduce_scatter: Transfer
-    all_gather: Transfer
-    replicate_all_reduce: Transfer
-    """Over dp_replicate, of what one shard holds."""
-    all_reduce: Transfer
-    """Over all replicas of a parameter at once: without ZeRO."""
-    degrees: Any
-    """Devices that share one copy of the sharded state [1]."""
-
-
-SyncedKinds = Sequence[tuple[Any, DataParallelLinks]]
-"""Parameters on one device with their collectives: dense ones, and those of routed experts."""
-
-
-def gradient_sync(
-    kinds: SyncedKinds, pipeline: PipelineCost, structure: Structure,
-    optimizer: OptimizerPreset, *, sums_whole: bool = False,
-) -> Exposure:  # fmt: skip
-    """Return the seconds of synchronising all kinds of parameters in a step.
-
-    ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
-    ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
-    each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
-    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
-    The sum of one number for the gradient norm comes after them and hides under nothing.
-    Transfers of several kinds of parameters add: they share the window and the links.
-
-    Parameters
-    ----------
-    sums_whole
-        Gradients are summed on every rank, although ZeRO 1 needs only a shard of them there.
-
-    Source: Rajbhandari et al. 2020 (ZeRO), section 7.
-    """
-    buckets = larger(pipeline.num_layers, 1.0)
-    show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
-    forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
-    if structure.zero_stage == 0:
-        exposure = show(_all_reduce_s(kinds, buckets, optimizer), backward_s)
-        norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return Exposure(exposure.exposed_s + norm_s, exposure.hidden_s)
-    reduce_s, gather_s, replicas_s = _shard_s(kinds, buckets, optimizer)
-    if sums_whole and structure.zero_stage == 1:
-        reduce_s, replicas_s = _all_reduce_s(kinds, buckets, optimizer), 0.0 * replicas_s
-    norm_s = sum(_norm_s(links) for _, links in kinds)
-    repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
-    if structure.zero_stage < 3:
-        reduced, gathered = show(reduce_s, backward_s), show(gather_s, forward_s)
-        last = show(replicas_s, positive_part(backward_s - reduce_s))
-        exposed = repeats * reduced.exposed_s + gathered.exposed_s + last.exposed_s
-        hidden = repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
-        return Exposure(exposed + norm_s, hidden)
-    again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
-    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
-    last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
-    exposed = repeats * (forward.exposed_s + backward.exposed_s) + last.exposed_s
-    hidden = repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
-    return Exposure(exposed + norm_s, hidden)
-
-
-def _all_reduce_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> Any:
-    """Return the seconds of summing the gradients of all kinds over all replicas."""
-    word = optimizer.reduced_gradient_bytes_per_param
-    return sum(links.all_reduce.time_s(params * word, buckets) for params, links in kinds)
-
-
-def _shard_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> tuple[Any, Any, Any]:
-    """Return the seconds of scattering gradients, gathering weights, and summing over replicas."""
-    gradient = optimizer.reduced_gradient_bytes_per_param
-    weight = optimizer.gathered_weight_bytes_per_param
-    return (
-        sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds),
-        sum(k.all_gather.time_s(n * weight, buckets) for n, k in kinds),
-        sum(k.replicate_all_reduce.time_s(n * gradient / k.degrees, 1.0) for n, k in kinds),
-    )
-
-
-def _norm_s(links: DataParallelLinks) -> Any:
-    """Return the seconds of summing one number over shards and their replicas."""
-    transfers = (links.reduce_scatter, links.all_gather, links.replicate_all_reduce)
-    return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
-
-
-def sharding_copies_s(
-    state: StageState, pipeline: PipelineCost, structure: Structure, memory_bytes_per_s: Any
-) -> Any:
-    """Return the seconds in which full sharding copies in a step, where no compiler removes it.
-
-    Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
-    lays out gradients for the scatter (2 in, 4 out).
-    Source: PyTorch FSDP2, torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py.
-    """
-    per_param = 4.0 * (1.0 + structure.reshard_after_forward) + 6.0
-    params = state.dense_params + state.expert_params
-    return pipeline.num_micro_batches * params * per_param / memory_bytes_per_s
 
 
 def optimizer_step_s(
@@ -267,12 +117,135 @@ def step_time(
     )
 
 
-def jitter_fraction(num_devices: Any, spread: Any) -> Any:
-    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+@dataclass(frozen=True)
+class StepPrice:
+    """The price of a step for columns of strategies."""
 
-    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
-    value of normal draws (Cramer 1946, section 28.6), first order.
+    time: StepTime
+    memory: tuple[MemoryUse, ...]
+    """Of the first, the fullest middle and the last stage."""
+    host_bytes: Any
+    """On the host, for one device [bytes]."""
+    energy_j: Any
+    energy_parts_j: dict[str, Any]
+    """By part, as far as they can be told apart; empty: not known [J]."""
+    cost_usd: Any
+    num_devices: Any
+    flops: Any
+    """Executed by the slowest device [FLOP]."""
+
+    @property
+    def memory_bytes(self) -> Any:
+        """Memory of the fullest device [bytes]."""
+        return reduce(larger, [use.total_bytes for use in self.memory])
+
+
+def price_step(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyOf[Any],
+    price: PipelinePrice,
+    links: SyncLinks,
+) -> StepPrice:
+    """Return the whole step for columns of strategies, whose pipelines have these prices."""
+    shards = shard_degrees(problem, strategy)
+    time = step_times(problem, structure, shards, price, links)
+    time = throttled(problem, structure, strategy, price, time)
+    on_host = [
+        host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
+    ]
+    parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
+    return StepPrice(
+        time=time,
+        memory=step_memory(problem, structure, shards, price.states),
+        host_bytes=reduce(larger, on_host),
+        energy_j=total_energy_j(parts_j, time.total_s),
+        energy_parts_j=parts_j,
+        cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),
+        num_devices=strategy.num_devices,
+        flops=price.flops,
+    )
+
+
+def step_times(
+    problem: Problem,
+    structure: Structure,
+    shards: ShardDegrees,
+    price: PipelinePrice,
+    links: SyncLinks,
+) -> StepTime:
+    """Return the time of the step, in parts; the states of single stages do not matter."""
+    optimizer, heaviest = problem.workload.optimizer, price.heaviest
+    kinds = [(heaviest.dense_params, links.dense)]
+    if links.expert is not None:
+        kinds.append((heaviest.expert_params, links.expert))
+    software = problem.workload.software
+    synced = gradient_sync(
+        kinds, price.pipeline, structure, optimizer, sums_whole=software.sums_whole_gradients
+    )
+    if structure.zero_stage == 3 and software.copies_shards:
+        copied = sharding_copies_s(
+            heaviest, price.pipeline, structure, problem.engine.elementwise_bytes_per_s
+        )
+        synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
+    optimizer_s = optimizer_step_s(
+        heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
+    )
+    offloaded = plain(0.0 * optimizer_s)
+    if structure.offload is not Offload.NONE:
+        offloaded = offload_step_s(
+            heaviest, shards, price.pipeline, structure, optimizer,
+            host_of(problem).bandwidth_bytes_per_s,
+        )  # fmt: skip
+    return step_time(
+        price.pipeline, synced, optimizer_s, offloaded,
+        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Strategies under one structure, with the price of each."""
+
+    strategy: StrategyColumns
+    structure: Structure
+    step: StepPrice
+    pipeline: PipelinePrice
+
+
+def price_columns(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyColumns,
+    network: AxisNetwork | None = None,
+) -> Priced:
+    """Return the price of each row of the columns, all under one structure.
+
+    Parameters
+    ----------
+    network
+        The groups of the rows, where they are not those of the order of the axes alone.
     """
-    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
-    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
-    return spread * roots[inverse].reshape(np.shape(num_devices))
+    network = network or problem.network(structure.axis_order, strategy)
+    layers = price_layers(
+        problem, structure, network, (structure.recompute,),
+        uses_tatp=bool((strategy.tatp > 1).any()),
+    )  # fmt: skip
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    send = send_s(problem, structure, strategy, collectives)
+    pipeline = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
+    step = price_step(problem, structure, strategy, pipeline, sync_links(problem, collectives))
+    return Priced(strategy, structure, step, pipeline)
+
+
+def price_one(problem: Problem, structure: Structure, strategy: Strategy) -> Priced:
+    """Return the price of one strategy: a column of one row."""
+    return price_columns(problem, structure, stack([strategy]))
+
+
+def send_s(
+    problem: ProblemOf[Any], structure: Structure, strategy: Any, collectives: Collectives
+) -> Any:
+    """Return the seconds in which one micro-batch passes to the next stage [s]."""
+    num_bytes = send_bytes(problem, structure, strategy)
+    return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)

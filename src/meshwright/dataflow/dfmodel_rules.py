@@ -18,8 +18,7 @@ from meshwright.dataflow.layouts import PARTIAL, REPLICATED, KernelSplit, Tensor
 from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel
-from meshwright.spec.declaration import Bytes, BytesPerSecond, Count, Declaration, Hertz
-from meshwright.spec.provenance import Source
+from meshwright.spec.declaration import Bytes, BytesPerSecond, Count, Declaration, Hertz, Source
 
 
 class Accelerator(Declaration):

@@ -17,7 +17,7 @@ from functools import cache
 from math import inf
 
 from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, factors, single_dims
-from meshwright.sharding.sharding import Sharding, reshard
+from meshwright.sharding.algebra import Sharding, reshard
 from meshwright.spec.collective import CollectiveKind
 
 

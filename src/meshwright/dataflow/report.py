@@ -12,7 +12,7 @@ from meshwright.dataflow.layouts import splits_of
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel
-from meshwright.report.lines import counted, memory_lines, time_lines, wrapped
+from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

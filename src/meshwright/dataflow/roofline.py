@@ -17,8 +17,8 @@ from math import prod
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.cost.compute import Engine, matmul_compute_s
-from meshwright.cost.engine import make_engine, stated_rate
+from meshwright.cost.device import Engine, make_engine, stated_rate
+from meshwright.cost.matmul import matmul_compute_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from meshwright.base.arrays import Num, smaller
+from meshwright.base.arrays import N, smaller
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 COUNT_CONVENTIONS: Final = (
@@ -255,7 +255,7 @@ def windowed_kv_cache_bytes_per_token(model: ModelSpec, word_bytes: float) -> fl
     )
 
 
-def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: Num) -> Num:
+def kv_cache_bytes(model: ModelSpec, word_bytes: float, num_tokens: N) -> N:
     """Return the cache of one sequence; a layer with a window keeps no more than it [bytes].
 
     Parameters

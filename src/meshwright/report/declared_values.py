@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.spec.declaration import Declaration, file_key
-from meshwright.spec.provenance import Provenance, Source
+from meshwright.spec.declaration import Declaration, Provenance, Source, file_key
 
 _COLUMNS: Final = 100
 _UNITS: Final = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.catalog.flows.scenarios import FlowScenario
+from meshwright.catalog.flow_files import FlowScenario
 from meshwright.network.simulation.timeline import Timeline
 
 MOST_FLOWS, MOST_LINKS = 12, 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.schedule.registry import OneChunk, Task, TaskKind, schedules
 
 
@@ -14,14 +14,12 @@ class GPipe(OneChunk):
     """
 
     @staticmethod
-    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """None: each pass waits for nothing but the filling pipeline."""
         return 0 * (num_stages * num_micro_batches)
 
     @staticmethod
-    def peak_in_flight(
-        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
-    ) -> Num:
+    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """All of them, on every stage."""
         return num_micro_batches + 0 * stage
 

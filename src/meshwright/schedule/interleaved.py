@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.base.arrays import Num, smaller
+from meshwright.base.arrays import N, smaller
 from meshwright.schedule.registry import Task, TaskKind, schedules
 
 
@@ -22,21 +22,21 @@ class Interleaved:
     rule = "two or more virtual stages, two or more stages, micro-batches a multiple of the stages"
 
     @staticmethod
-    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
         """Return whether (or for which rows) the schedule exists."""
         many = (num_virtual_stages > 1) & (num_stages > 1)
         return many & (num_micro_batches % num_stages == 0)
 
     @staticmethod
     def bubble_s(
-        forward_s: Num,
-        backward_input_s: Num,
-        backward_weight_s: Num,
-        send_s: Num,
-        num_stages: Num,
-        num_virtual_stages: Num,
-        num_micro_batches: Num,
-    ) -> Num:
+        forward_s: N,
+        backward_input_s: N,
+        backward_weight_s: N,
+        send_s: N,
+        num_stages: N,
+        num_virtual_stages: N,
+        num_micro_batches: N,
+    ) -> N:
         """Idle time of one step [s]: (p - 1) ((t_f + t_b) / v + 2 t_send).
 
         A send carries the activations of one micro-batch whatever the number of chunks, so the
@@ -46,12 +46,12 @@ class Interleaved:
         return (num_stages - 1) * (stage_s / num_virtual_stages + 2 * send_s)
 
     @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+    def sends_per_micro_batch(num_virtual_stages: N) -> N:
         """One activation forward and one gradient backward for each chunk."""
         return 2 * num_virtual_stages
 
     @staticmethod
-    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """2 (v - 1) p: only warm-up and cool-down wait, once for each further chunk.
 
         Source: derived; equals the replayed timeline for equal stages.
@@ -60,12 +60,10 @@ class Interleaved:
         return 2 * (num_virtual_stages - 1) * num_stages
 
     @staticmethod
-    def peak_in_flight(
-        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
-    ) -> Num:
+    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """min(m, (2 (p - s - 1) + (v - 1) p + 1) / v): the warm-up and one more, in chunks."""
         warm_up = 2 * (num_stages - stage - 1) + (num_virtual_stages - 1) * num_stages
-        in_flight: Num = smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
+        in_flight: N = smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
         return in_flight
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, ceil_div, smaller
+from meshwright.base.arrays import N, ceil_div, smaller
 from meshwright.schedule.registry import OneChunk, Task, TaskKind, schedules
 
 
@@ -14,7 +14,7 @@ class OneForwardOneBackward(OneChunk):
     """
 
     @staticmethod
-    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """2 floor((m - 1) (p - 1) / p): stages in step wait for each other's answers.
 
         The round trip of p micro-batches over the pipeline holds 2 (p - 1) sends and no slack.
@@ -22,15 +22,13 @@ class OneForwardOneBackward(OneChunk):
         Source: derived; equals the replayed timeline for equal stages.
         """
         between = num_micro_batches - 1
-        exposed: Num = 2 * (between - ceil_div(between, num_stages))
+        exposed: N = 2 * (between - ceil_div(between, num_stages))
         return exposed
 
     @staticmethod
-    def peak_in_flight(
-        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
-    ) -> Num:
+    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """min(m, p - stage): stage s is p - s passes away from the first gradient."""
-        in_flight: Num = smaller(num_micro_batches, num_stages - stage)
+        in_flight: N = smaller(num_micro_batches, num_stages - stage)
         return in_flight
 
     @staticmethod

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.base.registry import Registry
 
 
@@ -39,27 +39,27 @@ class PipelineSchedule(Protocol):
     """When the schedule is legal, in words for a refusal."""
 
     @staticmethod
-    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
         """Return whether (or for which rows) the schedule exists."""
 
     @staticmethod
     def bubble_s(
-        forward_s: Num,
-        backward_input_s: Num,
-        backward_weight_s: Num,
-        send_s: Num,
-        num_stages: Num,
-        num_virtual_stages: Num,
-        num_micro_batches: Num,
-    ) -> Num:
+        forward_s: N,
+        backward_input_s: N,
+        backward_weight_s: N,
+        send_s: N,
+        num_stages: N,
+        num_virtual_stages: N,
+        num_micro_batches: N,
+    ) -> N:
         """Return the idle time of one step on a stage, filling and draining sends included [s]."""
 
     @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+    def sends_per_micro_batch(num_virtual_stages: N) -> N:
         """Return how many sends, forward and backward, a middle stage makes per micro-batch."""
 
     @staticmethod
-    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """Return the sends a step waits for, beyond the bubble, although they are asynchronous.
 
         Where the stage waits for each send instead, all of them are exposed:
@@ -67,9 +67,7 @@ class PipelineSchedule(Protocol):
         """
 
     @staticmethod
-    def peak_in_flight(
-        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
-    ) -> Num:
+    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """Return the most micro-batches whose activations a stage holds at once.
 
         In units of all the layers of the stage, so it need not be whole where a stage has chunks.
@@ -88,25 +86,25 @@ class OneChunk:
     rule = "one virtual stage"
 
     @staticmethod
-    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Any:
+    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
         """Return whether (or for which rows) the schedule exists."""
         return num_virtual_stages == 1
 
     @staticmethod
     def bubble_s(
-        forward_s: Num,
-        backward_input_s: Num,
-        backward_weight_s: Num,
-        send_s: Num,
-        num_stages: Num,
-        num_virtual_stages: Num,
-        num_micro_batches: Num,
-    ) -> Num:
+        forward_s: N,
+        backward_input_s: N,
+        backward_weight_s: N,
+        send_s: N,
+        num_stages: N,
+        num_virtual_stages: N,
+        num_micro_batches: N,
+    ) -> N:
         """Idle time of one step [s]: (p - 1) (t_f + t_b + 2 t_send)."""
         return (num_stages - 1) * (forward_s + backward_input_s + backward_weight_s + 2 * send_s)
 
     @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+    def sends_per_micro_batch(num_virtual_stages: N) -> N:
         """One activation forward and one gradient backward for each chunk."""
         return 2 * num_virtual_stages
 

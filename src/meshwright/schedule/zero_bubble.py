@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, positive_part, smaller
+from meshwright.base.arrays import N, positive_part, smaller
 from meshwright.schedule.registry import OneChunk, Task, TaskKind, schedules
 
 
@@ -17,14 +17,14 @@ class ZeroBubble(OneChunk):
 
     @staticmethod
     def bubble_s(
-        forward_s: Num,
-        backward_input_s: Num,
-        backward_weight_s: Num,
-        send_s: Num,
-        num_stages: Num,
-        num_virtual_stages: Num,
-        num_micro_batches: Num,
-    ) -> Num:
+        forward_s: N,
+        backward_input_s: N,
+        backward_weight_s: N,
+        send_s: N,
+        num_stages: N,
+        num_virtual_stages: N,
+        num_micro_batches: N,
+    ) -> N:
         """Idle time of one step [s]: (p - 1) (t_f + t_bi + 2 t_send) - (min(m, p) - 1) t_fill.
 
         t_fill = min(t_f + t_send, t_bi + t_send, t_bw) is what one delayed weight gradient fills;
@@ -32,25 +32,23 @@ class ZeroBubble(OneChunk):
         """
         filled_s = smaller(smaller(forward_s, backward_input_s) + send_s, backward_weight_s)
         fill_and_drain_s = (num_stages - 1) * (forward_s + backward_input_s + 2 * send_s)
-        bubble: Num = fill_and_drain_s - (smaller(num_micro_batches, num_stages) - 1) * filled_s
+        bubble: N = fill_and_drain_s - (smaller(num_micro_batches, num_stages) - 1) * filled_s
         return bubble
 
     @staticmethod
-    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
+    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """2 min(p - 1, max(m - 2, 0)): weight gradients hide the sends of the steady state.
 
         Source: derived; equals the replayed timeline for equal stages.
         Valid for: sends short against t_bw, and t_bw <= min(t_f, t_bi).
         """
-        exposed: Num = 2 * smaller(num_stages - 1, positive_part(num_micro_batches - 2))
+        exposed: N = 2 * smaller(num_stages - 1, positive_part(num_micro_batches - 2))
         return exposed
 
     @staticmethod
-    def peak_in_flight(
-        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
-    ) -> Num:
+    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
         """min(m, p) on every stage, until the weight gradient has used the activations."""
-        in_flight: Num = smaller(num_micro_batches, num_stages) + 0 * stage
+        in_flight: N = smaller(num_micro_batches, num_stages) + 0 * stage
         return in_flight
 
     @staticmethod

@@ -9,10 +9,10 @@ from operator import add
 from typing import Any
 
 from meshwright.base.arrays import larger
-from meshwright.cost.compute import Engine, launch_bound_s
-from meshwright.cost.layer_price import CommCost, OpSums
+from meshwright.cost.communication import CommCost, OpSums
+from meshwright.cost.device import Engine, launch_bound_s
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.matmul import OpCost
+from meshwright.cost.operator import OpCost
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.serve.operators import ForwardCost, PassShape, forward_cost, score_bytes
 from meshwright.spec.calibration import ServingConstantsOf

@@ -8,12 +8,12 @@ from functools import reduce
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, where
-from meshwright.cost.layer_price import CommCost, comm_cost, parameters_on_device
-from meshwright.cost.layers import Collectives
+from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.price import send_s
+from meshwright.cost.memory import parameters_on_device
+from meshwright.cost.pipeline import jitter_fraction
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
-from meshwright.cost.step import jitter_fraction
+from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.serve.layers import (
     PassCost,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from meshwright.cost.compute import Engine
+from meshwright.cost.device import Engine
 from meshwright.cost.problem import ProblemOf
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.serve.operators import PassShape

@@ -13,9 +13,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.steps import take_rows
 from meshwright.search.best import TIE
 from meshwright.search.counts import Counts
 from meshwright.serve.columns import ServingColumns, joined_columns, legal_rows

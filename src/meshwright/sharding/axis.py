@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from meshwright.base.registry import Registry
 from meshwright.graph.op import Tensor
+from meshwright.sharding.algebra import Side
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.rules import Rule
-from meshwright.sharding.sharding import Side
 from meshwright.sharding.strategy import Structure
 from meshwright.spec.collective import CollectiveKind
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.graph.op import Phase, Tensor
+from meshwright.sharding.algebra import Split
 from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.sharding import Split
 from meshwright.sharding.strategy import StrategyOf
 from meshwright.spec.collective import CollectiveKind as CollectiveKind
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
+from meshwright.sharding.algebra import Move, Sharding, payload, reshard, walk
 from meshwright.sharding.axis import axes
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.layout import forward_products, home, weight_home
-from meshwright.sharding.sharding import Move, Sharding, payload, reshard, walk
 from meshwright.sharding.strategy import ContextKind, Structure
+from meshwright.sharding.tensor_sharding import forward_products, home, weight_home
 from meshwright.spec.collective import CollectiveKind
 
 LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")

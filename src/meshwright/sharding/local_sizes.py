@@ -12,7 +12,7 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, Tensor
-from meshwright.sharding.sharding import Split
+from meshwright.sharding.algebra import Split
 from meshwright.sharding.strategy import StrategyOf
 
 FLAT = "elements"

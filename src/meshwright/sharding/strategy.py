@@ -11,7 +11,7 @@ from typing import Any, Generic
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num
+from meshwright.base.arrays import FloatArray, N
 
 
 class ContextKind(StrEnum):
@@ -107,7 +107,7 @@ class Structure:
 
 
 @dataclass(frozen=True)
-class StrategyOf(Generic[Num]):
+class StrategyOf(Generic[N]):
     """Degree of each parallel axis: of one candidate, or one column for each field.
 
     Invariant: tp * tatp * cp * dp_shard * dp_replicate * pp = devices used. ep divides
@@ -115,24 +115,24 @@ class StrategyOf(Generic[Num]):
     inside an expert.
     """
 
-    dp_replicate: Num
-    dp_shard: Num
-    tp: Num
-    cp: Num
-    ep: Num
-    etp: Num
-    pp: Num
-    tatp: Num
-    num_virtual_stages: Num
-    micro_batch_size: Num
+    dp_replicate: N
+    dp_shard: N
+    tp: N
+    cp: N
+    ep: N
+    etp: N
+    pp: N
+    tatp: N
+    num_virtual_stages: N
+    micro_batch_size: N
 
     @property
-    def dp(self) -> Num:
+    def dp(self) -> N:
         """Replicas of the data: each sees its own part of the batch."""
         return self.dp_replicate * self.dp_shard
 
     @property
-    def num_devices(self) -> Num:
+    def num_devices(self) -> N:
         """Devices used."""
         return self.dp_replicate * self.dp_shard * self.tp * self.cp * self.pp * self.tatp
 

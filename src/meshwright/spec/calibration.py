@@ -9,7 +9,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Generic
 
-from meshwright.base.arrays import FloatArray, Num
+from meshwright.base.arrays import FloatArray, N
 
 NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
@@ -34,61 +34,61 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class CalibrationOf(Generic[Num]):
+class CalibrationOf(Generic[N]):
     """Constants of one family of chips: one number each, or one column of draws each."""
 
-    matmul_efficiency: Num
+    matmul_efficiency: N
     """Share of the data-sheet rate that large matrix products reach; not used where the chip has
     a measured best rate."""
-    matmul_sustained_efficiency: Num
+    matmul_sustained_efficiency: N
     """Share of that rate, or of the measured one, which products keep in whole training steps: the
     chip is warm, operands are real numbers and come from memory."""
-    narrow_matmul_efficiency: Num
+    narrow_matmul_efficiency: N
     """Share of the sustained rate that products of 8 and of 4 bits keep."""
-    attention_forward_efficiency: Num
+    attention_forward_efficiency: N
     """Share of the data-sheet rate that fused attention reaches forward (head size 128, long)."""
-    attention_backward_efficiency: Num
+    attention_backward_efficiency: N
     """The same backward."""
-    portable_attention_efficiency: Num
+    portable_attention_efficiency: N
     """Share of both that kernels reach which were not written for the chip."""
-    grouped_matmul_efficiency: Num
+    grouped_matmul_efficiency: N
     """Share of the sustained rate that the products of many small experts reach."""
-    expert_traffic_factor: Num
+    expert_traffic_factor: N
     """How many times the least bytes routing moves: sorting, padding, permuting, scaling rows."""
-    expert_kernels: Num
+    expert_kernels: N
     """Launches that show for each narrow product of one expert: casts and scales, behind counts
     that the host waits for."""
-    memory_efficiency: Num
+    memory_efficiency: N
     """Share of the main memory bandwidth that streaming kernels reach."""
-    elementwise_efficiency: Num
+    elementwise_efficiency: N
     """Share of the main memory bandwidth that norms, activations and casts reach."""
-    fast_network_efficiency: Num
+    fast_network_efficiency: N
     """Share of link bandwidth that collectives reach inside a host, a scale-up domain, a grid."""
-    slow_network_efficiency: Num
+    slow_network_efficiency: N
     """The same on the network between hosts."""
-    eager_traffic_factor: Num
+    eager_traffic_factor: N
     """How many times the bytes of fused elementwise operators single ones move."""
-    overlap_slowdown: Num
+    overlap_slowdown: N
     """Computation under communication takes this much longer, as a fraction."""
-    launch_s: Num
+    launch_s: N
     """Time between kernels that are launched one by one; recorded graphs have none."""
-    collective_launch_s: Num
+    collective_launch_s: N
     """Start of a collective, paid once by each."""
-    jitter: Num
+    jitter: N
     """Spread s of the step time: n devices take 1 + s sqrt(2 ln n)."""
-    memory_margin_fraction: Num
+    memory_margin_fraction: N
     """Share of the memory left free, as a guard of the search."""
-    allocator_factor: Num
+    allocator_factor: N
     """How many times the bytes of all tensors the allocator holds: rests of its blocks."""
-    communication_buffer_bytes: Num
+    communication_buffer_bytes: N
     """Memory of the runtime and of the communication library on each device."""
-    communicator_bytes: Num
+    communicator_bytes: N
     """What each axis of more than one device adds to that: buffers of its communicators."""
-    checkpoint_s: Num
+    checkpoint_s: N
     """Pause of one checkpoint."""
-    restart_s: Num
+    restart_s: N
     """From a failure until the run computes again, lost steps left out."""
-    mtbf_device_hours: Num
+    mtbf_device_hours: N
     """Mean hours between failures that stop the run, of one device."""
     family: str = "generic"
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=lambda: NO_INTERVALS)
@@ -128,29 +128,29 @@ def calibration_columns(
 
 
 @dataclass(frozen=True)
-class ServingConstantsOf(Generic[Num]):
+class ServingConstantsOf(Generic[N]):
     """What serving adds to the constants of a chip.
 
-    How products of few rows and attention over a cache read, and what a server costs beside its
-    kernels.
+    How products of few rows and attention over a cache read, and what a server costs in
+    addition to its kernels.
     """
 
-    prompt_rate_share: Num
+    prompt_rate_share: N
     """Share of the sustained matrix rate that products of a forward pass reach."""
-    weight_read_share: Num
+    weight_read_share: N
     """Share of ``memory_efficiency`` that products reach which reading weights limits."""
-    cache_read_share: Num
+    cache_read_share: N
     """The same of attention that reads the key-value cache."""
-    shared_cache_extra: Num
+    shared_cache_extra: N
     """A key head that g query heads share is read 1 + this x (1 - 1/g) times."""
-    core_pull: Num
+    core_pull: N
     """Times its share of the bandwidth that one core draws, where one core reads a head of a
     sequence."""
-    collective_start_share: Num
+    collective_start_share: N
     """Start of a collective inside a pass over ``collective_launch_s``."""
-    host_step_s: Num
+    host_step_s: N
     """Of the server in each pass: scheduling, sampling, answers."""
-    host_sequence_s: Num
+    host_sequence_s: N
     """The same for each sequence of the pass."""
 
 

@@ -1,4 +1,4 @@
-"""One accelerator: what it computes, remembers, draws and costs."""
+"""One accelerator: what it computes, remembers, draws and costs; and parts to build one of."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from meshwright.spec.declaration import (
     FlopsPerSecond,
     JoulesPerByte,
     JoulesPerFlop,
+    MessageBytes,
+    Provenance,
     Seconds,
+    Source,
     SquareMillimetres,
     Usd,
     UsdPerHour,
     Watts,
 )
-from meshwright.spec.provenance import Provenance, Source
 
 DType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 
@@ -92,3 +94,29 @@ class ChipSpec(Declaration):
     def main_memory(self) -> MemoryLevel:
         """The level that holds the model: HBM, or the SRAM where there is nothing else."""
         return self.memories[-1]
+
+
+class MemoryPart(Declaration):
+    """All memory of one kind on one package."""
+
+    name: str
+    capacity_bytes: Bytes
+    bandwidth_bytes_per_s: BytesPerSecond
+    energy_j_per_byte: JoulesPerByte | None = None
+    area_mm2: SquareMillimetres | None = None
+    """Of the package, where it shares that of the chip."""
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+
+
+class LinkPart(Declaration):
+    """All links of one kind of one chip, or the one to a neighbour in a grid."""
+
+    name: str
+    bandwidth_bytes_per_s: BytesPerSecond
+    """One direction."""
+    latency_s: Seconds
+    message_half_bytes: MessageBytes = Field(default=0.0, alias="message_half")
+    energy_j_per_byte: JoulesPerByte | None = None
+    sources: Mapping[str, Source] = Field(default_factory=dict)
+    provenance: Mapping[str, Provenance] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The base of every declaration and the field types that carry a unit.
+"""The base of every declaration, the field types that carry a unit, and the origin of a value.
 
 In Python a field is an SI float and its name ends in the unit (``bandwidth_bytes_per_s``). In a
 text file the same field is written without the suffix and with the unit in the value
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
 
@@ -105,3 +105,28 @@ Count = Annotated[int, BeforeValidator(_whole), AfterValidator(_above_zero)]
 """A whole number of at least one."""
 CountOrZero = Annotated[int, BeforeValidator(_whole), AfterValidator(_not_negative)]
 """A whole number of at least zero."""
+
+
+class Source(Declaration):
+    """A public document: its title, and where it stands."""
+
+    title: str
+    url: str | None = None
+    repo: str | None = None
+    path: str | None = None
+    commit: str | None = None
+    date: str | None = None
+
+
+class Provenance(Declaration):
+    """The origin of one value.
+
+    ``cited`` and ``derived`` name their source; ``assumed`` states the range within which the
+    value may lie, as text with its unit, and the reason.
+    """
+
+    kind: Literal["cited", "derived", "assumed"] = "cited"
+    source: str | None = None
+    note: str = ""
+    low: float | None = None
+    high: float | None = None

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from meshwright.spec.declaration import Bytes, Count, Declaration, MessageBytes
-from meshwright.spec.provenance import Source
+from meshwright.spec.declaration import Bytes, Count, Declaration, MessageBytes, Source
 
 Dims = tuple[str, ...]
 Unit = Literal["matrix", "vector", "none"]

@@ -59,7 +59,7 @@ class SweepReport(Declaration):
     each: str
     """A field: one section for each of its values."""
     shows: tuple[str, ...]
-    """Results whose best points are told; more is better."""
+    """Results whose best points are reported; more is better."""
     heat_maps: tuple[HeatMap, ...] = ()
     """Drawn for each section, or once where the field of the sections is a side of the picture."""
     compare: Compared | None = None
@@ -70,7 +70,7 @@ class SweepReport(Declaration):
 
 
 class SweepSpec(Declaration):
-    """All combinations of the values that vary, beside what is fixed."""
+    """All combinations of the values that vary, together with what is fixed."""
 
     name: str
     about: str = ""

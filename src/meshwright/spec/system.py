@@ -18,10 +18,11 @@ from meshwright.spec.declaration import (
     JoulesPerByte,
     MessageBytes,
     Metres,
+    Provenance,
     Seconds,
+    Source,
     Watts,
 )
-from meshwright.spec.provenance import Provenance, Source
 
 LevelKind = Literal["switch", "fully_connected", "torus", "mesh"]
 

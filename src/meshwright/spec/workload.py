@@ -37,9 +37,9 @@ class OptimizerPreset(Declaration):
     gathered_weight_bytes_per_param: float = Field(default=2.0, gt=0)
     reduced_gradient_bytes_per_param: float = Field(default=4.0, ge=0)
     update_bytes_per_param: float = Field(default=0.0, ge=0)
-    """Held beside the state while the update runs, and kept by the allocator after it."""
+    """Held in addition to the state while the update runs, and kept by the allocator after it."""
     bucket_params: float = Field(default=0.0, ge=0)
-    """Gradients that are copied side by side into one message, beside those that are kept."""
+    """Gradients that are copied into one message, in addition to those that are kept."""
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
     source: str = ""
@@ -69,7 +69,7 @@ class SoftwareStack(Declaration):
     fused_gradient_accumulation: bool = True
     """Products of weight gradients add to what is there; otherwise a pass of its own does."""
     overlaps_sends: bool = True
-    """Interleaved stages send beside the next chunk; otherwise each send shows."""
+    """Interleaved stages send while the next chunk computes; otherwise each send is exposed."""
     scatters_sends: bool = False
     """Each rank of tp sends its part of what passes between stages; the receivers gather it.
 
@@ -92,7 +92,7 @@ class SoftwareStack(Declaration):
     fused_loss: bool = False
     """Logits are never materialised as a whole. Their memory is priced as if they were."""
     fp32_logit_copies: float = Field(default=1.0, ge=0)
-    """FP32 copies of the logits that the loss holds at its worst moment, beside the logits and
+    """FP32 copies of the logits that the loss holds at its peak, in addition to the logits and
     their gradient in the activation type: 1 of Megatron's probabilities, 0 of a fused kernel, 2.5
     of PyTorch (log-probabilities, their gradient, that of the logits; the narrow gradient comes
     after them), 3.5 where tp splits them there.
@@ -170,7 +170,7 @@ class Server(Declaration):
     most_sequences: Count
     """Sequences that pass together."""
     most_pass_tokens: Count
-    """Tokens that pass together; so many have their room, whether they come or not."""
+    """Tokens that pass together; memory is reserved for this many, whether they come or not."""
     evicts: bool
     """Sequences start before their full length has room, and some start again; otherwise those
     whose full length has room start, and the others wait."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.layers import Collectives, price_layers
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import price_layers
 from meshwright.cost.problem import Problem
 from meshwright.serve.layers import PASS_TIME_PARTS
 from meshwright.serve.passes import piece_cost

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.cost.step import jitter_fraction
+from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.workload import Decode, Training, Workload
 from meshwright.sram.contiguous.loop import round_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, positive_part, smaller, where
+from meshwright.base.arrays import N, positive_part, smaller, where
 from meshwright.streams.registry import Buffers, Send, streams
 
 
@@ -17,32 +17,32 @@ class Cycle:
 
     needs_cycle = True
 
-    def num_parts(self, num_members: Num) -> Num:
+    def num_parts(self, num_members: N) -> N:
         """Two halves; two members share a single link, so a pair sends whole sub-tensors."""
-        parts: Num = where(num_members > 2, 2.0, 1.0)
+        parts: N = where(num_members > 2, 2.0, 1.0)
         return parts
 
-    def num_hops(self, num_members: Num) -> Num:
+    def num_hops(self, num_members: N) -> N:
         """Neighbours only."""
         return 0 * num_members + 1
 
-    def buffers(self, num_members: Num) -> Buffers[Num]:
+    def buffers(self, num_members: N) -> Buffers[N]:
         """Two halves in use and two that arrive."""
         others = num_members - 1
         return Buffers(smaller(others, 1.0), smaller(others, 2.0))
 
-    def transfers(self, num_members: Num) -> Num:
+    def transfers(self, num_members: N) -> N:
         """N (N - 1): every sub-tensor crosses N - 1 links, half of it each way."""
         return num_members * (num_members - 1)
 
-    def num_shared_rounds(self, num_members: Num) -> Num:
+    def num_shared_rounds(self, num_members: N) -> N:
         """All but the first and the last: every link is in use in every round."""
-        rounds: Num = positive_part(num_members - 2)
+        rounds: N = positive_part(num_members - 2)
         return rounds
 
-    def num_exchange_rounds(self, num_members: Num) -> Num:
+    def num_exchange_rounds(self, num_members: N) -> N:
         """N + 1: an accumulator walks one round behind its item."""
-        rounds: Num = num_members + smaller(num_members - 1, 1.0)
+        rounds: N = num_members + smaller(num_members - 1, 1.0)
         return rounds
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:

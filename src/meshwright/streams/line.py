@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
+from meshwright.base.arrays import N, ceil_div, larger, positive_part, smaller
 from meshwright.streams.registry import Buffers, Send, streams
 
 
@@ -30,15 +30,15 @@ class Line:
 
     needs_cycle = False
 
-    def num_parts(self, num_members: Num) -> Num:
+    def num_parts(self, num_members: N) -> N:
         """Sub-tensors travel whole."""
         return 0 * num_members + 1
 
-    def num_hops(self, num_members: Num) -> Num:
+    def num_hops(self, num_members: N) -> N:
         """Neighbours only."""
         return 0 * num_members + 1
 
-    def buffers(self, num_members: Num) -> Buffers[Num]:
+    def buffers(self, num_members: N) -> Buffers[N]:
         """At most 2 + h resident, and 4 + h with what arrives.
 
         With n = ceil(N / 2) and the turn T = floor((2 n - 5) / 3), no less than 0:
@@ -58,17 +58,17 @@ class Line:
             with_incoming=smaller(incoming, smaller(half + 1, others + repeated)),
         )
 
-    def transfers(self, num_members: Num) -> Num:
+    def transfers(self, num_members: N) -> N:
         """N (N - 1) + (n - 1 - h)^2 + (N - n - 1 - h)^2 with n = ceil(N / 2), no less than 0."""
         left = ceil_div(num_members, 2)
         again_left = positive_part(left - 1 - self.num_held)
         again_right = positive_part(num_members - left - 1 - self.num_held)
-        count: Num = (
+        count: N = (
             num_members * (num_members - 1) + again_left * again_left + again_right * again_right
         )
         return count
 
-    def num_shared_rounds(self, num_members: Num) -> Num:
+    def num_shared_rounds(self, num_members: N) -> N:
         """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only what is sent again meets anything.
 
         The express waves and their reversals never use one link in the same direction and round:
@@ -77,10 +77,10 @@ class Line:
         Source: derived from the waves; equal to the counted ones for every knob.
         """
         again = positive_part(ceil_div(num_members, 2) - 1 - self.num_held)
-        rounds: Num = positive_part(smaller(num_members - 2, 4 * again - 2))
+        rounds: N = positive_part(smaller(num_members - 2, 4 * again - 2))
         return rounds
 
-    def num_exchange_rounds(self, num_members: Num) -> Num:
+    def num_exchange_rounds(self, num_members: N) -> N:
         """2 N - 1: the farthest partial exists in round N - 1 and has N - 1 hops to go."""
         return 2 * num_members - 1
 

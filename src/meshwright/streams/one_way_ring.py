@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.base.arrays import Num, positive_part, smaller
+from meshwright.base.arrays import N, positive_part, smaller
 from meshwright.streams.registry import Buffers, Send, streams
 
 
@@ -16,31 +16,31 @@ class Ring:
 
     needs_cycle = False
 
-    def num_parts(self, num_members: Num) -> Num:
+    def num_parts(self, num_members: N) -> N:
         """Sub-tensors travel whole."""
         return 0 * num_members + 1
 
-    def num_hops(self, num_members: Num) -> Num:
+    def num_hops(self, num_members: N) -> N:
         """N - 1 at the wrap; the round waits for it."""
         return num_members - 1
 
-    def buffers(self, num_members: Num) -> Buffers[Num]:
+    def buffers(self, num_members: N) -> Buffers[N]:
         """One sub-tensor in use and one that arrives."""
         others = num_members - 1
         return Buffers(smaller(others, 1.0), smaller(others, 2.0))
 
-    def transfers(self, num_members: Num) -> Num:
+    def transfers(self, num_members: N) -> N:
         """2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1."""
         return 2 * (num_members - 1) * (num_members - 1)
 
-    def num_shared_rounds(self, num_members: Num) -> Num:
+    def num_shared_rounds(self, num_members: N) -> N:
         """All but the first and the last: every link is in use in every round."""
-        rounds: Num = positive_part(num_members - 2)
+        rounds: N = positive_part(num_members - 2)
         return rounds
 
-    def num_exchange_rounds(self, num_members: Num) -> Num:
+    def num_exchange_rounds(self, num_members: N) -> N:
         """N + 1: an accumulator walks one round behind its item."""
-        rounds: Num = num_members + smaller(num_members - 1, 1.0)
+        rounds: N = num_members + smaller(num_members - 1, 1.0)
         return rounds
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.base.registry import Registry
 
 
@@ -23,12 +23,12 @@ class Send(NamedTuple):
     item: int
 
 
-class Buffers(NamedTuple, Generic[Num]):
+class Buffers(NamedTuple, Generic[N]):
     """Most sub-tensors of others that a member holds at once, in whole sub-tensors."""
 
-    resident: Num
+    resident: N
     """While it computes."""
-    with_incoming: Num
+    with_incoming: N
     """The same and what arrives during the round."""
 
 
@@ -39,25 +39,25 @@ class TensorStream(Protocol):
     def needs_cycle(self) -> bool:
         """Whether the last member must be a neighbour of the first one."""
 
-    def num_parts(self, num_members: Num) -> Num:
+    def num_parts(self, num_members: N) -> N:
         """Return into how many pieces a sub-tensor is cut, each taking its own direction."""
 
-    def num_hops(self, num_members: Num) -> Num:
+    def num_hops(self, num_members: N) -> N:
         """Return the links that the longest send of a round crosses."""
 
-    def buffers(self, num_members: Num) -> Buffers[Num]:
+    def buffers(self, num_members: N) -> Buffers[N]:
         """Return what a member holds of the others' sub-tensors."""
 
-    def transfers(self, num_members: Num) -> Num:
+    def transfers(self, num_members: N) -> N:
         """Return how many sub-tensors cross a link in one pass, each link of a send counted."""
 
-    def num_shared_rounds(self, num_members: Num) -> Num:
+    def num_shared_rounds(self, num_members: N) -> N:
         """Return in how many rounds of a backward pass an item and an accumulator meet on a link.
 
         Never in the first and the last round, so at most N - 2.
         """
 
-    def num_exchange_rounds(self, num_members: Num) -> Num:
+    def num_exchange_rounds(self, num_members: N) -> N:
         """Return the rounds in which items go round and sums of partials formed from them return.
 
         As in backward attention: such a partial cannot be formed before its item is there.
@@ -96,7 +96,7 @@ class StreamRounds:
 
 
 def enumerate_rounds(stream: TensorStream, num_members: int) -> StreamRounds:
-    """Return the rounds of a form on so many members."""
+    """Return the rounds of a form on this many members."""
     return StreamRounds(
         num_members=num_members,
         num_parts=int(stream.num_parts(float(num_members))),

@@ -11,37 +11,37 @@ from typing import Any, Generic
 
 import numpy as np
 
-from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import N, ceil_div, larger, positive_part, smaller, where
 
 
 @dataclass(frozen=True)
-class StreamTime(Generic[Num]):
+class StreamTime(Generic[N]):
     """Time of one operator under a stream [s], in parts that sum to the total."""
 
-    compute_s: Num
+    compute_s: N
     """Time of the matrix products alone."""
-    exposed_hbm_s: Num
+    exposed_hbm_s: N
     """What the device memory adds to them."""
-    exposed_stream_s: Num
+    exposed_stream_s: N
     """What the links add to both."""
 
     @property
-    def total_s(self) -> Num:
+    def total_s(self) -> N:
         """Time of the operator [s]: the sum of the parts."""
         return self.compute_s + self.exposed_hbm_s + self.exposed_stream_s
 
 
 def round_link_s(
-    sub_tensor_bytes: Num,
-    bandwidth_bytes_per_s: Num,
-    latency_s: Num,
-    message_half_bytes: Num,
+    sub_tensor_bytes: N,
+    bandwidth_bytes_per_s: N,
+    latency_s: N,
+    message_half_bytes: N,
     *,
     num_hops: Any = 1,
     num_parts: Any = 1,
     num_chunks: Any = 1,
     store_and_forward: bool = True,
-) -> Num:
+) -> N:
     """Time in which the slowest link of a round passes its sub-tensor on [s].
 
     A message of m bytes occupies a link for o = (m + m_half) / B and arrives a latency later.
@@ -73,13 +73,11 @@ def round_link_s(
         bandwidth_bytes_per_s
     )
     num_stores = num_hops - 1 if store_and_forward else 0
-    passed_s: Num = (num_chunks + num_stores) * occupied_s + num_hops * latency_s
+    passed_s: N = (num_chunks + num_stores) * occupied_s + num_hops * latency_s
     return passed_s
 
 
-def forward_s(
-    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
-) -> StreamTime[Num]:
+def forward_s(num_members: N, round_compute_s: N, round_link_s: N, round_hbm_s: N) -> StreamTime[N]:
     """Forward pass of one operator: (N - 1) max(t_c, t_m, t_h) + max(t_c, t_h) [s].
 
     The last round computes only: nothing needs to arrive after it.
@@ -104,13 +102,13 @@ def forward_s(
 
 
 def backward_s(
-    num_members: Num,
-    round_compute_s: Num,
-    round_link_s: Num,
-    round_accumulator_s: Num,
-    round_hbm_s: Num,
+    num_members: N,
+    round_compute_s: N,
+    round_link_s: N,
+    round_accumulator_s: N,
+    round_hbm_s: N,
     num_shared_rounds: Any = np.inf,
-) -> StreamTime[Num]:
+) -> StreamTime[N]:
     """Backward pass of one operator: input and weight gradient in one stream [s].
 
     max(t_c, t_m) + (N - 2) max(t_c, t_m + t_g) + max(t_c, t_g), each also bounded by t_h: the
@@ -150,13 +148,13 @@ def backward_s(
 
 
 def exchange_s(
-    num_members: Num,
-    round_compute_s: Num,
-    round_link_s: Num,
-    round_accumulator_s: Num,
-    round_hbm_s: Num,
-    num_rounds: Num,
-) -> StreamTime[Num]:
+    num_members: N,
+    round_compute_s: N,
+    round_link_s: N,
+    round_accumulator_s: N,
+    round_hbm_s: N,
+    num_rounds: N,
+) -> StreamTime[N]:
     """Backward attention: items stream past, and sums of partials formed from them return [s].
 
     Of R rounds the first N compute; items move in rounds 0 .. N - 2, accumulators in the last
@@ -186,14 +184,14 @@ def exchange_s(
 
 
 def product_forward_s(
-    num_rows: Num,
-    num_columns: Num,
-    round_compute_s: Num,
-    round_input_s: Num,
-    round_weight_s: Num,
-    round_hbm_s: Num,
+    num_rows: N,
+    num_columns: N,
+    round_compute_s: N,
+    round_input_s: N,
+    round_weight_s: N,
+    round_hbm_s: N,
     round_sum_s: Any = 0.0,
-) -> StreamTime[Num]:
+) -> StreamTime[N]:
     """Forward pass of a product stream on r x c devices [s].
 
     With t_l = max(t_c, t_h): the first c rounds end after max((c - 1) max(t_l, t_x) + t_l, t_w),
@@ -227,16 +225,16 @@ def product_forward_s(
 
 
 def product_backward_s(
-    num_rows: Num,
-    num_columns: Num,
-    round_compute_s: Num,
-    round_input_s: Num,
-    round_weight_s: Num,
-    round_input_sum_s: Num,
-    round_weight_sum_s: Num,
-    round_hbm_s: Num,
+    num_rows: N,
+    num_columns: N,
+    round_compute_s: N,
+    round_input_s: N,
+    round_weight_s: N,
+    round_input_sum_s: N,
+    round_weight_sum_s: N,
+    round_hbm_s: N,
     num_shared_rounds: Any = np.inf,
-) -> StreamTime[Num]:
+) -> StreamTime[N]:
     """Backward pass of a product stream on r x c devices [s].
 
     In units of c rounds: max(c t_l + (c - 1) (t_x - t_l)+, t_w), then r - 2 times
@@ -278,9 +276,7 @@ def product_backward_s(
     return _stream_time(num_rows * num_columns, round_compute_s, local_s, exposed_s)
 
 
-def _stream_time(
-    num_members: Num, round_compute_s: Num, local_s: Num, exposed_s: Num
-) -> StreamTime[Num]:
+def _stream_time(num_members: N, round_compute_s: N, local_s: N, exposed_s: N) -> StreamTime[N]:
     """Return the parts: N rounds of compute, what memory adds to them, what the links add."""
     return StreamTime(
         compute_s=num_members * round_compute_s,
@@ -290,11 +286,11 @@ def _stream_time(
 
 
 def stream_buffer_bytes(
-    sub_tensor_bytes: Num,
-    num_buffers: Num,
+    sub_tensor_bytes: N,
+    num_buffers: N,
     accumulator_ratio: Any = 0.0,
     num_chunks: Any = 1,
-) -> Num:
+) -> N:
     """On-chip bytes of the sub-tensors in flight: (4 + h) m (1 + e_g / e) / c [bytes].
 
     Parameters
@@ -310,11 +306,11 @@ def stream_buffer_bytes(
 
     Source: derived; counted by the replay of the schedule.
     """
-    buffers: Num = num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
+    buffers: N = num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
     return buffers
 
 
-def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Any = 1) -> Num:
+def relay_bytes(sub_tensor_bytes: N, num_members: N, num_parts: Any = 1) -> N:
     """Main-memory bytes of a round whose sub-tensors are relayed through it: (2 n + 1) m [bytes].
 
     Each of the n sub-tensors that enter a device in a round is written and read to be sent on,
@@ -332,11 +328,11 @@ def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Any = 1) -> 
     Source: derived; equal to the most that the enumerated rounds ask of a device.
     """
     entering = smaller(num_members - 1, 2.0) / num_parts
-    moved: Num = (2 * entering + 1) * sub_tensor_bytes
+    moved: N = (2 * entering + 1) * sub_tensor_bytes
     return moved
 
 
-def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -> Num:
+def num_chunks_to_fit(buffer_bytes: N, sram_bytes: N, resident_bytes: N) -> N:
     """Fewest chunks with which the buffers of a stream fit on chip; inf where none does.
 
     ceil(buffers / (SRAM - resident)), at least one.
@@ -348,9 +344,9 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     sram_bytes
         On-chip memory of a device [bytes].
     resident_bytes
-        What stays there beside the stream: input rows and output tile [bytes].
+        What stays there next to the stream: input rows and output tile [bytes].
     """
     free_bytes = sram_bytes - resident_bytes
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
-    fitting: Num = where(free_bytes > 0, chunks, np.inf)
+    fitting: N = where(free_bytes > 0, chunks, np.inf)
     return fitting

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 
 
-def received_bytes(tensor_bytes: Num, num_members: Num) -> Num:
+def received_bytes(tensor_bytes: N, num_members: N) -> N:
     """Bytes that one member receives when a tensor streams once: rho * size, rho = (N - 1) / N."""
     return tensor_bytes * (num_members - 1) / num_members
 
 
-def training_bytes_per_element(word_bytes: Num, accumulator_bytes: Num) -> Num:
+def training_bytes_per_element(word_bytes: N, accumulator_bytes: N) -> N:
     """Bytes that one streamed element costs in a training step: 2 e + e_acc [bytes].
 
     It streams in the forward and again in the backward pass, and its gradient accumulator once.
@@ -31,9 +31,7 @@ def training_bytes_per_element(word_bytes: Num, accumulator_bytes: Num) -> Num:
     return 2 * word_bytes + accumulator_bytes
 
 
-def attention_forward_bytes(
-    num_tokens: Num, key_value_size: Num, word_bytes: Num, num_members: Num
-) -> Num:
+def attention_forward_bytes(num_tokens: N, key_value_size: N, word_bytes: N, num_members: N) -> N:
     """Bytes of keys and values that a member receives: 2 rho e S h_kv [bytes].
 
     Streaming the weights leaves the tokens split, so keys and values stream on the same schedule.
@@ -50,12 +48,12 @@ def attention_forward_bytes(
 
 
 def attention_backward_bytes(
-    num_tokens: Num,
-    key_value_size: Num,
-    word_bytes: Num,
-    accumulator_bytes: Num,
-    num_members: Num,
-) -> Num:
+    num_tokens: N,
+    key_value_size: N,
+    word_bytes: N,
+    accumulator_bytes: N,
+    num_members: N,
+) -> N:
     """Bytes of K, V and of dK, dV that a member receives: 2 rho (e + e_acc) S h_kv [bytes].
 
     Parameters as :func:`attention_forward_bytes`; ``accumulator_bytes`` of dK and dV [bytes].

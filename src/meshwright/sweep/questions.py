@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import entry_points
 
 from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, SpecError, nearest
 from meshwright.catalog.calibration import UNCALIBRATED
@@ -13,9 +15,7 @@ from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.peer import peer_passes_per_s
-from meshwright.sweep.points import Point, points_of
-from meshwright.sweep.store import Result
+from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
 from meshwright.train.plan import plan
 from meshwright.train.question import training
@@ -88,8 +88,24 @@ def answer_graph(point: Point) -> Result:
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
-        "peer_passes_per_s": peer_passes_per_s(graph, system, passes),
+        "peer_passes_per_s": _peer_passes_per_s(graph, system, passes),
     }
+
+
+@cache
+def _peer_models() -> Mapping[str, Callable[[DataflowGraph, SystemSpec, int], float | None]]:
+    """Return the models of others by name, from the entry point group ``meshwright.peer_models``.
+
+    Each returns passes in a second of a graph on a system, given how many are asked; None where its
+    rules are not defined.
+    """
+    return {entry.name: entry.load() for entry in entry_points(group="meshwright.peer_models")}
+
+
+def _peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:
+    """Return the passes in a second by the rules of DFModel; None where they are not installed."""
+    model = _peer_models().get("dfmodel")
+    return None if model is None else model(graph, system, num_passes)
 
 
 def _power_w(system: SystemSpec, utilisation: float) -> float | None:

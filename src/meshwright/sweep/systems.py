@@ -7,12 +7,11 @@ from dataclasses import replace
 from math import prod
 
 from meshwright.catalog.chips import load_chip
-from meshwright.catalog.designs.design import Design, build, kinds_of
-from meshwright.catalog.designs.parts import load_link, load_memory
+from meshwright.catalog.design import Design, build, kinds_of, load_link, load_memory
 from meshwright.catalog.systems import load_system
 from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, network_price
 from meshwright.spec.system import LevelKind, SystemSpec
-from meshwright.sweep.points import Point
+from meshwright.sweep.run import Point
 
 DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")

@@ -37,7 +37,7 @@ class Dragonfly(Topology):
 
     @classmethod
     def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the dragonfly of so many devices that is nearest to a = 2 p = 2 h."""
+        """Return the dragonfly of this many devices that is nearest to a = 2 p = 2 h."""
         fitting = [
             (abs(a - 2 * p) + abs(a - 2 * h), (p, a, h))
             for a in range(1, num_devices + 1)

@@ -22,7 +22,7 @@ class FullyConnected(Topology):
 
     @classmethod
     def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return all pairs of so many devices."""
+        """Return all pairs of this many devices."""
         return cls(num_devices, link)
 
     @property

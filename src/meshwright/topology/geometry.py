@@ -25,14 +25,14 @@ def near_square(number: int) -> tuple[int, int]:
 
 
 def circle_m(number: int) -> FloatArray:
-    """Return the places of so many nodes on a circle, neighbours a pitch apart along it [m]."""
+    """Return the places of this many nodes on a circle, neighbours a pitch apart along it [m]."""
     radius_m = NOMINAL_PITCH_M * number / (2 * np.pi)
     angle = 2 * np.pi * np.arange(number) / number
     return radius_m * np.column_stack([np.sin(angle), -np.cos(angle)])
 
 
 def row_m(number: int, width_m: float, height_m: float) -> FloatArray:
-    """Return the places of so many nodes spread over a row of a width, at a height [m]."""
+    """Return the places of this many nodes spread over a row of a width, at a height [m]."""
     x_m = (np.arange(number) + 0.5) * width_m / number
     return np.column_stack([x_m, np.full(number, -height_m)])
 

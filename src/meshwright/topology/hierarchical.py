@@ -178,9 +178,9 @@ def place_switches(
         domain = (
             np.searchsorted(starts, first, "right") - 1 if on_devices else np.arange(len(first))
         )
-        beside = np.bincount(domain)[domain]
+        side_by_side = np.bincount(domain)[domain]
         turn = np.arange(len(switch)) - np.searchsorted(domain, domain)
-        share = (turn + 0.5) / beside
+        share = (turn + 0.5) / side_by_side
         position_m[switch, 0] = left_m[domain] + share * (right_m - left_m)[domain]
         lift_m = NOMINAL_PITCH_M * (rows_below + (1 if on_devices else 2))
         position_m[switch, 1] = top_m[domain] - lift_m
@@ -193,7 +193,7 @@ def _heads(level: NetworkLevel, index: int) -> int:
 
 
 def _members_across(level: NetworkLevel, index: int) -> int:
-    """Return how many members of a level stand beside one another along x."""
+    """Return how many members of a level stand side by side along x."""
     if level.kind in GRIDS:
         return level.size if index % 2 == 0 else 1
     return math.isqrt(level.size - 1) + 1
@@ -339,7 +339,7 @@ class Hierarchical(Topology):
         return self.occupied(self.num_devices)
 
     def occupied(self, num_devices: int) -> Network:
-        """Return the network of the first so many devices; switches that serve none are absent."""
+        """Return the network of the first devices; switches that serve none of them are absent."""
         wires, first_switch = [], num_devices
         for index in range(len(self.levels)):
             added, num_switches = level_wires(self.levels, index, num_devices, first_switch)

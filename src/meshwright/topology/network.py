@@ -52,7 +52,7 @@ class Network:
 
     @cached_property
     def link_between(self) -> dict[tuple[int, int], int]:
-        """Return the link from one node to another; the first one where several run beside."""
+        """Return the link from one node to another; the first one where several run in parallel."""
         pairs = zip(self.source.tolist(), self.target.tolist(), strict=True)
         links: dict[tuple[int, int], int] = {}
         for link, pair in enumerate(pairs):

@@ -69,7 +69,7 @@ class Topology(ABC):
     @classmethod
     @abstractmethod
     def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return its usual shape with so many devices, or None where it has none."""
+        """Return its usual shape with this many devices, or None where it has none."""
 
 
 topologies: Registry[type[Topology]] = Registry("topology")

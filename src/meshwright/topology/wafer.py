@@ -18,7 +18,7 @@ from meshwright.topology.wires import Wires, assemble
 @topologies.register("wafer")
 @dataclass(frozen=True)
 class Wafer(Mesh):
-    """Rows and columns of dies; each die at an edge has an IO die beside it, two at a corner.
+    """Rows and columns of dies; each die at an edge has an IO die next to it, two at a corner.
 
     Devices are the dies; the IO dies follow: left edge, right edge, top, bottom. They are joined
     as the dies are, and nothing between dies passes through them.
@@ -55,7 +55,7 @@ class Wafer(Mesh):
         )
 
     def edge_devices(self) -> IntArray:
-        """Return the die that each IO die stands beside."""
+        """Return the die that each IO die is attached to."""
         rows, columns = self.sides
         row, column = np.arange(rows) * columns, np.arange(columns)
         return np.concatenate([row, row + columns - 1, column, column + (rows - 1) * columns])

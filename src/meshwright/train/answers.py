@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
-from meshwright.cost.energy import goodput_fraction, idle_power_w
-from meshwright.cost.estimates import Figures, figures
-from meshwright.cost.intervals import UNSEEN, interval
-from meshwright.cost.power import IDLE_ABOVE_CAP
-from meshwright.cost.price import price_columns
+from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w
+from meshwright.cost.estimate import Figures, figures
+from meshwright.cost.interval import UNSEEN, interval
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import Strategy, Structure, plan_string, stack
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
-from meshwright.cost.power import idles_above_cap
+from meshwright.cost.energy import idles_above_cap
 from meshwright.sharding.strategy import Strategy, Structure, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec

@@ -14,9 +14,9 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
-from meshwright.cost.power import IDLE_ABOVE_CAP, least_pipeline_s
+from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
+from meshwright.cost.memory import shard_degrees, step_memory
 from meshwright.cost.problem import Problem
-from meshwright.cost.steps import shard_degrees, step_memory
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts

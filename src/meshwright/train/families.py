@@ -14,19 +14,19 @@ from itertools import product
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, joined, take_rows
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.layers import Collectives, LayerPrices, price_layers
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import LayerPrices, price_layers
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
     Layout,
     crosses_data_parallel_network,
 )
-from meshwright.cost.price import send_s
+from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.stages import PipelinePrice, price_pipeline
-from meshwright.cost.steps import joined, take_rows
+from meshwright.cost.step import send_s
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (

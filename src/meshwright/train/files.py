@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec

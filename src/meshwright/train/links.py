@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, groups_of
-from meshwright.cost.data_parallel import Transfer
-from meshwright.cost.layers import Collectives
-from meshwright.cost.step import DataParallelLinks
-from meshwright.cost.steps import SyncLinks, joined, sync_links, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, groups_of, joined, take_rows
+from meshwright.cost.communication import Collectives, Transfer
+from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
 from meshwright.sharding.strategy import StrategyColumns, take
 from meshwright.train.families import Families
 from meshwright.train.space import SearchSpace, experts_regroup, shard_degrees

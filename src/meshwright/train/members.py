@@ -8,12 +8,11 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.cost.memory import ShardDegrees, StageState
-from meshwright.cost.power import throttled
-from meshwright.cost.stages import PipelinePrice
-from meshwright.cost.step import StepTime
-from meshwright.cost.steps import fits_memory, shard_degrees, step_times, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, take_rows
+from meshwright.cost.energy import throttled
+from meshwright.cost.memory import ShardDegrees, StageState, fits_memory, shard_degrees
+from meshwright.cost.pipeline import PipelinePrice, StepTime
+from meshwright.cost.step import step_times
 from meshwright.search.counts import Counts
 from meshwright.sharding.strategy import (
     Offload,

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.cost.energy import step_cost_usd, total_energy_j
-from meshwright.cost.power import step_energy_parts_j
+from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
 from meshwright.sharding.strategy import row

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.price import price_columns
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_columns
 from meshwright.search.best import TIE, Found
 from meshwright.sharding.strategy import stack
 from meshwright.spec.calibration import calibration_columns

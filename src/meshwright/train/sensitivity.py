@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from meshwright.cost.price import price_one
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import Strategy, Structure
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.system import SystemSpec

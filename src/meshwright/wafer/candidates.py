@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
-from meshwright.cost.estimates import figures
+from meshwright.cost.estimate import figures
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.strategy import Strategy, Structure

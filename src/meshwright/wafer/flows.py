@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.base.compiled import as_written
-from meshwright.catalog.flows.scenarios import FlowFile, FlowScenario, read_flow_file
+from meshwright.catalog.flow_files import FlowFile, FlowScenario, read_flow_file
 from meshwright.network.routes import make_routes
 from meshwright.network.simulation.run import run_tasks
 from meshwright.network.simulation.tasks import flow_graph

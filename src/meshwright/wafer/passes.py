@@ -1,6 +1,6 @@
 """What one device does in a pass through each piece of the model, in order, for one strategy.
 
-The same operators and collectives that :mod:`~meshwright.cost.layers` adds up, kept apart: for
+The same operators and collectives that :mod:`~meshwright.cost.layer` adds up, kept apart: for
 link loads, and for a simulation of the step.
 """
 
@@ -12,15 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.compute import Engine, launch_bound_s
-from meshwright.cost.layer_price import runs_beside
-from meshwright.cost.layers import streamed_blocks
-from meshwright.cost.matmul import OpCost
+from meshwright.cost.communication import runs_beside
+from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.layer import op_cost, streamed_blocks
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.operator import op_cost
+from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed.travels import call_word_bytes
-from meshwright.cost.streaming import Way
+from meshwright.cost.streamed_layer import Way, call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import degree_of

@@ -11,10 +11,9 @@ from itertools import islice
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
-from meshwright.cost.price import price_columns
+from meshwright.base.arrays import FloatArray, take_rows
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.cost.steps import take_rows
+from meshwright.cost.step import price_columns
 from meshwright.network.blocks import sequential_shapes
 from meshwright.sharding.strategy import Strategy, Structure
 from meshwright.topology.network import Network

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.arrays import joined, take_rows
 from meshwright.cost.network import AxisNetwork, Layout, strides_of
-from meshwright.cost.price import Priced, price_columns
+from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.cost.stages import send_bytes
-from meshwright.cost.steps import joined, take_rows
+from meshwright.cost.step import Priced, price_columns
 from meshwright.network.blocks import reaches_of_shapes
 from meshwright.network.ranks import Ranks, block_ranks
 from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure, stack

@@ -9,12 +9,11 @@ from itertools import zip_longest
 import numpy as np
 
 from meshwright.base.arrays import IntArray
-from meshwright.cost.layers import Collectives
+from meshwright.cost.communication import Collectives
 from meshwright.cost.network import AxisNetwork
+from meshwright.cost.pipeline import TIME_PARTS, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import run_lengths
-from meshwright.cost.stages import send_bytes
-from meshwright.cost.step import TIME_PARTS
 from meshwright.network.ranks import Ranks
 from meshwright.network.simulation.critical_path import critical_path, seconds_by_track
 from meshwright.network.simulation.run import simulate

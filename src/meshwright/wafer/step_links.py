@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.energy import total_energy_j
+from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.power import step_energy_parts_j, throttled
-from meshwright.cost.price import Priced
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced
 from meshwright.sharding.strategy import Strategy, Structure
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.network import Network

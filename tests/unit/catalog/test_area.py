@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.chips import load_chip
-from meshwright.catalog.designs.area import shared_area
-from meshwright.catalog.designs.design import Design, build
-from meshwright.catalog.designs.parts import load_memory
+from meshwright.catalog.design import Design, build, load_memory, shared_area
 
 DIE, HBM = load_chip("TEMP-die"), load_memory("TEMP-HBM")
 

@@ -6,8 +6,14 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.catalog.chips import load_chip
-from meshwright.catalog.designs.design import NETWORKS, Design, build, standard_sides
-from meshwright.catalog.designs.parts import load_link, load_memory
+from meshwright.catalog.design import (
+    NETWORKS,
+    Design,
+    build,
+    load_link,
+    load_memory,
+    standard_sides,
+)
 from meshwright.catalog.files import data_names
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.flows.scenarios import read_flow_file
+from meshwright.catalog.flow_files import read_flow_file
 
 LINKS = [{"id": "a>b", "bw_Bps": 4.0, "lat_s": 1.0}, {"id": 7, "bw_Bps": 2, "lat_s": 0}]
 FLOW = {"id": 0, "bytes": 8, "start_s": 0.5, "route": ["a>b", 7]}

@@ -11,8 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.grids import GridRule, factorings, parse_shape, standard_shape
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import (
+    GridRule,
+    factorings,
+    load_system,
+    parse_shape,
+    standard_shape,
+)
 
 
 def kinds(text):

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.huggingface.harmless import HARMLESS
+from meshwright.catalog.huggingface.fields import HARMLESS
 from meshwright.catalog.huggingface.read import known_model_types, read_config
 from meshwright.catalog.models import model_entry
 from meshwright.graph.parameters import count_parameters

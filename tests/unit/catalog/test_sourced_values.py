@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.catalog.sourced_values import number_in, plain_values
+from meshwright.catalog.files import number_in, plain_values
 from meshwright.catalog.yaml_tree import read_tree
 
 SOURCES = "sources:\n  S: {title: a data sheet}\n  T: {title: another}\n"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.compute import Engine
+from meshwright.cost.device import Engine
+from meshwright.cost.layer import op_cost
 from meshwright.cost.local import LocalLayer
-from meshwright.cost.operator import op_cost
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.strategy import make_strategy
 

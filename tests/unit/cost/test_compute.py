@@ -2,16 +2,10 @@
 
 import pytest
 
-from meshwright.cost.compute import (
-    Engine,
-    attended_fraction,
-    attention_backward_s,
-    attention_forward_s,
-    launch_bound_s,
-    matmul_compute_s,
-    matmul_traffic_bytes,
-    traffic_s,
-)
+from meshwright.cost.attention import attended_fraction, attention_backward_s, attention_forward_s
+from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.matmul import matmul_compute_s, matmul_traffic_bytes
+from meshwright.cost.operator import traffic_s
 
 ENGINE = Engine(
     matmul_flops_per_s=1e12,

@@ -8,8 +8,8 @@ from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.systems import load_system
-from meshwright.cost.compute import attended_fraction
-from meshwright.cost.engine import make_engine, reached_rate, stated_rate
+from meshwright.cost.attention import attended_fraction
+from meshwright.cost.device import make_engine, reached_rate, stated_rate
 from meshwright.sharding.strategy import Offload, Structure, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.train.estimate import estimate

@@ -4,8 +4,8 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.price import price_one
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import Structure, make_strategy
 from meshwright.spec.workload import Training
 

@@ -13,7 +13,8 @@ from meshwright.cost.memory import (
     host_bytes,
     memory_use,
 )
-from meshwright.cost.step import PipelineCost, offload_step_s, optimizer_step_s
+from meshwright.cost.pipeline import PipelineCost
+from meshwright.cost.step import offload_step_s, optimizer_step_s
 from meshwright.sharding.strategy import Offload, Structure
 from meshwright.spec.workload import OptimizerPreset
 

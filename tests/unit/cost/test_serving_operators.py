@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.compute import Engine
+from meshwright.cost.device import Engine
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (

@@ -7,8 +7,8 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.price import price_one
-from meshwright.cost.stages import send_bytes
+from meshwright.cost.pipeline import send_bytes
+from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import Recompute, Structure, make_strategy
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training

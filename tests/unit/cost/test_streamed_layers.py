@@ -7,10 +7,9 @@ import pytest
 from oracles.stream_transfers import attention_bytes, linear_bytes
 from small_problems import chip, dense, experts, gqa, level, model, problem, system
 
-from meshwright.cost.layers import price_layers, streamed_blocks
+from meshwright.cost.layer import op_cost, price_layers, streamed_blocks
 from meshwright.cost.matmul import matmul_cost
-from meshwright.cost.operator import op_cost
-from meshwright.cost.streaming import ways_to_stream
+from meshwright.cost.streamed_layer import ways_to_stream
 from meshwright.sharding.strategy import (
     Recompute,
     Streamed,

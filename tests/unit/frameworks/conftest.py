@@ -8,7 +8,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.step import TIME_PARTS
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.sharding.strategy import Structure, make_strategy
 from meshwright.spec.workload import Precision, Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Segment

@@ -8,9 +8,9 @@ from meshwright.graph.op import Phase
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
-from meshwright.sharding.layout import weight_home
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import ContextKind, Recompute, Streamed, Structure, make_strategy
+from meshwright.sharding.tensor_sharding import weight_home
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,

@@ -3,8 +3,8 @@
 import pytest
 
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.derivation import Keeping, saved_elements
 from meshwright.sharding.local_sizes import local_elements
+from meshwright.sharding.saved_activations import Keeping, saved_elements
 from meshwright.sharding.strategy import Recompute, Streamed, Structure, make_strategy
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from meshwright.catalog.files import load_plain, read_text
+from meshwright.catalog.files import PlainValues, load_plain, plain_values, read_text
 from meshwright.catalog.footprints.table import table_tree
-from meshwright.catalog.sourced_values import PlainValues, plain_values
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
 from meshwright.spec.declaration import file_key
 from meshwright.spec.footprint import FootprintFile
@@ -52,8 +51,8 @@ def _write_units(plain: PlainValues, tree: Tree) -> None:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 message = f"{name}: expected a number, found {value!r:.40}"
                 plain.faults.append(fault_at(tree.lines, at, message))
-                plain.told.append(at)
+                plain.reported.append(at)
             elif not math.isfinite(value):
                 plain.faults.append(fault_at(tree.lines, at, f"{name}: found {value}"))
-                plain.told.append(at)
+                plain.reported.append(at)
             layer[at[-1]] = f"{value} {unit}"

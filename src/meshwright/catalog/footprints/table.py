@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.catalog.field_check import file_keys
+from meshwright.catalog.files import file_keys
 from meshwright.catalog.yaml_tree import Location, Tree
 from meshwright.spec.declaration import file_key
 from meshwright.spec.footprint import LayerFootprint

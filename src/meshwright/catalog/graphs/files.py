@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
-from meshwright.catalog.files import data_names, find_name, load_plain, read_text
+from meshwright.catalog.files import PlainValues, data_names, find_name, load_plain, read_text
 from meshwright.catalog.graphs.check import graph_faults
-from meshwright.catalog.sourced_values import PlainValues
 from meshwright.catalog.yaml_tree import fault_at, path_text, read_tree
 from meshwright.spec.graph import GraphSpec, KernelSpec
 

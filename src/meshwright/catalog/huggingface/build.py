@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import (
+from meshwright.catalog.huggingface.fields import (
     MOST_LAYERS,
+    Fields,
     Key,
     count,
     count_or_none,
@@ -114,7 +114,7 @@ def build_model(
 def _head_note(tied: bool) -> str:
     if tied:
         return "tied head: logits share the embedding, which is counted once"
-    return "separate head: counted beside the embedding"
+    return "separate head: counted in addition to the embedding"
 
 
 def _default_notes(fields: Fields) -> tuple[str, ...]:

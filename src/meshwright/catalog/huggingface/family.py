@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from meshwright.base.registry import Registry
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import Key
+from meshwright.catalog.huggingface.fields import Fields, Key
 from meshwright.spec.model import ModelSpec
 
 
@@ -27,7 +26,7 @@ class Family:
     nested_types: tuple[str, ...] = ()
     """Values of ``model_type`` whose text model stands in ``text_config``."""
     outer_harmless: frozenset[str] = frozenset()
-    """Fields beside ``text_config`` that do not concern the text model."""
+    """Fields next to ``text_config`` that do not concern the text model."""
 
 
 families: Registry[Family] = Registry("model family")

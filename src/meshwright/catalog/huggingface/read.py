@@ -13,9 +13,7 @@ from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.registry import import_siblings
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.harmless import FIXED, is_harmless
-from meshwright.catalog.huggingface.keys import shown
+from meshwright.catalog.huggingface.fields import FIXED, Fields, is_harmless, shown
 from meshwright.spec.model import ModelSpec
 
 _TEXT_ONLY = "text only: the vision tower and its projector are not counted"

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import N, larger, where
 from meshwright.collectives.gathers import coordinates_of, crossed_level, rank_of
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
@@ -35,7 +35,7 @@ class DirectAllToAll(Algorithm):
     kind = CollectiveKind.ALL_TO_ALL
     replay_slack = 0.5
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the slowest level: its latency, its messages' m_half and its bytes."""
         members = group_size(group)
         fixed_s: Any = 0.0
@@ -78,7 +78,7 @@ class Shift:
     lane: int = 0
 
 
-def exchange_affine(span: Span[Num], *, relays: bool = False) -> tuple[Num, Num]:
+def exchange_affine(span: Span[N], *, relays: bool = False) -> tuple[N, N]:
     """Return (fixed_s, seconds_per_byte) of an all-to-all of S bytes per member along one span.
 
     On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
@@ -239,7 +239,7 @@ class Staged(Algorithm):
 class HierarchicalAllToAll(Staged):
     """One stage after the other, innermost level first."""
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the sum of the stages."""
         fixed_s: Any = 0.0
         slope: Any = 0.0
@@ -264,7 +264,7 @@ class HierarchicalAllToAll(Staged):
 class RotatedAllToAll(Staged):
     """Parts of the data that visit the grid dimensions in rotated orders."""
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return as many phases as dimensions, each as long as its slowest one."""
         grids_only: Any = True
         phases: Any = 0.0

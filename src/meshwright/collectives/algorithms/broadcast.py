@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.collectives.gathers import coordinates_of
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
@@ -26,7 +26,7 @@ class ChainBroadcast(Algorithm):
     def __init__(self, num_pieces: int) -> None:
         self.num_pieces = num_pieces
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the pipeline of d - 1 hops per level."""
         hops = [span.size - 1.0 for span in group.spans]
         fixed_s, slope = pipeline_affine(group, hops, self.num_pieces, 1.0, 1.0)
@@ -53,7 +53,7 @@ class BinomialBroadcast(Algorithm):
     kind = CollectiveKind.BROADCAST
     replay_slack = 1.0
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return ceil(log2 d) rounds per level of one message each."""
         hops = [ceil_log2(span.size) for span in group.spans]
         fixed_s, slope = pipeline_affine(group, hops, 1, 1.0, 1.0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import N, larger, where
 from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
@@ -28,7 +28,7 @@ class Bucket(StreamGather):
         self.replay_slack = 0.5
         """Where dimensions differ, a part need not wait for the slowest one of a phase."""
 
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return the form for the grid dimensions that each row spans, two or more."""
         size = group_size(group)
         grids = [span for span in group.spans if span.is_grid]

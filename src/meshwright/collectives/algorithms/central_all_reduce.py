@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.collectives.gathers import coordinates_of, rank_of
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
@@ -31,7 +31,7 @@ class CentralAllReduce(Algorithm):
         """Return whether there is a grid dimension."""
         return any(span.is_grid for span in group.spans)
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the sum over the dimensions."""
         applies: Any = True
         fixed_s: Any = 0.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.collectives.blocks import BlockGather, block_of, levels_of, sides_of
 from meshwright.collectives.gathers import GATHER_KINDS
 from meshwright.collectives.group import Group
@@ -58,7 +58,7 @@ def cycle_gather(num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
 class Cycle(BlockGather):
     """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even."""
 
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return the form on blocks with an even side."""
         block = block_of(group)
         half = block.size / 2.0

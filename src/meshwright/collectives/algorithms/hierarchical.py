@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshwright.base.arrays import Num, larger
+from meshwright.base.arrays import N, larger
 from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather, outermost_first
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import collective_algorithms
@@ -31,7 +31,7 @@ class Hierarchical(StreamGather):
         if num_pieces > 1:
             self.replay_slack = 1.0 if kind is CollectiveKind.ALL_REDUCE else 0.25
 
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return the sum of the stages for one piece, and the slowest level for each further one.
 
         Each further piece repeats the messages of every level, whose m_half the slowest one pays.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import N
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
 from meshwright.collectives.stages import pipeline_affine, shape_of
@@ -28,7 +28,7 @@ class InNetworkAllReduce(Algorithm):
     def __init__(self, num_pieces: int) -> None:
         self.num_pieces = num_pieces
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the pipeline of two hops, where one switch that adds joins the whole group."""
         size = group_size(group)
         applies: Any = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from meshwright.base.arrays import Num, larger, where
+from meshwright.base.arrays import N, larger, where
 from meshwright.collectives.gathers import crossed_level
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
@@ -23,7 +23,7 @@ class NeighbourSend(Algorithm):
 
     kind = CollectiveKind.SEND
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return one message through the slowest spanned level."""
         fixed_s: Any = 0.0
         slope: Any = 0.0

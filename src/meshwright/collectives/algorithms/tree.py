@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from meshwright.base.arrays import Num, where
+from meshwright.base.arrays import N, where
 from meshwright.collectives.gathers import (
     Stream,
     all_gather_transfers,
@@ -47,7 +47,7 @@ class TreeAllReduce(Algorithm):
     def __init__(self, num_pieces: int) -> None:
         self.num_pieces = num_pieces
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the pipeline of 2 ceil(log2 d) hops per level at a quarter of the bandwidth."""
         hops = [2.0 * ceil_log2(span.size) for span in group.spans]
         fixed_s, slope = pipeline_affine(group, hops, self.num_pieces, 1.0 / TREE_STREAMS, 0.5)
@@ -85,7 +85,7 @@ class TreeOverRingsAllReduce(Algorithm):
     def __init__(self, num_pieces: int) -> None:
         self.num_pieces = num_pieces
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return twice the gathers inside, and the trees on their share of the bytes."""
         size = group_size(group)
         applies: Any = False

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import Num, larger, smaller
+from meshwright.base.arrays import N, larger, smaller
 from meshwright.collectives.blocks import (
     Block,
     BlockGather,
@@ -159,7 +159,7 @@ def _entering(
 class Wave(BlockGather):
     """A gather of waves: as many messages as phases, each as long as the busiest link needs."""
 
-    def gather(self, group: Group[Num]) -> tuple[Any, Num, Num]:
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
         """Return the phases times the cost of a message, and the share of the busiest links."""
         block = block_of(group)
         applies, phases, share = self.phases_and_share(block)
@@ -263,7 +263,7 @@ class PipelinedWaveAllReduce(Algorithm):
         """Return whether there are two grid dimensions."""
         return may_span_a_block(group)
 
-    def affine(self, group: Group[Num]) -> tuple[Num, Num]:
+    def affine(self, group: Group[N]) -> tuple[N, N]:
         """Return the form on blocks of any sides."""
         block = block_of(group)
         both, further = block.inner + block.outer, self.num_pieces - 1.0

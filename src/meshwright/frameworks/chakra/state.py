@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshwright.base.arrays import ceil_div
-from meshwright.cost.layer_price import parameters_on_device
+from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS
 from meshwright.frameworks.chakra.steps import Exchange, Work

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
+from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import deal_layers
-from meshwright.cost.stages import micro_batches, send_bytes
 from meshwright.frameworks.chakra.groups import RankMesh
 from meshwright.frameworks.chakra.program import Groups, Node
 from meshwright.frameworks.chakra.recorder import Recorder

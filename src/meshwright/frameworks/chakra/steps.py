@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.matmul import OpCost
-from meshwright.cost.operator import op_cost
+from meshwright.cost.layer import op_cost
+from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streaming import Way, stream_links
+from meshwright.cost.streamed_layer import Way, stream_links
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.schedule.registry import TaskKind
 from meshwright.sharding.calls import CollectiveCall, call_elements

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from meshwright.base.errors import Fault
 from meshwright.catalog.calibration import load_calibration
-from meshwright.cost.layers import streamed_blocks
+from meshwright.cost.layer import streamed_blocks
 from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.files import TraceFiles
 from meshwright.frameworks.chakra.step_program import StepProgram

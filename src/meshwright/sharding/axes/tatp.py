@@ -12,10 +12,10 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div
 from meshwright.graph.op import Tensor
+from meshwright.sharding.algebra import Side
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of
 from meshwright.sharding.local_sizes import FLAT
 from meshwright.sharding.rules import Case, Mask, Rule, any_of
-from meshwright.sharding.sharding import Side
 from meshwright.sharding.strategy import ContextKind, StrategyOf, Streamed, Structure
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import AttentionSpec

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.cost.price import price_columns
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import Strategy, Structure, stack
 from meshwright.spec.calibration import Calibration
 from meshwright.train.measured.resources import (

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.base.errors import UnsupportedError
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import TIME_PARTS
 from meshwright.sharding.strategy import AXES, plan_string
 from meshwright.train.exhaustive import Progress
 from meshwright.train.operator_strategies import OperatorOption, OperatorPlan, OperatorRun

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray
+from meshwright.base.arrays import IntArray, joined, take_rows
 from meshwright.cost.problem import Problem
-from meshwright.cost.steps import joined, take_rows
 from meshwright.network.ranks import block_ranks
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options

@@ -13,9 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.cost.data_parallel import Transfer
+from meshwright.cost.communication import Transfer
 from meshwright.cost.layer import LayerCost
-from meshwright.cost.step import jitter_fraction
+from meshwright.cost.pipeline import jitter_fraction
 from meshwright.graph.op import LayerGraph
 from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import Structure

@@ -12,11 +12,10 @@ from itertools import islice
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
 from meshwright.collectives.group import Reach
 from meshwright.cost.network import AxisNetwork, Layout
 from meshwright.cost.problem import Problem
-from meshwright.cost.steps import take_rows
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import factorizations
 from meshwright.sharding.strategy import (

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
-from meshwright.cost.data_parallel import plain
-from meshwright.cost.layer import weighted_sum
-from meshwright.cost.layers import LayerPrices
-from meshwright.cost.memory import MemoryUse, ShardDegrees
-from meshwright.cost.stages import PipelinePrice, price_pipeline, table_params
-from meshwright.cost.step import StepTime, gradient_sync, optimizer_step_s, step_time
-from meshwright.cost.steps import step_memory, take_rows
+from meshwright.base.arrays import FloatArray, take_rows
+from meshwright.cost.communication import plain
+from meshwright.cost.data_parallel import gradient_sync
+from meshwright.cost.layer import LayerPrices, weighted_sum
+from meshwright.cost.memory import MemoryUse, ShardDegrees, step_memory
+from meshwright.cost.pipeline import PipelinePrice, StepTime, price_pipeline, table_params
+from meshwright.cost.step import optimizer_step_s, step_time
 from meshwright.sharding.strategy import stack
 from meshwright.wafer.operators.tables import GroupCost, OperatorPrices
 

@@ -18,8 +18,8 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.network.ranks import Ranks, block_ranks
 from meshwright.network.resharding import LayoutMoves, Way, all_ways, tiles
-from meshwright.sharding.layout import home
 from meshwright.sharding.strategy import Recompute, Structure
+from meshwright.sharding.tensor_sharding import home
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options
 

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray
-from meshwright.cost.layer import LayerCost
-from meshwright.cost.layer_price import BlockCost, layer_cost
-from meshwright.cost.layers import Collectives, PricedWay
+from meshwright.base.arrays import IntArray, joined, take_rows
+from meshwright.cost.communication import Collectives
+from meshwright.cost.data_parallel import DataParallelLinks, sync_links
+from meshwright.cost.layer import BlockCost, LayerCost, PricedWay, layer_cost
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import DataParallelLinks
-from meshwright.cost.steps import joined, sync_links, take_rows
-from meshwright.cost.streaming import ways_to_stream
+from meshwright.cost.streamed_layer import ways_to_stream
 from meshwright.graph.op import LayerGraph
 from meshwright.sharding.strategy import Recompute, Streamed, Structure
 from meshwright.wafer.operators.groups import operator_groups

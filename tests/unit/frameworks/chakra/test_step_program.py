@@ -9,9 +9,8 @@ from chakra_replay import Replay
 from small_problems import SYSTEMS, dense, experts, gqa, level, model, problem, system
 
 from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.cost.layers import price_layers
-from meshwright.cost.operator import op_cost
-from meshwright.cost.price import price_one
+from meshwright.cost.layer import op_cost, price_layers
+from meshwright.cost.step import price_one
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.program import Collective, Compute, Message
 from meshwright.frameworks.chakra.recorder import Whole

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import CORE_KEYS, build_model, require_top_k
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import (
+from meshwright.catalog.huggingface.fields import (
     REQUIRED,
+    Fields,
     Key,
     count,
     count_or_zero,

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import CORE_KEYS, build_model, read_head_size
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import MOST_LAYERS, count, count_or_none, flag
+from meshwright.catalog.huggingface.fields import MOST_LAYERS, Fields, count, count_or_none, flag
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

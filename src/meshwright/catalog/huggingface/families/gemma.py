@@ -16,8 +16,7 @@ from meshwright.catalog.huggingface.build import (
     read_layer_types,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import Key, count, flag, names
+from meshwright.catalog.huggingface.fields import Fields, Key, count, flag, names
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

@@ -14,8 +14,7 @@ from meshwright.catalog.huggingface.build import (
     require_top_k,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import count, flag
+from meshwright.catalog.huggingface.fields import Fields, count, flag
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

@@ -13,8 +13,7 @@ from meshwright.catalog.huggingface.build import (
     read_kv_heads,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import Key, flag
+from meshwright.catalog.huggingface.fields import Fields, Key, flag
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

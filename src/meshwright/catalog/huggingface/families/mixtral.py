@@ -13,8 +13,7 @@ from meshwright.catalog.huggingface.build import (
     require_top_k,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import count, count_or_none
+from meshwright.catalog.huggingface.fields import Fields, count, count_or_none
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
 

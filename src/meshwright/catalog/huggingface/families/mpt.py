@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from meshwright.catalog.huggingface.build import build_model, read_head_size
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import (
+from meshwright.catalog.huggingface.fields import (
     MOST_LAYERS,
     REQUIRED,
+    Fields,
     Key,
     count,
     count_or_none,

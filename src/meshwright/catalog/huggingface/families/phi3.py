@@ -12,8 +12,7 @@ from meshwright.catalog.huggingface.build import (
     read_kv_heads,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import count_or_none
+from meshwright.catalog.huggingface.fields import Fields, count_or_none
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

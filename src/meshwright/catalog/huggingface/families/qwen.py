@@ -18,8 +18,8 @@ from meshwright.catalog.huggingface.build import (
     require_top_k,
 )
 from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields
-from meshwright.catalog.huggingface.keys import (
+from meshwright.catalog.huggingface.fields import (
+    Fields,
     Key,
     count,
     count_or_none,

@@ -1,0 +1,43 @@
+"""How long a whole answer takes on wafers: search, placement, routes, limits and robustness.
+
+    python papers/benchmarks/wafer_plans.py
+
+CPU seconds of this process, one core. The first case is run before, so that kernels are loaded.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from functools import partial
+
+import meshwright
+from meshwright_papers.studies.temp.solver import timed
+
+CASES = (
+    ("gpt3-76b", "wafer-6x8", 128), ("gpt3-76b", "wafer-8x8", 128), ("gpt3-76b", "wafer-8x10", 128),
+    ("gpt3-175b", "4xwafer-8x8", 256), ("gpt3-175b", "16xwafer-8x8", 1024),
+)  # fmt: skip
+
+
+def main() -> None:
+    asked = [
+        partial(
+            meshwright.plan, model, system,
+            meshwright.training(system, sequence_length=2048, global_batch_size=batch),
+        )
+        for model, system, batch in CASES
+    ]  # fmt: skip
+    asked[0]()
+    print(f"{'case':<26}{'plan':>10}{'candidates':>14}{'step':>10}{'above bound':>13}")
+    for (model, system, _), ask in zip(CASES, asked, strict=True):
+        plan, taken_s = timed(ask)
+        step_s, cover = plan.best.estimate.step_time_s, plan.coverage
+        print(
+            f"{model + ' ' + system:<26}{taken_s:>8.2f} s{cover.num_candidates:>14,}"
+            f"{step_s:>8.3f} s{step_s / cover.lower_bound_s - 1.0:>13.1%}"
+        )
+
+
+if __name__ == "__main__":
+    main()

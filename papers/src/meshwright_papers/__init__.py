@@ -1,0 +1,1 @@
+"""Published figures rebuilt, the models of others, and a learned model, on top of meshwright."""

@@ -1,0 +1,190 @@
+"""What the surrogate is told of a placed plan: numbers without units that the closed form knows.
+
+Shares of the closed form say where its time goes, degrees and blocks say who shares links with
+whom, and the machine says how fast links are beside chips.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.cost.energy import least_link_j
+from meshwright.cost.network import AxisNetwork
+from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced
+from meshwright.sharding.strategy import (
+    AXES,
+    ContextKind,
+    Recompute,
+    ScheduleKind,
+    StrategyColumns,
+    Structure,
+)
+
+MESSAGE_PARTS = ("tp_comm_s", "cp_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
+SHOWN_PARTS = (*MESSAGE_PARTS, "bubble_s", "recompute_s", "overlap_slowdown_s", "optimizer_s")
+LEAST_SHARE = 1e-4
+"""Smaller shares of a step are all the same."""
+DEGREES = (*AXES, "num_virtual_stages", "micro_batch_size")
+SIDES = ("columns", "rows")
+
+FEATURES = (
+    *(f"share {name}" for name in SHOWN_PARTS),
+    "forward passes", "backward passes", "hidden", "sums once a step", "HBM busy", "links busy",
+    "streams within bubble",
+    "link energy share",
+    *(f"log2 {name}" for name in DEGREES),
+    "log2 micro-batches",
+    "sequence parallel", "ulysses", "zero 1", "zero 2", "zero 3", "reshards", "selective", "full",
+    "overlaps tp", "gpipe", "interleaved", "zero bubble",
+    "log2 columns", "log2 rows", "torus", "log10 link bytes/s", "log10 latency",
+    "message half MB", "log10 HBM bytes/s", "log10 SRAM bytes",
+    "log2 sequence", "log2 hidden", "log2 layers of a chunk", "uneven stages", "edges over layers",
+    *(f"log2 {axis} members over {side}" for axis in AXES for side in SIDES),
+    *(f"log2 {axis} apart over {side}" for axis in AXES for side in SIDES),
+    *(f"{axis} has a cycle" for axis in AXES),
+    "tatp is odd",
+)  # fmt: skip
+"""Names of the features, in order. A share is the logarithm to base 10 of seconds over those of
+the step."""
+
+
+def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArray:
+    """Return the features of one strategy in each of some placements, a row for each.
+
+    Parameters
+    ----------
+    network
+        The groups of the placements, a row for each.
+    alone
+        The closed form on the same groups.
+    """
+    time, strategy = alone.step.time, alone.strategy
+    step_s = time.total_s
+    pipeline = alone.pipeline.pipeline
+    columns = [
+        *(_share(getattr(time, name), step_s) for name in SHOWN_PARTS),
+        pipeline.num_micro_batches * pipeline.forward_window_s / step_s,
+        pipeline.num_micro_batches * pipeline.backward_window_s / step_s,
+        *_busy(problem, alone),
+        _share(_link_energy_j(problem, alone), _energy_j(alone)),
+        *(np.log2(getattr(strategy, name)) for name in DEGREES),
+        np.log2(pipeline.num_micro_batches),
+        *_structure(alone.structure),
+        *_machine(problem),
+        *_model(problem, strategy),
+        *_blocks(network),
+        *_cycles(problem, network),
+        np.mod(strategy.tatp, 2.0) * (strategy.tatp > 1.0),
+    ]
+    table = np.empty((len(strategy.tp), len(columns)))
+    for number, column in enumerate(columns):
+        table[:, number] = column
+    return table
+
+
+def _share(part: Any, whole: Any) -> Any:
+    """Return the logarithm of a share [1]."""
+    return np.log10(part / whole + LEAST_SHARE)
+
+
+def _link_energy_j(problem: Problem, alone: Priced) -> Any:
+    """Return the energy of the links of one device in closed form [J]."""
+    work = alone.pipeline.mean
+    assert work is not None
+    return least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
+
+
+def _energy_j(alone: Priced) -> Any:
+    """Return the energy of one device and its part of the overhead in closed form [J]."""
+    return alone.step.energy_j / alone.step.num_devices
+
+
+def _busy(problem: Problem, alone: Priced) -> list[Any]:
+    """Return what else runs in a step, over the step: hidden messages, sums, memory, links [1]."""
+    time, price, link = alone.step.time, alone.pipeline, problem.system.levels[0]
+    step_s, work = time.total_s, price.mean
+    assert work is not None
+    return [
+        price.pipeline.hidden_s / step_s,
+        price.tp_per_step_s / step_s,
+        price.memory_traffic_bytes / problem.engine.memory_bytes_per_s / step_s,
+        work.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,
+        np.minimum(time.tatp_stream_s, time.bubble_s) / step_s,
+    ]
+
+
+def _model(problem: Problem, strategy: StrategyColumns) -> list[Any]:
+    """Return what the model is, and how evenly stages divide it."""
+    model, chunks = problem.model, strategy.pp * strategy.num_virtual_stages
+    most = np.ceil(model.num_layers / chunks)
+    return [
+        np.log2(problem.workload.sequence_length),
+        np.log2(model.hidden_size),
+        np.log2(most),
+        most * chunks / model.num_layers - 1.0,
+        model.vocab_size / (model.hidden_size * most * 12.0),
+    ]
+
+
+def _structure(structure: Structure) -> list[float]:
+    """Return the categorical choices as flags."""
+    stage, recompute, schedule = structure.zero_stage, structure.recompute, structure.schedule
+    flags = (
+        structure.sequence_parallel,
+        structure.context_kind is ContextKind.ULYSSES,
+        stage == 1, stage == 2, stage == 3,
+        structure.reshard_after_forward,
+        recompute is Recompute.SELECTIVE, recompute is Recompute.FULL,
+        structure.overlap_tensor_parallel,
+        schedule is ScheduleKind.GPIPE, schedule is ScheduleKind.INTERLEAVED,
+        schedule is ScheduleKind.ZERO_BUBBLE,
+    )  # fmt: skip
+    return [float(flag) for flag in flags]
+
+
+def _machine(problem: Problem) -> list[float]:
+    """Return what the devices and links are."""
+    columns, rows = problem.system.levels
+    memories = problem.system.chip.memories
+    hbm_bytes_per_s = memories[-1].bandwidth_bytes_per_s or 1.0
+    return [
+        np.log2(columns.size),
+        np.log2(rows.size),
+        float(columns.kind == "torus"),
+        np.log10(columns.bandwidth_bytes_per_s),
+        np.log10(columns.latency_s),
+        columns.message_half_bytes / 1e6,
+        np.log10(hbm_bytes_per_s),
+        np.log10(memories[0].capacity_bytes),
+    ]
+
+
+def _blocks(network: AxisNetwork) -> list[Any]:
+    """Return how long the block of each axis is on each side, and how far members are apart."""
+    reaches = [network.layout.reaches[axis] for axis in AXES]
+    sizes = [np.log2(size) for reach in reaches for size in reach.sizes]
+    apart = [
+        np.where(size > 1, np.log2(distance), 0.0)
+        for reach in reaches
+        for size, distance in zip(reach.sizes, reach.apart, strict=True)
+    ]
+    return [*sizes, *apart]
+
+
+def _cycles(problem: Problem, network: AxisNetwork) -> list[Any]:
+    """Return which axes have a cycle of neighbours: in their block, or around a torus."""
+    across, along = problem.system.levels
+    is_torus = across.kind == "torus"
+    found = []
+    for axis in AXES:
+        columns, rows = network.layout.reaches[axis].sizes
+        is_block = (columns > 1) & (rows > 1) & (np.mod(columns * rows, 2.0) == 0.0)
+        is_round = ((columns == across.size) & (rows == 1)) | (
+            (columns == 1) & (rows == along.size)
+        )
+        found.append((is_block | (is_round & is_torus)).astype(np.float64))
+    return found

@@ -1,0 +1,103 @@
+"""Every study has a title and a source, runs, gives lines, data, and files of its tables.
+
+The evaluation of TEMP runs on a sample of its models here; ``meshwright study all`` runs all of it.
+"""
+
+import csv
+import io
+import json
+from functools import cache
+from xml.etree import ElementTree
+
+import pytest
+from temp_results import RESULTS, unjudged
+
+from meshwright_papers.studies import crossover
+from meshwright_papers.studies.dfmodel import trillion
+from meshwright_papers.studies.study import (
+    Verdict,
+    document,
+    studies,
+    study_markdown,
+    table_csv,
+    table_svg,
+)
+from meshwright_papers.studies.temp import settings, setup, strategies, wafers
+
+SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
+TEMP = tuple(name for name in studies if name.startswith("temp-"))
+LONG = (*TEMP, "crossover", "dfmodel")
+
+
+def marked(name):
+    return pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
+
+
+@cache
+def result_of(name):
+    """Return what a study finds on the sample."""
+    with pytest.MonkeyPatch.context() as patch:
+        known = {case: setup.CASES[case] for case in SAMPLE}
+        patch.setattr(setup.CASES, "_entries", known)
+        patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
+        patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
+        patch.setattr(settings, "ASKED", settings.ASKED[:1])
+        patch.setattr(crossover, "DEVICES", crossover.DEVICES[:2])
+        patch.setattr(trillion, "TILES", trillion.TILES[2:4])
+        return studies[name].run()
+
+
+@pytest.fixture(scope="module", params=[marked(name) for name in sorted(studies)])
+def study(request):
+    name = request.param
+    return name, studies[name], result_of(name)
+
+
+def test_study_says_what_it_is(study):
+    assert study[1].title
+    assert study[1].source
+
+
+def test_study_gives_lines_and_data(study):
+    result = study[2]
+    assert result.lines
+    assert all("\n" not in line and len(line) <= 100 for line in result.lines)
+    assert json.loads(json.dumps(result.data)) == result.data
+
+
+def test_claims_have_a_verdict_and_a_reason(study):
+    for claim in study[2].claims:
+        assert claim.verdict in Verdict
+        assert claim.why or claim.verdict is not Verdict.DIFFERS
+        assert claim.published or claim.verdict is Verdict.NOT_PUBLISHED
+
+
+def test_tables_become_files(study):
+    for table in study[2].tables:
+        rows = list(csv.reader(io.StringIO(table_csv(table))))
+        assert tuple(rows[0]) == table.columns
+        assert len(rows) == len(table.rows) + 1
+        chart = table_svg(table)
+        assert not chart or ElementTree.fromstring(chart).tag.endswith("svg")
+
+
+def test_documents_hold_every_claim(study):
+    name, kind, result = study
+    for text in (
+        study_markdown(name, kind.title, kind.source, result),
+        document({name: (kind.title, kind.source, result)}),
+    ):
+        assert all(claim.what in text for claim in result.claims)
+        assert f"## {name}" in text
+
+
+@pytest.mark.slow
+def test_every_published_result_has_a_verdict():
+    claims = [claim for name in TEMP for claim in result_of(name).claims]
+    assert not unjudged([claim.what for claim in claims])
+
+
+def test_a_result_without_a_verdict_is_noticed():
+    starts = [start for result in RESULTS for start in result.claims]
+    assert not unjudged(starts)
+    assert len(unjudged(starts[1:])) == 1

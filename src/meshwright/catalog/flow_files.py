@@ -1,0 +1,289 @@
+"""Reads flow files in JSON: links with bandwidth and latency; flows with a size, a start, a route.
+
+A file holds one or several scenarios. All its faults are reported at once, each with its path.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import Fault, SpecError, nearest
+
+LARGEST = 1e24
+"""No bandwidth, size or time of a file is larger."""
+SMALLEST = 1e-9
+"""No bandwidth is smaller; beyond these bounds times are no longer finite numbers."""
+Label = int | str
+
+
+@dataclass
+class Complaints:
+    """What is wrong with a file, and what is merely not read."""
+
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def refuse(self, path: str, message: str, fix: str = "") -> None:
+        """Note a fault."""
+        self.faults.append(Fault(path, message, fix))
+
+
+@dataclass(frozen=True)
+class Record:
+    """One JSON object, and where it stands."""
+
+    value: Mapping[str, Any]
+    path: str
+    complaints: Complaints
+
+    def at(self, name: str) -> str:
+        """Return the path of a field."""
+        return f"{self.path}.{name}" if self.path else name
+
+    def expect(self, known: Sequence[str], ignored: Sequence[str]) -> None:
+        """Tell of fields that are not read; one that must mean a missing field is a fault."""
+        missing = [name for name in known if name not in self.value]
+        for name in self.value:
+            if name in known or name in ignored:
+                continue
+            if difflib.get_close_matches(name.lower(), [m.lower() for m in missing], 1, 0.6):
+                self.complaints.refuse(self.at(name), "unknown field", nearest(name, missing))
+            else:
+                self.complaints.warnings.append(f"{self.at(name)}: not read: unknown field")
+
+    def number(self, name: str, *, least: float = 0.0, default: float | None = None) -> float:
+        """Return a number within bounds."""
+        if name not in self.value and default is not None:
+            return default
+        found = self._present(name, f"a number from {least:g} to {LARGEST:g}")
+        if found is None:
+            return math.nan
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected a number")
+        elif not least <= found <= LARGEST:
+            self.complaints.refuse(
+                self.at(name), f"found {found!r:.40}, expected {least:g} to {LARGEST:g}"
+            )
+        else:
+            return float(found)
+        return math.nan
+
+    def label(self, name: str) -> Label:
+        """Return a text or a whole number that names something."""
+        found = self._present(name, "a text or a whole number")
+        if found is not None and not is_label(found):
+            message = f"found {shown(found)}, expected a text or a whole number"
+            self.complaints.refuse(self.at(name), message)
+        return found if is_label(found) else ""
+
+    def entries(self, name: str) -> list[Any]:
+        """Return a list."""
+        found = self._present(name, "a list")
+        if found is not None and not isinstance(found, list):
+            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected a list")
+        return found if isinstance(found, list) else []
+
+    def records(self, name: str) -> Iterator[Record]:
+        """Yield the objects of a list."""
+        for index, entry in enumerate(self.entries(name)):
+            path = f"{self.at(name)}[{index}]"
+            if isinstance(entry, dict):
+                yield Record(entry, path, self.complaints)
+            else:
+                self.complaints.refuse(path, f"found {shown(entry)}, expected an object")
+
+    def _present(self, name: str, expected: str) -> Any:
+        """Return the value of a field that must be there, or None."""
+        found = self.value.get(name)
+        if found is None:
+            what = "is null" if name in self.value else "is missing"
+            self.complaints.refuse(self.at(name), what, f"expected {expected}")
+        return found
+
+
+def is_label(value: object) -> bool:
+    """Tell whether a value can name a link or a flow."""
+    return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
+
+
+def shown(value: object) -> str:
+    """Return a value for a message, shortened."""
+    return f"{value!r:.40}"
+
+
+def read_object(path: Path, complaints: Complaints) -> Record:
+    """Return the object that a JSON file holds.
+
+    Raises
+    ------
+    SpecError
+        When the file cannot be read, or holds no JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_Pairs(complaints))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=str(path)) from error
+    except OSError as error:
+        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(Fault("", f"no JSON in UTF-8: {error}"), origin=str(path)) from error
+    if not isinstance(value, dict):
+        found = type(value).__name__
+        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    return Record(value, "", complaints)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Makes objects of their fields, and complains of those that are given twice."""
+
+    complaints: Complaints
+
+    def __call__(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        for name, entry in pairs:
+            if name in value:
+                self.complaints.refuse("", f"the field {name!r} is given twice in one object")
+            value[name] = entry
+        return value
+
+
+SCHEMA = "flows-on-a-mesh/1"
+_FILE = ("scenarios",), ("schema", "engine", "config", "units", "semantics")
+_LINK = ("id", "bw_Bps", "lat_s"), ()
+_FLOW = (
+    ("id", "bytes", "start_s", "route"),
+    ("src", "dst", "finish_s", "finish_rtt_weighted_s"),
+)
+_SCENARIO = (
+    ("name", "links", "flows"),
+    (
+        *_FILE[1], "description", "rows", "cols", "routing", "makespan_s", "simgrid_wall_s",
+        "max_relative_difference_to_exact_rational_progressive_filling",
+    ),
+)  # fmt: skip
+"""Fields that are read, and documented ones that are not: descriptions and reference results."""
+
+
+@dataclass(frozen=True)
+class FlowScenario:
+    """Flows and the links they share, as columns."""
+
+    name: str
+    link_ids: tuple[Label, ...]
+    bandwidth_bytes_per_s: FloatArray
+    latency_s: FloatArray
+    flow_ids: tuple[Label, ...]
+    num_bytes: FloatArray
+    start_s: FloatArray
+    routes: tuple[tuple[int, ...], ...]
+    """Links of each flow, as indices in ``link_ids``."""
+
+
+@dataclass(frozen=True)
+class FlowFile:
+    """The scenarios of a file, and what in it was not read."""
+
+    scenarios: tuple[FlowScenario, ...]
+    warnings: tuple[str, ...]
+
+
+def read_flow_file(path: Path) -> FlowFile:
+    """Return the scenarios of a flow file; a file may hold one scenario without the list.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    complaints = Complaints()
+    top = read_object(path, complaints)
+    if top.value.get("schema", SCHEMA) != SCHEMA:
+        found = shown(top.value["schema"])
+        complaints.refuse("schema", f"found {found}, this command reads {SCHEMA!r}")
+        raise SpecError(complaints.faults, origin=str(path))
+    if "scenarios" in top.value or "flows" not in top.value:
+        top.expect(*_FILE)
+        records = list(top.records("scenarios"))
+        if top.value.get("scenarios") == []:
+            complaints.refuse("scenarios", "is empty", "at least one scenario")
+    else:
+        records = [top]
+    scenarios = tuple(_scenario(record) for record in records)
+    _refuse_repeated(((r.at("name"), s.name) for r, s in zip(records, scenarios, strict=True)),
+                     complaints)  # fmt: skip
+    if complaints.faults:
+        raise SpecError(complaints.faults, origin=str(path))
+    return FlowFile(scenarios, tuple(complaints.warnings))
+
+
+def _scenario(record: Record) -> FlowScenario:
+    """Return one scenario; what is wrong with it is noted."""
+    record.expect(*_SCENARIO)
+    links, flows = list(record.records("links")), list(record.records("flows"))
+    for entry in links:
+        entry.expect(*_LINK)
+    for entry in flows:
+        entry.expect(*_FLOW)
+    link_ids, flow_ids = _ids(links, record.complaints), _ids(flows, record.complaints)
+    number = {name: index for index, name in enumerate(link_ids)}
+    return FlowScenario(
+        name=str(record.label("name")),
+        link_ids=link_ids,
+        bandwidth_bytes_per_s=_column(link.number("bw_Bps", least=SMALLEST) for link in links),
+        latency_s=_column(link.number("lat_s") for link in links),
+        flow_ids=flow_ids,
+        num_bytes=_column(flow.number("bytes") for flow in flows),
+        start_s=_column(flow.number("start_s", default=0.0) for flow in flows),
+        routes=tuple(tuple(_route(flow, number)) for flow in flows),
+    )
+
+
+def _column(values: Iterable[float]) -> FloatArray:
+    return np.array(list(values), dtype=np.float64)
+
+
+def _ids(records: Iterable[Record], complaints: Complaints) -> tuple[Label, ...]:
+    """Return the names of links or flows, of which no two are the same."""
+    listed = [(record.at("id"), record.label("id")) for record in records]
+    _refuse_repeated(listed, complaints)
+    return tuple(name for _, name in listed)
+
+
+def _refuse_repeated(listed: Iterable[tuple[str, Label]], complaints: Complaints) -> None:
+    """Complain of names that stand at two paths."""
+    first: dict[Label, str] = {}
+    for path, name in listed:
+        if name != "" and first.setdefault(name, path) != path:
+            complaints.refuse(path, f"{name!r} stands at {first[name]} already")
+
+
+def _route(flow: Record, number: dict[Label, int]) -> Iterator[int]:
+    """Yield the links of a flow; each must be known, and none may come twice."""
+    entries = flow.entries("route")
+    ends = flow.value.get("src"), flow.value.get("dst")
+    if entries == [] and isinstance(flow.value.get("route"), list) and ends[0] != ends[1]:
+        message = f"is empty, but src {shown(ends[0])} and dst {shown(ends[1])} differ"
+        flow.complaints.refuse(flow.at("route"), message, "list its links")
+    seen: set[int] = set()
+    for index, entry in enumerate(entries):
+        path = f"{flow.at('route')}[{index}]"
+        link = number.get(entry) if is_label(entry) else None
+        if link is None:
+            fix = nearest(str(entry), map(str, number))
+            flow.complaints.refuse(path, f"{shown(entry)} is no link of this scenario", fix)
+        elif link in seen:
+            flow.complaints.refuse(path, f"passes {shown(entry)} twice")
+        else:
+            seen.add(link)
+            yield link

@@ -1,0 +1,348 @@
+"""All micro-batches through the pipeline: slowest stage, bubble, sends, what each stage holds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import ceil_div, larger, positive_part, where
+from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part
+from meshwright.cost.memory import (
+    StageState,
+    heaviest,
+    num_axes,
+)
+from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
+from meshwright.schedule.registry import schedules
+from meshwright.sharding.calls import call_elements
+from meshwright.sharding.derivation import stage_boundary_calls
+from meshwright.sharding.strategy import (
+    ScheduleKind,
+    StrategyOf,
+    Structure,
+)
+
+_COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
+
+
+@dataclass(frozen=True)
+class MeanWork:
+    """What one device does in a step, on average over all stages."""
+
+    busy_s: Any
+    """In which it computes, the update left out [s]."""
+    flops: Any
+    memory_traffic_bytes: Any
+    """Of all passes, the update left out [bytes]."""
+    link_traffic_bytes: Any
+    """That it sends at the least: data-parallel axes, and sums once a step, left out [bytes]."""
+    dense_params: Any
+    expert_params: Any
+
+
+@dataclass(frozen=True)
+class PipelinePrice:
+    """The pipeline of columns of strategies, and what its first, middle and last stages hold."""
+
+    pipeline: PipelineCost
+    states: tuple[StageState, ...]
+    heaviest: StageState
+    """The most of everything that any stage holds."""
+    jitter: Any
+    """What waiting for the slowest of all devices adds to a step, as a fraction."""
+    tp_per_step_s: Any
+    """Sums over tp and tatp once for each step: gradients of what all members hold [s]."""
+    flops: Any
+    """Executed on the slowest stage in a step [FLOP]."""
+    memory_traffic_bytes: Any
+    """Of that stage, in a step [bytes]."""
+    mean: MeanWork | None
+    """Left out where nobody asks for energy."""
+
+
+def price_pipeline(
+    problem: Problem,
+    structure: Structure,
+    strategy: StrategyOf[Any],
+    prices: LayerPrices,
+    send_s: Any,
+) -> PipelinePrice:
+    """Return the pipeline for columns of strategies whose layers have these prices.
+
+    Parameters
+    ----------
+    send_s
+        Seconds to pass the activations of one micro-batch to the next stage [s].
+    """
+    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
+    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
+    num_micro_batches = micro_batches(problem, strategy)
+    schedule = schedules[structure.schedule]
+    bubble_s = schedule.bubble_s(
+        stage.others_forward_s, stage.others_backward_input_s, stage.others_backward_weight_s,
+        send_s, strategy.pp, strategy.num_virtual_stages, num_micro_batches,
+    )  # fmt: skip
+    slowest = stage.bottleneck
+    parts = _pipeline_cost(
+        problem, slowest, num_micro_batches, bubble_s, strategy, structure, send_s
+    )
+    pipeline = PipelineCost(
+        **parts,
+        num_layers=stage.layers_of_bottleneck,
+        tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
+    )
+    states = tuple(
+        _stage_state(problem, structure, strategy, prices, layout, position, num_micro_batches)
+        for position in POSITIONS
+    )
+    return PipelinePrice(
+        pipeline=pipeline,
+        states=states,
+        heaviest=heaviest(states),
+        jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
+        tp_per_step_s=slowest.per_step_s,
+        flops=slowest.flops * num_micro_batches,
+        memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
+        mean=_mean_work(problem, structure, strategy, prices, layout, num_micro_batches),
+    )
+
+
+def _mean_work(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    layout: StageLayout, num_micro_batches: Any,
+) -> MeanWork:  # fmt: skip
+    """Return what a device does in a step on average: all layers and edges, over the stages.
+
+    Neighbouring stages hand each other each micro-batch once a chunk, both ways.
+    """
+    costs, counts = (*prices.kinds, prices.embedding, prices.head), (*layout.total, 1.0, 1.0)
+
+    def mean(name: str) -> Any:
+        return weighted_part(costs, counts, name) / strategy.pp
+
+    sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
+    sent = mean("link_traffic_bytes") + sends * send_bytes(problem, structure, strategy)
+    table = table_params(problem, strategy) * (strategy.pp == 1) if problem.graph.tied else 0.0
+    return MeanWork(
+        busy_s=num_micro_batches * sum(mean(name) for name in _COMPUTATION),
+        flops=num_micro_batches * mean("flops"),
+        memory_traffic_bytes=num_micro_batches * mean("memory_traffic_bytes"),
+        link_traffic_bytes=num_micro_batches * sent,
+        dense_params=mean("dense_params") - table,
+        expert_params=mean("expert_params"),
+    )
+
+
+def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+    """Return the micro-batches of one step on the rank that has most of them."""
+    sequences = ceil_div(problem.workload.global_batch_size, strategy.dp)
+    return ceil_div(sequences, strategy.micro_batch_size)
+
+
+def _pipeline_cost(
+    problem: Problem, slowest: LayerCost, num_micro_batches: Any, bubble_s: Any,
+    strategy: StrategyOf[Any], structure: Structure, send_s: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
+
+    Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
+    chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
+    of a chunk (forward and backward are three parts).
+    """
+    schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
+    overlaps = problem.workload.software.overlaps_sends
+    if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
+        late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
+        sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s
+    else:
+        sends_s = m * schedule.sends_per_micro_batch(v) * send_s
+    backward_window_s = slowest.input_gradient_s + slowest.weight_gradient_s + slowest.recompute_s
+    gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
+    return {
+        "compute_s": m * (slowest.forward_s + gradients_s),
+        "recompute_s": m * slowest.recompute_s,
+        "launch_s": m * slowest.launch_s,
+        "tp_comm_s": m * slowest.tp_s + slowest.per_step_s,
+        "cp_comm_s": m * slowest.cp_s,
+        "ep_comm_s": m * slowest.ep_s,
+        "tatp_stream_s": m * slowest.stream_s,
+        "pp_comm_s": sends_s * (strategy.pp > 1),
+        "hidden_s": m * slowest.hidden_s,
+        "bubble_s": bubble_s,
+        "forward_window_s": slowest.forward_s,
+        "backward_window_s": backward_window_s,
+        "num_micro_batches": m,
+    }
+
+
+def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+    """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
+    whole = resting_bytes(problem, structure, strategy)
+    if problem.workload.software.scatters_sends and not structure.sequence_parallel:
+        return whole / strategy.tp
+    return whole
+
+
+def resting_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+    """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
+    call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
+    sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
+    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+
+
+def num_communicators(strategy: StrategyOf[Any]) -> Any:
+    """Return the axes of more than one device [1]."""
+    s = strategy
+    return num_axes(s.dp, s.tp, s.cp, s.ep, s.pp, s.tatp)
+
+
+def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+    """Return the parameters of the token table on one device [1]."""
+    rows = ceil_div(problem.model.vocab_size, strategy.tp * strategy.tatp)
+    return rows * problem.model.hidden_size
+
+
+def _tied_sync_s(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], send_s: Any
+) -> Any:
+    """Return the seconds of summing the gradient of a tied embedding over both ends.
+
+    Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
+    message between stages travels, and no faster than one.
+    """
+    if not problem.graph.tied:
+        return 0.0 * send_s
+    word = problem.workload.optimizer.reduced_gradient_bytes_per_param
+    table_bytes = word * table_params(problem, strategy)
+    messages = larger(table_bytes / send_bytes(problem, structure, strategy), 1.0)
+    return messages * send_s * (strategy.pp > 1)
+
+
+def _stage_state(
+    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    layout: StageLayout, position: str, num_micro_batches: Any,
+) -> StageState:  # fmt: skip
+    """Return what the stage at a position holds."""
+    costs = (*prices.kinds, prices.embedding, prices.head)
+    weights = (*layout.layers_of(position), *layout.edges_of(position))
+    index = {"first": 0.0 * strategy.pp, "middle": 1.0 + 0.0 * strategy.pp}.get(
+        position, strategy.pp - 1.0
+    )
+    in_flight = schedules[structure.schedule].peak_in_flight(
+        index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
+    )
+    counts = layout.layers_of(position)
+    has_head = layout.edges_of(position)[1]
+    kept = weighted_part(costs, weights, "kept_bytes")
+    if problem.workload.software.keeps_stage_outputs:
+        sent = strategy.num_virtual_stages * resting_bytes(problem, structure, strategy)
+        kept = kept + sent * (1.0 - has_head)
+    params = weighted_part(costs, weights, "dense_params")
+    if problem.graph.tied and position == "first":
+        params = params - table_params(problem, strategy) * (strategy.pp == 1)
+    is_gpipe = structure.schedule is ScheduleKind.GPIPE
+    logits = prices.head.working_bytes * has_head
+    waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0
+    return StageState(
+        dense_params=params,
+        expert_params=weighted_part(costs, weights, "expert_params"),
+        kept_bytes=kept,
+        in_flight=where(in_flight > 0, in_flight, 0.0),
+        working_bytes=weighted_part(costs, weights, "working_bytes") + waiting,
+        num_layers=sum(counts[1:], counts[0]),
+        sums_apart=(strategy.pp > 1) * 1.0,
+        num_communicators=num_communicators(strategy),
+    )
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Where the time of a step goes, on the slowest stage [s]; the parts sum to ``total_s``."""
+
+    compute_s: Any
+    """Forward, input gradients and weight gradients."""
+    recompute_s: Any
+    launch_s: Any
+    """Waiting for the host to launch kernels."""
+    tp_comm_s: Any
+    """Exposed communication of tensor and sequence parallelism."""
+    cp_comm_s: Any
+    ep_comm_s: Any
+    tatp_stream_s: Any
+    """Rounds of tensor streams that wait for a link or for memory."""
+    pp_comm_s: Any
+    bubble_s: Any
+    dp_comm_s: Any
+    """Exposed synchronisation of gradients and parameters."""
+    overlap_slowdown_s: Any
+    """What computation loses while transfers run beside it."""
+    optimizer_s: Any
+    offload_s: Any
+    jitter_s: Any
+    """Waiting for the slowest of many devices."""
+    throttle_s: Any
+    """Slowed down, so that the mean power stays below a cap."""
+
+    @property
+    def total_s(self) -> Any:
+        """The whole step [s]."""
+        total = getattr(self, TIME_PARTS[0])
+        for name in TIME_PARTS[1:]:
+            total = total + getattr(self, name)
+        return total
+
+
+TIME_PARTS = tuple(entry.name for entry in fields(StepTime))
+
+
+PIPELINE_PARTS = TIME_PARTS[:9]
+"""Parts that do not depend on how data-parallel state is sharded."""
+
+
+@dataclass(frozen=True)
+class PipelineCost:
+    """All micro-batches through the pipeline, and what the rest of the step needs to know."""
+
+    compute_s: Any
+    recompute_s: Any
+    launch_s: Any
+    tp_comm_s: Any
+    cp_comm_s: Any
+    ep_comm_s: Any
+    tatp_stream_s: Any
+    pp_comm_s: Any
+    bubble_s: Any
+    forward_window_s: Any
+    """Computation of one micro-batch on the slowest stage, forward [s]."""
+    backward_window_s: Any
+    num_micro_batches: Any
+    num_layers: Any
+    """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
+    tied_sync_s: Any
+    """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
+    hidden_s: Any
+    """Communication of all micro-batches that runs beside computation [s]."""
+
+    @property
+    def total_s(self) -> Any:
+        """The pipeline alone: a lower bound of the step [s]."""
+        total = getattr(self, PIPELINE_PARTS[0])
+        for name in PIPELINE_PARTS[1:]:
+            total = total + getattr(self, name)
+        return total
+
+
+def jitter_fraction(num_devices: Any, spread: Any) -> Any:
+    """Return what waiting for the slowest of n devices adds to a step, as a fraction.
+
+    s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme
+    value of normal draws (Cramer 1946, section 28.6), first order.
+    """
+    values, inverse = np.unique(np.asarray(num_devices, dtype=float), return_inverse=True)
+    roots = np.array([math.sqrt(2.0 * math.log(max(n, 1.0))) for n in values.tolist()])
+    return spread * roots[inverse].reshape(np.shape(num_devices))

@@ -1,1 +1,0 @@
-"""Operators under a tensor stream: what travels beside each, and what the rounds cost."""
