@@ -30,7 +30,7 @@ from meshwright.spec.workload import (
     SoftwareStack,
     Training,
 )
-from meshwright_papers.baselines.calculon.declarations import (
+from meshwright_papers.calculon.machine import (
     BYTES_PER_ELEMENT,
     Application,
     MemoryTier,

@@ -12,7 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from functools import partial
 
 import meshwright
-from meshwright_papers.studies.temp.solver.search_time import timed
+from meshwright_papers.studies.temp.solver import timed
 
 CASES = (
     ("gpt3-76b", "wafer-6x8", 128), ("gpt3-76b", "wafer-8x8", 128), ("gpt3-76b", "wafer-8x10", 128),

@@ -5,7 +5,7 @@ import pytest
 from meshwright.catalog.design import Design, build
 from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.workloads import gpt_layer
-from meshwright_papers.dfmodel_sweep import peer_passes_per_s
+from meshwright_papers.studies.dfmodel.rules import peer_passes_per_s
 
 LAYER = gpt_layer(2048, 16, 128, 512, repeats=8)
 

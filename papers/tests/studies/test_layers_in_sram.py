@@ -2,7 +2,6 @@
 
 import pytest
 
-from meshwright_papers.studies.claims import Verdict
 from meshwright_papers.studies.layers_in_sram import (
     BATCH,
     DENSE,
@@ -13,7 +12,7 @@ from meshwright_papers.studies.layers_in_sram import (
     rates_at,
     ridge,
 )
-from meshwright_papers.studies.registry import studies
+from meshwright_papers.studies.study import Verdict, studies
 
 
 @pytest.fixture(scope="module")

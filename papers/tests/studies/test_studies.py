@@ -13,12 +13,16 @@ import pytest
 from temp_results import RESULTS, unjudged
 
 from meshwright_papers.studies import crossover
-from meshwright_papers.studies.claims import Verdict
 from meshwright_papers.studies.dfmodel import trillion
-from meshwright_papers.studies.registry import studies
-from meshwright_papers.studies.temp import cases, strategies, wafers
-from meshwright_papers.studies.temp.settings import mixes
-from meshwright_papers.studies.writing import document, study_markdown, table_csv, table_svg
+from meshwright_papers.studies.study import (
+    Verdict,
+    document,
+    studies,
+    study_markdown,
+    table_csv,
+    table_svg,
+)
+from meshwright_papers.studies.temp import settings, setup, strategies, wafers
 
 SAMPLE = ("GPT-3 6.7B", "GPT-3 175B")
 TEMP = tuple(name for name in studies if name.startswith("temp-"))
@@ -33,11 +37,11 @@ def marked(name):
 def result_of(name):
     """Return what a study finds on the sample."""
     with pytest.MonkeyPatch.context() as patch:
-        known = {case: cases.CASES[case] for case in SAMPLE}
-        patch.setattr(cases.CASES, "_entries", known)
+        known = {case: setup.CASES[case] for case in SAMPLE}
+        patch.setattr(setup.CASES, "_entries", known)
         patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
         patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
-        patch.setattr(mixes, "ASKED", mixes.ASKED[:1])
+        patch.setattr(settings, "ASKED", settings.ASKED[:1])
         patch.setattr(crossover, "DEVICES", crossover.DEVICES[:2])
         patch.setattr(trillion, "TILES", trillion.TILES[2:4])
         return studies[name].run()

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from meshwright_papers.surrogate.candidates import MOST_MICRO_BATCHES
-from meshwright_papers.surrogate.configurations import draw_problem, without_computation
 from meshwright_papers.surrogate.dataset import (
+    QUANTITIES,
     draw_group,
     read_rows,
     rows_of,
@@ -16,7 +15,11 @@ from meshwright_papers.surrogate.dataset import (
 )
 from meshwright_papers.surrogate.features import FEATURES
 from meshwright_papers.surrogate.network import shipped_network
-from meshwright_papers.surrogate.samples import QUANTITIES
+from meshwright_papers.surrogate.sampling import (
+    MOST_MICRO_BATCHES,
+    draw_problem,
+    without_computation,
+)
 
 COLUMNS = ("features", "closed_form", "simulated", "contended_s")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from meshwright.cli.measuring import add_measured_file, factors_of
-from meshwright.cli.progress import Reporter
+from meshwright.cli.output import add_detail, show_screen
+from meshwright.cli.progress import SearchProgress
 from meshwright.cli.question import add_fixed, add_question, question_of
 from meshwright.cli.reading import Reading
 
@@ -15,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_question(parser)
     add_fixed(parser, several=True)
     add_measured_file(parser)
+    add_detail(parser)
     parser.add_argument(
         "--against", metavar="NAME,NAME", help="recipes such as megatron-3,fsdp (all of them)"
     )
@@ -23,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search each recipe, and print; 3 where nothing fits, whatever is free."""
     from meshwright import api
-    from meshwright.cli.output import show
     from meshwright.train.comparison import comparison_data
-    from meshwright.train.report_comparison import comparison_lines
+    from meshwright.train.report import comparison_screen
+    from meshwright.train.report_detail import comparison_lines
 
     reading = Reading()
     against = reading.value(recipes_of, args.against) if args.against is not None else None
@@ -34,9 +36,12 @@ def run(args: argparse.Namespace) -> int:
     found = api.compare(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
         calibration=args.calibration, factors=factors_of(args, asked.system.chip.family),
-        progress=None if args.json else Reporter(),
+        progress=None if args.json else SearchProgress(),
     )  # fmt: skip
-    show(comparison_lines(found), comparison_data(found) if args.json else None, args.json)
+    show_screen(
+        lambda: comparison_screen(found), lambda: comparison_lines(found),
+        lambda: comparison_data(found), args,
+    )  # fmt: skip
     return 0 if found.ours.best is not None else 3
 
 

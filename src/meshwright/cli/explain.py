@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.cli.launched import add_script, with_script
 from meshwright.cli.measuring import measured_bytes, measured_step_s
+from meshwright.cli.output import add_detail, show_screen
 from meshwright.cli.question import (
     ASKED,
     FIXED,
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         model_help="a plan written by plan --out; with --on: the model of a strategy given here",
     )  # fmt: skip
     add_fixed(parser, several=False)
+    add_detail(parser)
     group = parser.add_argument_group("a job that ran")
     add_script(group)
     group.add_argument("--measured", metavar="TIME", help="of a step: 8.1s, or 412k tokens/s")
@@ -82,7 +84,7 @@ def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
     from meshwright import api
     from meshwright.cli.output import show
     from meshwright.train.measured.answer import diagnosis_data
-    from meshwright.train.measured.report_diagnosis import diagnosis_lines
+    from meshwright.train.measured.report import diagnosis_lines
 
     reading = Reading()
     step_s = reading.value(measured_step_s, args.measured, plan)
@@ -100,9 +102,10 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
     from itertools import chain
 
     from meshwright import api
-    from meshwright.cli.output import show, write_whole
+    from meshwright.cli.output import write_whole
     from meshwright.train import files
-    from meshwright.train.report_explain import explain_lines
+    from meshwright.train.report import explain_screen
+    from meshwright.train.report_detail import explain_lines
     from meshwright.wafer.map.svg import wafer_svg
     from meshwright.wafer.map.text import wafer_text
 
@@ -120,5 +123,9 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
         "trials": None if trials is None else asdict(trials),
     }
     drawn = [] if picture is None else [*wafer_text(picture), ""]
-    show(chain(explain_lines(plan, explanation), drawn), data, args.json)
+    after = f"meshwright export {args.model if args.on is None else 'plan.json'} megatron"
+    show_screen(
+        lambda: explain_screen(plan, explanation, next_command=after),
+        lambda: chain(explain_lines(plan, explanation), drawn), lambda: data, args,
+    )  # fmt: skip
     return 0

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 
 from meshwright.base.errors import InfeasibleError, MeshwrightError, SpecError, UnsupportedError
-from meshwright.cli.progress import LINE
+from meshwright.cli.progress import wipe
 
 BAD_INPUT = 2
 NOTHING_FITS = 3
 
 
 class UsageError(MeshwrightError):
-    """A command line that cannot be read; carries the usage line."""
-
-    def __init__(self, message: str, *, usage: str = "") -> None:
-        self.usage = usage
-        super().__init__(message)
+    """A command line that cannot be read."""
 
 
 def exit_status(error: Exception) -> int:
@@ -27,15 +24,23 @@ def exit_status(error: Exception) -> int:
 
 def report_failure(error: Exception, *, as_json: bool) -> None:
     """Print an error for a person, or for a program."""
-    LINE.wipe()
+    from meshwright.report.screen import screen_width
+
+    wipe()
     if as_json:
         import json
 
         print(json.dumps({"error": failure_record(error)}, indent=2))
         return
-    if isinstance(error, UsageError) and error.usage:
-        print(error.usage, end="", file=sys.stderr)
-    print(f"error: {message_of(error)}", file=sys.stderr)
+    text = f"error: {message_of(error)}"
+    if sys.stderr.isatty():
+        width = screen_width(sys.stderr)
+        lines = [
+            textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+            for line in text.splitlines()
+        ]
+        text = "\n".join(lines)
+    print(text, file=sys.stderr)
 
 
 def failure_record(error: Exception) -> dict[str, object]:

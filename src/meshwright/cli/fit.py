@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.cli.output import add_detail, question_line, show_screen
 from meshwright.cli.question import add_fixed, add_question, strategy_question
 
 
@@ -11,14 +12,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the question and the strategy."""
     add_question(parser)
     add_fixed(parser, several=False)
+    add_detail(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Price the memory of one strategy and print it."""
     from meshwright import api
-    from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import fit_lines
+    from meshwright.train.report import fit_screen
+    from meshwright.train.report_detail import device_lines
 
     asked, strategy, structure = strategy_question(args)
     plan = api.estimate(
@@ -37,5 +39,8 @@ def run(args: argparse.Namespace) -> int:
         "host_bytes_per_device": price.host_bytes_per_device,
         "would_fit": [files.candidate_data(entry) for entry in advice],
     }
-    show(fit_lines(plan, advice), data, args.json)
+    show_screen(
+        lambda: fit_screen(plan, advice, next_command=question_line(args)),
+        lambda: device_lines(plan.best), lambda: data, args,
+    )  # fmt: skip
     return 0 if price.fits else 3

@@ -14,7 +14,7 @@ from typing import NoReturn
 from meshwright.base.errors import MeshwrightError, UnknownNameError, nearest
 from meshwright.cli.commands import COMMANDS, Command, CommandTable, present
 from meshwright.cli.failures import UsageError, exit_status, report_failure
-from meshwright.cli.progress import LINE
+from meshwright.cli.progress import wipe
 
 BROKEN_PIPE = 141
 INTERRUPTED = 130
@@ -24,8 +24,8 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are raised, so that ``--json`` can carry them as well."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise the complaint together with the usage line."""
-        raise UsageError(message, usage=self.format_usage())
+        """Raise the complaint."""
+        raise UsageError(message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        LINE.wipe()
+        wipe()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     called = add_commands(parser, present(COMMANDS), words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
-        raise UsageError(about_unknown(unknown[0], called), usage=called.format_usage())
+        raise UsageError(about_unknown(unknown[0], called))
     if args.version:
         print(version())
         return 0

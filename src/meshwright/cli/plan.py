@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from meshwright.cli.graph_plan import GRAPH_ONLY, add_graph, run_graph
 from meshwright.cli.measuring import add_measured_file, factors_of
-from meshwright.cli.progress import Reporter
+from meshwright.cli.output import add_detail, next_command, show_screen
+from meshwright.cli.progress import SearchProgress
 from meshwright.cli.question import (
     ASKED,
     FIXED,
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_serving(parser)
     add_graph(parser)
     add_measured_file(parser)
+    add_detail(parser)
     parser.add_argument("--top", metavar="N", help="candidates shown (5)")
     parser.add_argument("--out", metavar="FILE", help="write the plan as JSON")
     parser.add_argument("--pareto", action="store_true", help="time, memory, energy, money at once")
@@ -68,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
     if args.pareto:
         return _run_front(args, asked, factors)
     from meshwright import api
-    from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import plan_lines
+    from meshwright.train.report import plan_screen
+    from meshwright.train.report_detail import plan_lines
 
     plan = api.plan(
         asked.model, asked.system, asked.workload,
@@ -79,36 +81,39 @@ def run(args: argparse.Namespace) -> int:
         progress=_progress(args), command=" ".join(["meshwright", *sys.argv[1:]]),
     )  # fmt: skip
     _save(plan, path)
-    if args.json:
-        show((), files.to_data(plan), as_json=True)
-    else:
-        show(plan_lines(plan, api.what_would_change(plan)), None, as_json=False)
+    show_screen(
+        lambda: plan_screen(plan, next_command=next_command(args)),
+        lambda: plan_lines(plan, api.what_would_change(plan)), lambda: files.to_data(plan), args,
+    )  # fmt: skip
     return 0
 
 
 def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | None) -> int:
     """Print the front of the whole space."""
     from meshwright import api
-    from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import front_lines
+    from meshwright.train.report import front_screen
+    from meshwright.train.report_detail import front_lines
 
     found, unknown = api.front(
         asked.model, asked.system, asked.workload,
         allowed=asked.allowed, calibration=args.calibration, factors=factors,
         progress=_progress(args),
     )  # fmt: skip
-    data = {"front": [files.candidate_data(c) for c in found], "left_out": list(unknown)}
-    show(front_lines(found, unknown), data, args.json)
+    show_screen(
+        lambda: front_screen(found, unknown), lambda: front_lines(found, unknown),
+        lambda: {"front": [files.candidate_data(c) for c in found], "left_out": list(unknown)},
+        args,
+    )  # fmt: skip
     return 0
 
 
 def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -> int:
     """Plan again for the devices that are left."""
     from meshwright import api
-    from meshwright.cli.output import show
     from meshwright.train import files
-    from meshwright.train.report import replan_lines
+    from meshwright.train.report import replan_screen
+    from meshwright.train.report_detail import plan_lines
 
     without = reading.value(needed, "--without", args.without, _number_lost)
     before = reading.value(api.load_plan, args.origin)
@@ -122,8 +127,10 @@ def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -
         "moved_bytes_per_device": changed.moved_bytes_per_device,
         "plan": files.to_data(changed.plan),
     }
-    lines = replan_lines(changed, api.what_would_change(changed.plan))
-    show(lines, data, args.json)
+    show_screen(
+        lambda: replan_screen(changed, next_command=next_command(args)),
+        lambda: plan_lines(changed.plan, api.what_would_change(changed.plan)), lambda: data, args,
+    )  # fmt: skip
     return 0
 
 
@@ -164,5 +171,5 @@ def _refuse_idle(reading: Reading, args: argparse.Namespace) -> None:
         refuse_idle(reading, args, given, "a front is no plan, and is whole")
 
 
-def _progress(args: argparse.Namespace) -> Reporter | None:
-    return None if args.json else Reporter()
+def _progress(args: argparse.Namespace) -> SearchProgress | None:
+    return None if args.json else SearchProgress()

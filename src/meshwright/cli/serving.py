@@ -59,9 +59,9 @@ def run_serving(
     reading: Reading, args: argparse.Namespace, path: Path | None, top: int | None
 ) -> int:
     """Search, write, print."""
-    from meshwright.cli.output import show
+    from meshwright.cli.output import next_command, show_screen
     from meshwright.serve.answer import save_serving, serving_to_data
-    from meshwright.serve.report import serving_lines
+    from meshwright.serve.report import serving_lines, serving_screen
     from meshwright.serve.serve import serve
 
     model, system = read_model_and_system(reading, args)
@@ -76,7 +76,10 @@ def run_serving(
     )  # fmt: skip
     if path is not None:
         save_serving(plan, path)
-    show(serving_lines(plan), serving_to_data(plan), args.json)
+    show_screen(
+        lambda: serving_screen(plan, next_command=next_command(args)),
+        lambda: serving_lines(plan), lambda: serving_to_data(plan), args,
+    )  # fmt: skip
     return 0
 
 

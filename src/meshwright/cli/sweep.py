@@ -40,11 +40,10 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.cli.main import INTERRUPTED, version
     from meshwright.cli.output import show, write_whole
     from meshwright.report.heat_map import heat_svg
-    from meshwright.sweep.outcome import cells_of, counts_of, sweep_csv, sweep_data, sweep_lines
-    from meshwright.sweep.points import load_sweep
     from meshwright.sweep.questions import QUESTIONS, checked
+    from meshwright.sweep.report import cells_of, counts_of, sweep_csv, sweep_data, sweep_lines
+    from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
-    from meshwright.sweep.store import Store
 
     reading = Reading()
     sweep = reading.value(load_sweep, Path(args.file))
@@ -96,7 +95,7 @@ def _check_shown(sweep: SweepSpec, picture: Path | None, report: Path | None) ->
 def _write_report(sweep: SweepSpec, swept: Swept, path: Path, file: str) -> None:
     """Write the document, and its pictures into a folder of its name."""
     from meshwright.cli.output import write_whole
-    from meshwright.sweep.document import document
+    from meshwright.sweep.report import document
 
     if sweep.report is None:
         return

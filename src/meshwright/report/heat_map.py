@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 from meshwright.base.units import format_si
 from meshwright.report.chart import HEAT_STEPS, style_sheet
-from meshwright.report.lines import WIDTH
+from meshwright.report.screen import screen_width
 
 CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
 TOP = 62
@@ -61,7 +61,7 @@ def heat_lines(cells: HeatCells) -> Iterator[str]:
     """Yield the cells as a table; columns beyond the width of a page follow below."""
     first = max(len(cells.row_field), *map(len, cells.rows))
     width = max(6, *(len(column) for column in cells.columns)) + 2
-    each = max((WIDTH - first) // width, 1)
+    each = max((screen_width() - first) // width, 1)
     yield cells.title
     for start in range(0, len(cells.columns), each):
         columns = cells.columns[start : start + each]

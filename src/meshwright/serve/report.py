@@ -1,15 +1,24 @@
-"""The screen of a plan of serving: verdict, memory, time, the next best ones, the front, proof."""
+"""The screens of serving: the answer first; in the detail the ranking, the front, the proof."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import memory_lines, time_lines, wrapped
-from meshwright.serve.answer import ServingCandidate, ServingFront, ServingPlan
+from meshwright.report.screen import (
+    Bars,
+    Screen,
+    Stacked,
+    Table,
+    memory_lines,
+    per_million_tokens,
+    time_lines,
+    words,
+    wrapped,
+)
+from meshwright.serve.answer import ServingCandidate, ServingEstimate, ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
-JOULES_PER_KWH = 3.6e6
 FRONT_LINES = 8
 """Points of the front that a screen shows."""
 
@@ -18,7 +27,7 @@ _REMEDIES = {
     "matmul_memory_s": "reading weights: a larger batch, narrower weights, more tp",
     "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
     "elementwise_s": "elementwise work: a fusing compiler",
-    "launch_s": "kernel launches: record them (cuda_graphs)",
+    "launch_s": "kernel launches: CUDA graphs",
     "tp_comm_s": "collectives of tp: less tp, faster links inside the host",
     "cp_comm_s": "the ring of keys and values: less cp",
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
@@ -29,15 +38,90 @@ _REMEDIES = {
 }
 
 
+def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
+    """Return the default screen of a plan of serving, the answer first."""
+    price, latency = plan.best.estimate, "TPOT" if plan.is_decode else "TTFT"
+    screen = Screen(_question(plan))
+    screen.gap()
+    text = (
+        f"{price.tokens_per_s:,.0f} tokens/s, {latency} {format_seconds(price.latency_s)} "
+        f"({price.tokens_per_s_per_user:,.1f} tokens/s for each user)"
+    )
+    label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
+    screen.add(label, text, style=style)
+    text = (
+        f"{price.tokens_per_s_per_device:,.1f} tokens/s a device; "
+        f"{price.fidelity.replace('_', '-')} model"
+    )
+    screen.add("", text, spare=2)
+    screen.add("cost", _cost(price))
+    screen.add("plan", plan.best.text, style="bold")
+    text = (
+        f"{price.sequences_in_flight:,.0f} sequences in flight on {price.num_devices_used:,} "
+        f"devices; the KV cache has room for {price.most_sequences:,}"
+    )
+    screen.add("", text, spare=3)
+    screen.gap()
+    head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB"
+    if plan.best.strategy.pp > 1:
+        head += f", {price.fullest_stage} stage"
+    parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
+    screen.add("memory", Stacked(head, parts, price.memory_capacity_bytes, _gib))
+    screen.gap()
+    times = {words(name): seconds for name, seconds in price.time_parts_s.items()}
+    screen.add(latency, Bars(times, format_seconds))
+    name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
+    screen.add("limit", f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}", spare=2)
+    if rows := _alternatives(plan, latency):
+        screen.gap()
+        screen.add("instead", Table(("", "", ""), rows), spare=1)
+    screen.gap()
+    if plan.warnings:
+        left = len(plan.warnings) - 1
+        more = f" ({left} more with --detail)" if left else ""
+        screen.add("warning", plan.warnings[0] + more, style="yellow")
+    if next_command:
+        screen.add("next", next_command, style="bold")
+    return screen
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f}"
+
+
+def _alternatives(plan: ServingPlan, latency: str) -> list[tuple[str, str, str]]:
+    """Return two other points of the front, or the runners-up: the plan, its gain, its price."""
+    ours, front, found = plan.best.estimate, plan.front, []
+    if front is not None:
+        rate, least_s = ours.tokens_per_s_per_device, min(front.latency_s)
+        points = zip(front.plans, front.tokens_per_s_per_device, front.latency_s, strict=True)
+        ranked = sorted(points, key=lambda item: item[2])
+        middle_s = (least_s * ours.latency_s) ** 0.5
+        quick = [item for item in ranked if item[2] < 0.95 * ours.latency_s]
+        wide = [item for item in ranked if item[1] > 1.005 * rate]
+        chosen = [*quick[:1], *wide[-1:]]
+        if quick and not wide:
+            chosen.append(min(quick, key=lambda item: abs(item[2] - middle_s)))
+        for text, each, seconds in dict.fromkeys(chosen):
+            found.append((text, f"{latency} {format_seconds(seconds)}",
+                          f"{each / rate - 1.0:+.0%} tokens/s"))  # fmt: skip
+    for entry in plan.runners_up[: 2 - len(found)]:
+        price = entry.estimate
+        found.append((entry.text, f"{latency} {format_seconds(price.latency_s)}",
+                      f"{price.tokens_per_s / ours.tokens_per_s - 1.0:+.1%} tokens/s"))  # fmt: skip
+    return found
+
+
+def _cost(price: ServingEstimate) -> str:
+    return per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
+
+
 def serving_lines(plan: ServingPlan) -> list[str]:
-    """Return the screen of a plan, at most 100 columns wide."""
+    """Return what the screen of a plan leaves out."""
     return list(_lines(plan))
 
 
 def _lines(plan: ServingPlan) -> Iterator[str]:
-    yield from wrapped("", _question(plan))
-    yield from _verdict(plan)
-    yield ""
     yield from _memory(plan.best)
     yield ""
     yield from _time(plan)
@@ -50,7 +134,7 @@ def _lines(plan: ServingPlan) -> Iterator[str]:
     yield from _limits(plan)
     yield from _proof(plan)
     for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
+        yield from wrapped("warning: ", warning)
 
 
 def _question(plan: ServingPlan) -> str:
@@ -67,31 +151,6 @@ def _question(plan: ServingPlan) -> str:
     types = f"weights {precision.weight}, cache {precision.kv_cache}"
     return (
         f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
-    )
-
-
-def _verdict(plan: ServingPlan) -> Iterator[str]:
-    """Yield how fast it is for the system and for a user, what it costs, and the plan string."""
-    price = plan.best.estimate
-    fits = "FITS" if price.fits else "DOES NOT FIT"
-    latency = "per output token" if plan.is_decode else "to the first token"
-    yield (
-        f"{fits}  {price.tokens_per_s:,.0f} tokens/s"
-        f" ({price.tokens_per_s_per_device:,.1f} a device),"
-        f" {format_seconds(price.latency_s)} {latency}"
-        f" ({price.tokens_per_s_per_user:,.1f} tokens/s a user)"
-    )
-    money = "price unknown"
-    if price.cost_usd_per_million_tokens is not None:
-        money = f"{price.cost_usd_per_million_tokens:.3g} USD/Mtok"
-    energy = "energy unknown"
-    if price.energy_j_per_million_tokens is not None:
-        energy = f"{price.energy_j_per_million_tokens / JOULES_PER_KWH:.3g} kWh/Mtok"
-    yield f"cost  {money}, {energy}; fidelity {price.fidelity}"
-    yield from wrapped("plan  ", plan.best.text)
-    yield (
-        f"      {price.num_devices_used} devices, {price.sequences_in_flight:,.0f} sequences in "
-        f"flight, room for {price.most_sequences:,}"
     )
 
 

@@ -10,7 +10,7 @@ from html import escape
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.chart import group_class, style_sheet
-from meshwright.report.lines import words
+from meshwright.report.screen import words
 from meshwright.sram.alike import Alike, runs_of_alike
 from meshwright.sram.answer import PartitionPlan, PartitionStage
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import counted, time_lines, words, wrapped
+from meshwright.report.screen import counted, time_lines, words, wrapped
 from meshwright.spec.workload import Prefill, Training
 from meshwright.sram.alike import Alike, runs_of_alike
 from meshwright.sram.answer import PartitionPlan

@@ -11,7 +11,7 @@ from meshwright.catalog.design import Design, build, kinds_of, load_link, load_m
 from meshwright.catalog.systems import load_system
 from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, network_price
 from meshwright.spec.system import LevelKind, SystemSpec
-from meshwright.sweep.points import Point
+from meshwright.sweep.run import Point
 
 DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")

@@ -11,7 +11,7 @@ from meshwright.train.exhaustive import search
 from meshwright.train.legality import check_problem
 from meshwright.train.neighbours import leaner, missing_features
 from meshwright.train.question import problem_of
-from meshwright.train.report_explain import Explanation
+from meshwright.train.report_detail import Explanation
 from meshwright.train.sensitivity import Change, changes
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.candidates import best_placed

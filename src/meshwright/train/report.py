@@ -1,282 +1,357 @@
-"""The default screen of a plan: verdict, memory, time, the next best ones, and the proof."""
+"""The screens of training: the answer first, within 24 lines; the rest is in the detail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.report.lines import memory_lines, time_lines, words, wrapped
-from meshwright.train.answer import Candidate, Coverage, Estimate, Plan, Replan, Robustness, WhyNot
-from meshwright.train.measured.report_factors import factor_lines, plan_trial_lines
-from meshwright.wafer.report_operators import operator_lines
-from meshwright.wafer.report_placement import placement_lines
+from meshwright.base.units import format_bytes, format_seconds
+from meshwright.report.screen import (
+    JOULES_PER_KWH,
+    Bars,
+    Row,
+    Screen,
+    Stacked,
+    Table,
+    counted,
+    per_million_tokens,
+    words,
+)
+from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
+from meshwright.train.answer import UNCALIBRATED_NOTE, Candidate, Estimate, Plan, Replan
+from meshwright.train.comparison import Comparison
+from meshwright.train.report_detail import question_line
+from meshwright.wafer.report_placement import blocks_in_words
 
 if TYPE_CHECKING:
-    from meshwright.train.sensitivity import Change
+    from meshwright.train.report_detail import Explanation
 
-JOULES_PER_KWH = 3.6e6
 SECONDS_PER_DAY = 86_400.0
-SHOWN_TIE = 5e-4
+SAME = 5e-4
+"""Step times within this fraction are called equal."""
+_WARNINGS_BY_WEIGHT = (
+    "interrupted", UNCALIBRATED_NOTE.split(":")[0], "outside the evidence", "stay idle",
+    "the slowest device", "does not divide", "the busiest expert",
+)  # fmt: skip
+_SCHEDULES = {"1f1b": "1F1B", "zero_bubble": "zero bubble", "gpipe": "GPipe"}
 
 
-def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield the screen of a plan, at most 100 columns wide."""
-    yield question_line(plan)
-    yield from verdict_lines(plan)
-    yield ""
-    yield from device_lines(plan.best)
-    yield ""
-    step = plan.best.estimate
-    yield from time_lines("time of a step", step.time_parts_s, step.step_time_s)
-    yield ""
-    if plan.best.placement is not None:
-        yield from placement_lines(plan.best.placement)
-        yield ""
-    if plan.operators is not None:
-        yield from operator_lines(plan.operators, plan.best.estimate.step_time_s)
-        yield ""
-    if plan.runners_up:
-        yield from ranking_lines(plan)
-        yield ""
-    yield from limit_lines(plan, changes)
-    for why in plan.why_not:
-        yield from why_not_lines(why)
-    yield from proof_lines(plan)
-    if plan.factors is not None:
-        yield from factor_lines(plan.factors)
-    for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
+def plan_screen(plan: Plan, *, others: Sequence[Candidate] = (), next_command: str = "") -> Screen:
+    """Return the screen of a plan or of the price of one strategy.
 
-
-def question_line(plan: Plan) -> str:
-    """Return what was asked."""
-    work = plan.workload
-    return (
-        f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
-        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
-    )
-
-
-def verdict_lines(plan: Plan) -> Iterator[str]:
-    """Yield whether it fits, how fast it is, what it costs, and the plan string."""
+    Parameters
+    ----------
+    others
+        What else may be done, where the plan has no runners-up: such as changes that fit.
+    """
     price = plan.best.estimate
-    fits = "FITS" if price.fits else "DOES NOT FIT"
-    yield (
-        f"{fits}  {format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s "
-        f"({price.tokens_per_s_per_device:,.0f} a device)" + between(price.interval_s)
-    )
-    yield (
-        f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
-        f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
-    )
-    yield _cost_line(plan)
-    yield from energy_lines(price)
-    yield from wrapped("plan  ", plan.best.text)
-    yield (
-        f"      {price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
-        f"axes from the inside: {' '.join(_axes(plan.best)) or 'none'}"
-    )
+    screen = Screen(question_line(plan))
+    screen.gap()
+    _add_verdict(screen, plan)
+    _add_plan(screen, plan.best)
+    if plan.best.placement is not None:
+        screen.add("placed", blocks_in_words(plan.best.placement), spare=2)
+    if plan.operators is not None:
+        gain = price.step_time_s / plan.operators.step_time_s - 1.0
+        screen.add("operators", f"each group of operators with its own strategy: "
+                   f"{format_seconds(plan.operators.step_time_s)} a step, "
+                   f"{_longer(-gain)} than one for all")  # fmt: skip
+    if plan.factors is not None:
+        number = counted(plan.factors.num_measurements, "measured job")
+        screen.add("adjusted", f"constants adjusted by {number}", spare=2)
+    screen.gap()
+    _add_memory(screen, plan.best)
+    screen.gap()
+    named = {words(name): seconds for name, seconds in plan.best.estimate.time_parts_s.items()}
+    screen.add("time", Bars(named, format_seconds))
+    _add_alternatives(screen, plan.best, plan.runners_up or others)
+    _add_end(screen, plan.warnings, next_command)
+    return screen
 
 
-def _axes(candidate: Candidate) -> tuple[str, ...]:
-    """Return the axes in use, innermost first, as they are placed."""
-    if candidate.placement is not None:
-        return candidate.placement.axes
-    order = candidate.structure.axis_order
-    return tuple(name for name in order if _degree(candidate, name) > 1)
+def _add_verdict(screen: Screen, plan: Plan) -> None:
+    """Add whether it fits, how fast it is, and what it costs."""
+    price, work = plan.best.estimate, plan.workload
+    tokens, step, rate = work.tokens_per_step, "", ""
+    if price.interval_s is not None:
+        low_s, high_s = price.interval_s
+        step = f" (80 %: {format_seconds(low_s)} to {format_seconds(high_s)})"
+        rate = f" ({_round(tokens / high_s)} to {_round(tokens / low_s)})"
+    speed = f"{price.tokens_per_s:,.0f} tokens/s{rate}"
+    text = f"{format_seconds(price.step_time_s)} a step{step}, {speed}"
+    label, style = ("FITS", "bold green") if price.fits else ("NO FIT", "bold red")
+    screen.add(label, text, style=style)
+    screen.add(
+        "",
+        f"MFU {price.mfu_causal:.1%}, {price.tokens_per_s_per_device:,.0f} tokens/s a device; "
+        f"{price.fidelity.replace('_', '-')} model",
+        spare=2,
+    )  # fmt: skip
+    screen.add("cost", _cost(plan))
 
 
-def between(interval_s: tuple[float, float] | None) -> str:
-    """Return where four of five measurements of such a step lie; nothing where it is not known."""
-    if interval_s is None:
-        return ""
-    return f", 80 % within {format_seconds(interval_s[0])} to {format_seconds(interval_s[1])}"
+def _round(value: float) -> str:
+    """Return a rate of tokens in three digits: ``66,600``."""
+    return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def _degree(candidate: Candidate, axis: str) -> float:
-    return float(getattr(candidate.strategy, axis))
-
-
-def _cost_line(plan: Plan) -> str:
-    """Return money and energy by million tokens and for the whole run; unknown where unknown."""
+def _cost(plan: Plan) -> str:
+    """Return days, money and energy: of the whole run where its tokens are stated."""
     price, work = plan.best.estimate, plan.workload
     million = work.tokens_per_step / 1e6
-    money = (
-        "price unknown" if price.cost_usd is None else f"{price.cost_usd / million:.3g} USD/Mtok"
-    )
-    energy = (
-        "energy unknown"
-        if price.energy_j is None
-        else f"{price.energy_j / JOULES_PER_KWH / million:.3g} kWh/Mtok"
-    )
-    parts = [money, energy]
-    if work.total_tokens is not None:
-        seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
-        parts.append(
-            f"{work.total_tokens:.3g} tokens take {seconds / SECONDS_PER_DAY:.1f} days "
-            f"(goodput {price.goodput_fraction:.1%})"
-        )
-    return "cost  " + ", ".join(parts)
+    usd = None if price.cost_usd is None else price.cost_usd / million
+    text = per_million_tokens(usd, None if price.energy_j is None else price.energy_j / million)
+    if work.total_tokens is None:
+        return text
+    seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
+    run = f"{seconds / SECONDS_PER_DAY:,.1f} days for {work.total_tokens / 1e12:,.4g}T tokens"
+    if price.cost_usd is not None:
+        run += f", {price.cost_usd / work.tokens_per_step * work.total_tokens:,.3g} USD"
+    return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
 
 
-def energy_lines(price: Estimate) -> Iterator[str]:
-    """Yield the energy of a step, its mean power and its parts; nothing where it is not known."""
-    if not (price.energy_j and price.power_w and price.tokens_per_j):
-        return
-    ranked = sorted(price.energy_parts_j.items(), key=lambda item: -item[1])
-    shares = ", ".join(
-        f"{words(name)} {part / price.energy_j:.0%}" for name, part in ranked if part
-    )
-    text = (
-        f"{format_si(price.energy_j, 'J')}, {format_si(price.power_w, 'W')}, "
-        f"{price.tokens_per_j:.3g} tokens/J: {shares}"
-    )
-    yield from wrapped("energy  ", text)
+def _add_plan(screen: Screen, best: Candidate) -> None:
+    screen.add("plan", best.text, style="bold")
+    screen.add("", plan_in_words(best), spare=3)
 
 
-def device_lines(candidate: Candidate) -> Iterator[str]:
-    """Yield the memory of the fullest device, and what lies in its host."""
-    price = candidate.estimate
-    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
-    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
-    yield from memory_lines(parts, price.memory_bytes, capacity, where)
+def plan_in_words(best: Candidate) -> str:
+    """Return the degrees and choices of a plan in the words of the field."""
+    s, structure, price = best.strategy, best.structure, best.estimate
+    parts = []
+    if s.tp > 1:
+        how = " with sequence parallelism" if structure.sequence_parallel else ""
+        parts.append(f"tensor parallel {s.tp:.0f}{how}")
+    if s.tatp > 1:
+        parts.append(f"tensor streams over {s.tatp:.0f}")
+    if s.pp > 1:
+        kind = _SCHEDULES.get(str(structure.schedule), str(structure.schedule))
+        if s.num_virtual_stages > 1:
+            kind += f" {s.num_virtual_stages:.0f}"
+        parts.append(f"{s.pp:.0f} pipeline stages ({kind})")
+    if s.cp > 1:
+        parts.append(f"context parallel {s.cp:.0f} ({structure.context_kind})")
+    if s.ep > 1:
+        parts.append(f"expert parallel {s.ep:.0f}")
+    if s.dp > 1:
+        parts.append(f"data parallel {s.dp:.0f}")
+    if structure.zero_stage and s.dp_shard * s.cp > 1:
+        parts.append(f"ZeRO-{structure.zero_stage}")
+    if structure.recompute is not Recompute.NONE:
+        parts.append(f"{structure.recompute} recomputation")
+    if structure.offload is not Offload.NONE:
+        what = "all state" if structure.offload is Offload.ALL else structure.offload
+        parts.append(f"{what} offloaded to the host")
+    batches = (
+        f"{counted(price.num_micro_batches, 'micro-batch', 'micro-batches')} of "
+        f"{s.micro_batch_size:.0f} "
+        f"on {price.num_devices_used:,} devices"
+    )
+    return f"{', '.join(parts) or 'one device'}; {batches}"
+
+
+def _add_memory(screen: Screen, best: Candidate, *, has_legend: bool = True) -> None:
+    """Add the fullest device against its capacity."""
+    price = best.estimate
+    where = f", {price.fullest_stage} stage" if best.strategy.pp > 1 else ""
+    head = f"{_gib(price.memory_bytes)} of {_gib(price.memory_capacity_bytes)} GiB{where}"
+    named = {words(name): size for name, size in price.memory_parts_bytes.items()}
+    stack = Stacked(head, named, price.memory_capacity_bytes, _gib, most=5 if has_legend else 0)
+    screen.add("memory", stack)
     if price.host_bytes_per_device:
-        yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
+        host = f"and {format_bytes(price.host_bytes_per_device)} of host memory for each device"
+        screen.add("", host, spare=2)
 
 
-def fit_lines(plan: Plan, would_fit: Sequence[Candidate]) -> Iterator[str]:
-    """Yield whether a strategy fits, its memory, and the nearest changes that would fit."""
-    price = plan.best.estimate
-    yield question_line(plan)
-    yield from wrapped("FITS  " if price.fits else "DOES NOT FIT  ", plan.best.text)
-    yield from device_lines(plan.best)
-    if would_fit:
-        yield "least changes that fit:"
-        for entry in would_fit:
-            yield from wrapped(f"  {format_bytes(entry.estimate.memory_bytes):>9}  ", entry.text)
-    for warning in plan.warnings:
-        yield from wrapped("note: ", warning)
+def _gib(size: float) -> str:
+    return f"{size / 2**30:,.1f}"
 
 
-def ranking_lines(plan: Plan) -> Iterator[str]:
-    """Yield the best candidates, one line each."""
-    yield f"top {1 + len(plan.runners_up)}"
-    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
-        price = entry.estimate
-        head = (
-            f"  {number}  {format_seconds(price.step_time_s):>8} "
-            f"{format_bytes(price.memory_bytes):>9}  "
-        )
-        yield from wrapped(head, entry.text)
+def _add_alternatives(screen: Screen, best: Candidate, others: Sequence[Candidate]) -> None:
+    """Add the two alternatives that trade most: the fastest, and the one of least memory."""
+    if not others:
+        return
+    by_time = sorted(others, key=lambda entry: entry.estimate.step_time_s)
+    by_memory = sorted(others, key=lambda entry: entry.estimate.memory_bytes)
+    chosen = list(dict.fromkeys(map(others.index, (*by_time[:1], *by_memory[:1], *others))))[:2]
+    screen.gap()
+    rows = [(_difference(best, entry), *_trade(best.estimate, entry.estimate))
+            for entry in map(others.__getitem__, sorted(chosen))]  # fmt: skip
+    screen.add("instead", Table(("", "", ""), rows), spare=1)
 
 
-def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[str]:
-    """Yield the front: plans that no other one beats in every respect."""
-    yield f"{len(found)} plans of which none is beaten in every respect"
-    yield f"  {'time':>8} {'memory':>9} {'energy':>10} {'money':>10}  plan"
-    for entry in found:
-        price = entry.estimate
-        energy = (
-            "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
-        )
-        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g} USD"
-        head = (
-            f"  {format_seconds(price.step_time_s):>8} {format_bytes(price.memory_bytes):>9} "
-            f"{energy:>10} {money:>10}  "
-        )
-        yield from wrapped(head, entry.text)
-    if unknown:
-        yield "left out, because not known: " + ", ".join(words(name) for name in unknown)
-
-
-def replan_lines(changed: Replan, changes: list[Change]) -> Iterator[str]:
-    """Yield the plan after a loss, what it costs, and what moves."""
-    yield (
-        f"without {changed.num_lost} devices: {changed.throughput_fraction:.1%} of the throughput, "
-        f"{format_bytes(changed.moved_bytes_per_device)} to move to each device"
+def _trade(ours: Estimate, theirs: Estimate) -> tuple[str, str]:
+    """Return what another plan gains and loses: time, memory of the fullest device."""
+    slower = theirs.step_time_s / ours.step_time_s - 1.0
+    more = theirs.memory_bytes - ours.memory_bytes
+    memory = f"{_gib(abs(more))} GiB {'more' if more > 0 else 'less'} memory"
+    return (
+        "as fast" if abs(slower) < SAME else _longer(slower),
+        "as much memory" if abs(more) < 2**30 / 20 else memory,
     )
-    yield from wrapped("changed: ", "; ".join(changed.changed) or "nothing")
-    yield ""
-    yield from plan_lines(changed.plan, changes)
 
 
-def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield what takes most time beside arithmetic, what is nearly full, and what would help."""
+def _difference(best: Candidate, other: Candidate) -> str:
+    """Return what another plan has that this one has not: ``vpp10, interleaved, no sp``."""
+    ours, theirs = (
+        {_kind(word): word for word in entry.text.replace(",", "").split()}
+        for entry in (best, other)
+    )
+    has = [word for kind, word in theirs.items() if ours.get(kind) != word]
+    lacks = [f"no {word}" for kind, word in ours.items() if kind not in theirs]
+    return ", ".join(has + lacks) or other.text
+
+
+def _kind(word: str) -> str:
+    """Return which degree or choice a word of a plan string states."""
+    if word in map(str, ScheduleKind):
+        return "schedule"
+    return word.partition("=")[0].rstrip("0123456789")
+
+
+def _add_end(screen: Screen, warnings: Sequence[str], next_command: str) -> None:
+    """Add the one warning that matters most, and what to run next."""
+    screen.gap()
+    if warnings:
+        first, left = most_important(warnings), len(warnings) - 1
+        more = f" ({left} more with --detail)" if left else ""
+        screen.add("warning", first + more, style="yellow")
+    if next_command:
+        screen.add("next", next_command, style="bold")
+
+
+def most_important(warnings: Sequence[str]) -> str:
+    """Return the warning that bears most on whether to trust an answer."""
+    ranked = [text for mark in _WARNINGS_BY_WEIGHT for text in warnings if mark in text]
+    return (ranked or list(warnings))[0]
+
+
+def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str = "") -> Screen:
+    """Return whether a strategy fits, what fills its memory, and the nearest changes that fit."""
     price = plan.best.estimate
-    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
-    first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])
-    headroom = price.memory_capacity_bytes - price.memory_bytes
-    yield f"limits: {first}; {format_bytes(headroom)} of memory left"
-    helps = [c for c in changes if c.faster_by_fraction > 0.002][:4]
+    screen = Screen(question_line(plan))
+    screen.gap()
+    left = price.memory_capacity_bytes - price.memory_bytes
+    if price.fits:
+        screen.add("FITS", f"{format_bytes(left)} left on the fullest device", style="bold green")
+    else:
+        text = f"{format_bytes(-left)} too much on the fullest device"
+        screen.add("NO FIT", text, style="bold red")
+    _add_plan(screen, plan.best)
+    screen.gap()
+    _add_memory(screen, plan.best, has_legend=False)
+    parts = {words(name): size for name, size in price.memory_parts_bytes.items()}
+    screen.add("", Bars(parts, format_bytes, most=8, whole=price.memory_capacity_bytes), spare=1)
+    if would_fit:
+        screen.gap()
+        rows = [(_difference(plan.best, entry), f"{_gib(entry.estimate.memory_bytes)} GiB")
+                for entry in would_fit]  # fmt: skip
+        screen.add("fits with", Table(("", ">"), rows))
+    _add_end(screen, plan.warnings, next_command)
+    return screen
+
+
+def front_screen(found: Sequence[Candidate], unknown: Sequence[str], *, most: int = 10) -> Screen:
+    """Return the plans that no other one beats in time, memory, energy and money at once."""
+    screen = Screen(f"{len(found)} plans of which none is beaten in every respect")
+    rows = []
+    number = len(found)
+    steps = max(min(number, most) - 1, 1)
+    chosen = sorted({round(k * (number - 1) / steps) for k in range(min(number, most))})
+    for entry in map(found.__getitem__, chosen):
+        price = entry.estimate
+        energy = "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g}"
+        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g}"
+        rows.append((format_seconds(price.step_time_s), _gib(price.memory_bytes), energy, money,
+                     entry.text))  # fmt: skip
+    screen.add("", Table(("step>", "GiB>", "kWh>", "USD>", "plan"), rows))
+    if number > most:
+        screen.add("", f"and {number - most} between them with --detail")
+    if unknown:
+        screen.add("left out", f"not known: {', '.join(words(name) for name in unknown)}")
+    return screen
+
+
+def replan_screen(changed: Replan, *, next_command: str = "") -> Screen:
+    """Return the plan after a loss of devices, what the loss costs, and what moves."""
+    screen = plan_screen(changed.plan, next_command=next_command)
+    lost = (
+        f"{changed.num_lost} devices lost: {changed.throughput_fraction:.1%} of the throughput; "
+        f"{format_bytes(changed.moved_bytes_per_device)} to load on each device"
+    )
+    what = "; ".join(changed.changed) or "the plan stays as it is"
+    screen.rows[1:1] = [Row("change", lost, style="bold"), Row("", what, spare=2)]
+    return screen
+
+
+def comparison_screen(found: Comparison, *, next_command: str = "") -> Screen:
+    """Return the recipes side by side, the best plan of each as one line."""
+    work, ours = found.workload, found.ours
+    screen = Screen(
+        f"{found.model.name} on {found.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+    screen.gap()
+    if ours.best is not None:
+        price = ours.best.estimate
+        text = f"{format_seconds(price.step_time_s)} a step, {price.tokens_per_s:,.0f} tokens/s"
+        screen.add("best", text, style="bold green")
+        screen.add("plan", ours.best.text, style="bold")
+        screen.gap()
+    places = any(entry.mapper for entry in found.entries)
+    rows = []
+    for entry in found.entries:
+        placed = [entry.mapper or "-"] if places else []
+        if entry.best is None:
+            rows.append((entry.recipe, *placed, "none fits", "", "", "", ""))
+            continue
+        price, times = entry.best.estimate, entry.speedup_of(ours)
+        gain = "" if times is None or entry is ours else f"{times:.2f}x"
+        saved = "" if price.tokens_per_j is None else f"{price.tokens_per_j:.1f}"
+        rows.append((entry.recipe, *placed, format_seconds(price.step_time_s), gain,
+                     _gib(price.memory_bytes), f"{price.mfu_causal:.1%}", saved))  # fmt: skip
+    heads = ("recipe", *(["placed by"] if places else []), "step>", "ours faster>", "GiB>",
+             "MFU>", "tokens/J>")  # fmt: skip
+    shown = rows[:14]
+    screen.add("", Table(heads, shown))
+    if len(rows) > len(shown):
+        screen.add("", f"and {len(rows) - len(shown)} more with --detail")
+    _add_end(screen, (), next_command)
+    return screen
+
+
+def explain_screen(plan: Plan, explanation: Explanation, *, next_command: str = "") -> Screen:
+    """Return why a plan is what it is: its time, what would help, and why not something else."""
+    price = plan.best.estimate
+    screen = Screen(question_line(plan))
+    screen.gap()
+    _add_verdict(screen, plan)
+    _add_plan(screen, plan.best)
+    screen.gap()
+    screen.add("time", Bars({words(n): t for n, t in price.time_parts_s.items()}, format_seconds,
+                            most=3))  # fmt: skip
+    helps = [change for change in explanation.changes if change.faster_by_fraction > SAME][:3]
     if helps:
         text = ", ".join(f"{c.what} {c.faster_by_fraction:.1%} faster" for c in helps)
-        yield from wrapped("would change it: ", text)
+        screen.add("hardware", text, spare=2)
+    screen.gap()
+    others = [why for why in explanation.why_not if not why.question.startswith("the runner-up")]
+    rows = []
+    for why in others:
+        longer = list(why.because_s.items())[:1]
+        because = ", ".join(f"{words(name)} +{format_seconds(time_s)}" for name, time_s in longer)
+        rows.append((why.question, _longer(why.slower_by_fraction), because))
+    rows += [(name, "impossible", reason) for name, reason in explanation.not_possible.items()]
+    if rows:
+        screen.add("why not", Table(("", "", ""), rows[:5]), spare=1)
+    if not rows and plan.runners_up:
+        _add_alternatives(screen, plan.best, plan.runners_up)
+    _add_end(screen, plan.warnings, next_command)
+    return screen
 
 
-def why_not_lines(why: WhyNot) -> Iterator[str]:
-    """Yield how the best plan with something else compares."""
-    parts = ", ".join(
-        f"{words(name)} +{format_seconds(seconds)}"
-        for name, seconds in list(why.because_s.items())[:3]
-    )
-    text = (
-        f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "
-        f"({why.slower_by_fraction:+.1%}); {parts}"
-    )
-    yield from wrapped(f"why not {why.question}: ", text)
-
-
-def proof_lines(plan: Plan) -> Iterator[str]:
-    """Yield how the space was covered, and how robust the choice is."""
-    cover = plan.coverage
-    if cover is None:
-        return
-    refused = sum(cover.num_refused.values())
-    head = "proof: " if cover.is_complete else "interrupted, best so far: "
-    text = (
-        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
-        f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
-        f"bound + {cover.num_dominated:,} dominated; {_nothing(plan)} is faster than "
-        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
-    )
-    yield from wrapped(head, text + _tie_clause(plan, cover))
-    robust = plan.robustness
-    if robust is not None:
-        text = (
-            f"under {robust.num_draws} draws of the constants nothing is over 1 % faster in "
-            f"{robust.best_stays_first_fraction:.0%}{_drawn(robust)}; least regret "
-            f"({robust.least_regret_fraction:.1%}): {robust.least_regret}"
-        )
-        yield from wrapped("robust: ", text)
-        others = [text for text in robust.ties if text != plan.best.text]
-        if others:
-            text = "under some of these constants wins " + "; or ".join(others)
-            yield from wrapped("ties: ", text)
-        yield from plan_trial_lines(plan)
-
-
-def _drawn(robust: Robustness) -> str:
-    """Return how long the step takes under the draws; nothing in older plans."""
-    if robust.step_time_s is None:
-        return ""
-    low_s, high_s = robust.step_time_s
-    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
-
-
-def _nothing(plan: Plan) -> str:
-    """Say what the bound is of: placed plans share links, which the search does not see."""
-    return "nothing" if plan.best.placement is None else "without contention nothing"
-
-
-def _tie_clause(plan: Plan, cover: Coverage) -> str:
-    """Say why a plan is chosen that is not the very fastest: a tie, decided by memory."""
-    behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
-    if not cover.is_complete or behind < SHOWN_TIE:
-        return ""
-    if plan.best.placement is not None:
-        return f"; with contention the plan is {behind:.1%} above that"
-    return (
-        f"; the plan is {behind:.1%} behind that: within 1 % the one without offload, "
-        "then of less memory, is preferred"
-    )
+def _longer(slower: float) -> str:
+    """Return a difference of step times in words."""
+    if slower > 1.0:
+        return f"{1.0 + slower:.1f}x as long"
+    return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from string import ascii_uppercase
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.lines import time_lines, wrapped
+from meshwright.report.screen import time_lines, wrapped
 from meshwright.train.operator_strategies import OperatorOption, OperatorPlan, OperatorRun
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from meshwright.base.units import format_seconds
-from meshwright.report.lines import wrapped
+from meshwright.report.screen import wrapped
 from meshwright.train.answer import Placement
 
 _BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}
@@ -14,7 +14,7 @@ _BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "expo
 
 def placement_lines(placement: Placement) -> Iterator[str]:
     """Yield where the ranks run and what their messages wait for, in a few lines."""
-    yield from wrapped("placement: ", _blocks(placement))
+    yield from wrapped("placement: ", blocks_in_words(placement))
     yield from wrapped("routes: ", placement.routing + "; " + _waits(placement))
     busy = ", ".join(
         f"{_BUSY[name]} {format_seconds(seconds)}" for name, seconds in placement.busy_s.items()
@@ -22,7 +22,7 @@ def placement_lines(placement: Placement) -> Iterator[str]:
     yield f"busiest device in a step: {busy}"
 
 
-def _blocks(placement: Placement) -> str:
+def blocks_in_words(placement: Placement) -> str:
     """Return the blocks in words, innermost first."""
     sides = "x".join(map(str, placement.grid_shape))
     blocks = ", ".join(

@@ -10,10 +10,10 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.units import format_seconds
 from meshwright.network.simulation.usage import link_use, link_utilisation
-from meshwright.report.lines import time_lines, wrapped
+from meshwright.report.screen import time_lines, wrapped
 from meshwright.topology.network import Network
 from meshwright.train.answer import Placement, Plan
-from meshwright.train.report import question_line
+from meshwright.train.report_detail import question_line
 from meshwright.wafer.simulated import SimulatedStep
 
 NUM_SHOWN = 6

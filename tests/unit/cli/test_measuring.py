@@ -155,7 +155,7 @@ def test_measured_jobs_make_all_slower(capsys, jobs_file, words):
 
 def test_the_plan_tells_of_its_measurements(capsys, jobs_file):
     out = printed(capsys, 0, "plan", *QUESTION, "--measured", str(jobs_file))
-    assert "adjusted by 3 measurements" in out
+    assert "adjusted by 3 measured jobs" in out
     assert max(len(line) for line in out.splitlines()) <= 100
 
 

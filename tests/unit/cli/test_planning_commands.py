@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.report.lines import bar_lines
+from meshwright.report.screen import bar_lines
 from meshwright.train import files
 
 QUESTION = ["gpt2-medium", "--on", "8xH100", "--seq", "1024", "--global-batch", "64"]
@@ -55,6 +55,7 @@ def test_screens_are_narrow_and_plain(capsys, status, words):
     out = printed(capsys, status, *words)
     assert max(len(line) for line in out.splitlines()) <= 100
     assert ESCAPE not in out
+    assert words[0] == "check" or len(out.splitlines()) <= 24
     assert out.endswith("\n")
     assert not out.endswith("\n\n")
 
@@ -86,10 +87,10 @@ def test_nothing_fits_is_three(capsys):
 def test_the_verdict_comes_first(capsys):
     lines = printed(capsys, 0, "plan", *QUESTION).splitlines()
     assert lines[0].startswith("gpt2-355m on 8xH100: sequence 1,024, global batch 64")
-    assert lines[1].startswith("FITS  ")
-    assert any(line.startswith("plan  tp") for line in lines[:6])
+    assert lines[2].startswith("FITS  ")
+    assert any(line.startswith("plan      tp") for line in lines[:7])
     lines = printed(capsys, 3, "fit", *TOO_LARGE).splitlines()
-    assert lines[1].startswith("DOES NOT FIT  ")
+    assert lines[2].startswith("NO FIT  ")
 
 
 def test_an_estimate_prices_the_plan_of_a_search(capsys, plan_file):

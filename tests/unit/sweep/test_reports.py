@@ -6,12 +6,8 @@ import pytest
 
 from meshwright.cli.main import main
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
-from meshwright.sweep.document import document
-from meshwright.sweep.findings import best_of, gain, orders, ratios
-from meshwright.sweep.outcome import cells_of
-from meshwright.sweep.points import points_of
-from meshwright.sweep.run import run
-from meshwright.sweep.store import Store
+from meshwright.sweep.report import best_of, cells_of, document, gain, orders, ratios
+from meshwright.sweep.run import Store, points_of, run
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
 SWEEP = SweepSpec(

@@ -1,11 +1,13 @@
 """The screen of a plan: what is said when the winner is not the very fastest."""
 
 from dataclasses import replace
+from io import StringIO
 
 import pytest
 
 import meshwright as mw
-from meshwright.train.report import plan_lines, proof_lines
+from meshwright.train.report import plan_screen
+from meshwright.train.report_detail import plan_lines, proof_lines
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def test_an_interrupted_search_gives_its_gap_instead(plan):
 def test_a_plan_says_where_four_of_five_measurements_lie(plan):
     low_s, high_s = plan.best.estimate.interval_s
     assert low_s < plan.best.estimate.step_time_s < high_s
-    assert any(", 80 % within " in line for line in plan_lines(plan, []))
+    assert " a step (80 %: " in plan_screen(plan).text()
     assert all(entry.estimate.interval_s is not None for entry in plan.runners_up)
     assert all(len(line) <= 100 for line in plan_lines(plan, []))
 
@@ -45,17 +47,67 @@ def test_constants_that_were_not_fitted_give_no_interval(plan):
     work = plan.workload
     other = mw.plan("gpt2-medium", "8xH100", work, calibration="uncalibrated")
     assert other.best.estimate.interval_s is None
-    assert not any("80 % within" in line for line in plan_lines(other, []))
+    assert "80 %" not in plan_screen(other).text()
     low_s, high_s = other.robustness.step_time_s
     assert 0.9 * low_s < other.best.estimate.step_time_s < high_s
     assert "90 % of them take" in screen(other, behind=0.0)
 
 
-def test_plans_that_win_under_other_constants_are_named(plan):
-    tied = replace(plan, robustness=replace(plan.robustness, ties=(plan.best.text, "tp8 dp1")))
-    assert "under some of these constants wins tp8 dp1" in screen(tied, behind=0.0)
-    alone = replace(plan, robustness=replace(plan.robustness, ties=(plan.best.text,)))
-    assert "under some of these constants wins" not in screen(alone, behind=0.0)
+def test_plans_that_other_criteria_choose_are_named_in_one_sentence(plan):
+    robust = replace(plan.robustness, ties=(plan.best.text, "tp8 dp1"),
+                     least_regret=plan.runners_up[1].text)  # fmt: skip
+    text = screen(replace(plan, robustness=robust), behind=0.0)
+    assert "plan 3 loses least in the worst draw" in text
+    assert "tp8 dp1 wins in some draws" in text
+    alone = replace(robust, ties=(plan.best.text,), least_regret=plan.best.text)
+    text = screen(replace(plan, robustness=alone), behind=0.0)
+    assert "worst draw" not in text
+    assert "in some draws" not in text
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 160, 400])
+def test_a_screen_has_at_most_24_lines_of_the_width_of_the_terminal(plan, width):
+    many = replace(plan, warnings=("a warning of many words " * 12,) * 3)
+    text = plan_screen(many, next_command="meshwright plan " + "--tp 2 " * 20).text(width)
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= min(max(width, 80), 160)
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    for label in ("FITS", "cost", "plan", "memory", "time", "instead", "warning", "next"):
+        assert f"\n{label} " in text
+    assert "(2 more with --detail)" in " ".join(text.split())
+
+
+def test_the_screen_recommends_one_plan(plan):
+    text = plan_screen(plan).text()
+    assert text.count("\nplan ") == 1
+    assert plan.best.text in text
+    assert "regret" not in text
+    assert "probability" not in text
+
+
+def test_colour_is_for_terminals_that_want_it(plan, monkeypatch):
+    class Terminal(StringIO):
+        encoding = "utf-8"
+
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for variable, is_coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        for name, value in variable.items():
+            monkeypatch.setenv(name, value)
+        file = Terminal()
+        plan_screen(plan).draw(file)
+        assert ("\x1b[1;32m" in file.getvalue()) is is_coloured
+
+
+def test_a_plain_output_gets_plain_bars(plan):
+    class Ascii(StringIO):
+        encoding = "ascii"
+
+    file = Ascii()
+    plan_screen(plan).draw(file)
+    assert file.getvalue().isascii()
 
 
 def test_a_family_never_measured_says_how_much_wider_its_interval_is():

@@ -10,9 +10,16 @@ from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.train.answer import Candidate
-from meshwright_papers.baselines.textbook_3d import TextbookSetting, ranked_grids
-from meshwright_papers.studies.claims import Claim, Table, Verdict, claim_lines, shown
-from meshwright_papers.studies.registry import StudyResult, studies
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    Verdict,
+    claim_lines,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.textbook_grids import TextbookSetting, ranked_grids
 
 TOKENS = 4e6
 """Of a step."""

@@ -20,16 +20,17 @@ from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.sram.partition import Cut
 from meshwright.sram.setting import room_bytes
-from meshwright_papers.studies.claims import (
+from meshwright_papers.studies.study import (
     AGREE_WITHIN,
     Claim,
+    StudyResult,
     Table,
     Verdict,
     claim_lines,
     judged,
     judged_gain,
+    studies,
 )
-from meshwright_papers.studies.registry import StudyResult, studies
 
 SYSTEM, DEVICES, LAYERS, BATCH, EXPERTS = "16xH100", 16, 4, 1024, 8
 WORD_BYTES = 2.0

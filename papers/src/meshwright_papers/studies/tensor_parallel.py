@@ -16,7 +16,7 @@ from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.saved_activations import saved_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright_papers.studies.registry import StudyResult, studies
+from meshwright_papers.studies.study import StudyResult, studies
 
 MODEL, SEQUENCE_LENGTH, DEGREE = "gpt3-175b", 2048, 8
 WORD_BYTES = 2.0

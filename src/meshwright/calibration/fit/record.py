@@ -17,7 +17,7 @@ from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
 from meshwright.calibration.memory import MemoryFit, memory_record
 from meshwright.calibration.memory import constants_of as constants_of_memory
 from meshwright.catalog.calibration import load_calibration
-from meshwright.report.lines import percent
+from meshwright.report.screen import percent
 from meshwright.spec.calibration import Spread
 
 

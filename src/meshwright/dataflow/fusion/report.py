@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.report.lines import counted, time_lines, wrapped
+from meshwright.report.screen import counted, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray
 from meshwright.base.errors import UnsupportedError
-from meshwright.report.lines import WIDTH
+from meshwright.report.screen import WIDTH
 from meshwright.wafer.map.picture import WaferMap, group_letter, place_of
 
 LINK = 4

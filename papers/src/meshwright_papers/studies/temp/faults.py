@@ -12,9 +12,16 @@ from meshwright.network.placement import hop_distances, sequential
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec
-from meshwright_papers.studies.claims import Claim, Table, claim_lines, judged, judged_range
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import SOURCE
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    claim_lines,
+    judged,
+    judged_range,
+    studies,
+)
+from meshwright_papers.studies.temp.setup import SOURCE
 
 NUM_MAPS = 200
 LINK_RATES = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4)

@@ -9,10 +9,25 @@ from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
 from meshwright.train.comparison import Entry
-from meshwright_papers.studies.claims import Claim, Table, Verdict, claim_lines, judged_gain, shown
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import CASES, OURS, SOURCE, entries_of, model_of, wafer
-from meshwright_papers.studies.temp.machines import with_memory_rate
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    Verdict,
+    claim_lines,
+    judged_gain,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.temp.setup import (
+    CASES,
+    OURS,
+    SOURCE,
+    entries_of,
+    model_of,
+    wafer,
+    with_memory_rate,
+)
 
 PEAK_FLOPS_PER_S = 312e12
 """Of one die, as of an A100; the die of Table I has 1.8e15."""

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 
 from meshwright.train.answer import Estimate
 from meshwright.train.comparison import Entry
-from meshwright_papers.studies.claims import (
+from meshwright_papers.studies.study import (
     Claim,
+    StudyResult,
     Table,
     Verdict,
     claim_lines,
     judged_gain,
     judged_range,
     shown,
+    studies,
 )
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import (
+from meshwright_papers.studies.temp.setup import (
     ASSUMPTIONS,
     BASELINES,
     CASES,

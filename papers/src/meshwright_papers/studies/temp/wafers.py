@@ -9,9 +9,17 @@ from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
 from meshwright.train.comparison import Comparison, Entry
-from meshwright_papers.studies.claims import Claim, Table, claim_lines, judged, judged_range, shown
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import ASSUMPTIONS, CASES, SOURCE, model_of
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    claim_lines,
+    judged,
+    judged_range,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, CASES, SOURCE, model_of
 from meshwright_papers.studies.temp.throughput import PUBLISHED_CUT, collective_s
 
 PUBLISHED_GAIN = (1.2, 1.6)

@@ -1,0 +1,354 @@
+"""What a terminal shows: a screen that leads with the answer, and plain lines for the detail.
+
+A :class:`Screen` is a list of labelled rows (a sentence, bars, a table). ``rich`` draws it at the
+width of the terminal, in colour on a terminal only; it is imported when a screen is drawn. Rows of
+least importance are left out until the screen has at most ``MOST_LINES`` lines.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+LEAST_WIDTH, WIDTH, MOST_WIDTH = 80, 100, 160
+"""Columns of a screen: at least, where the output is no terminal, and at most."""
+JOULES_PER_KWH = 3.6e6
+MOST_LINES = 24
+"""Lines of a default screen."""
+LABEL = 10
+"""Columns of the labels at the left."""
+BAR = 40
+"""Columns of the longest bar."""
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+"""Segments of a stacked bar, in turn."""
+
+
+def screen_width(file: IO[str] | None = None) -> int:
+    """Return the columns of a screen: ``COLUMNS``, else those of the terminal, else 100."""
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdigit() and int(stated):
+        columns = int(stated)
+    else:
+        try:
+            columns = os.get_terminal_size((file or sys.stdout).fileno()).columns
+        except (OSError, ValueError, AttributeError):
+            return WIDTH
+    return min(max(columns, LEAST_WIDTH), MOST_WIDTH)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One labelled row of a screen."""
+
+    label: str
+    content: str | Bars | Table | Stacked
+    style: str = ""
+    """Colour of a sentence on a terminal, in the words of rich."""
+    spare: int = 0
+    """Rows of the largest number are left out first where a screen is too long; 0: never."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Parts of a whole: name, amount, share and a bar each; the small ones together."""
+
+    parts: Mapping[str, float]
+    show: Callable[[float], str]
+    most: int = 4
+    """Bars at most; what is left is one line more."""
+    whole: float | None = None
+    """Of which the shares are; None: the sum of the parts."""
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A bar of segments within a capacity, and its segments in words."""
+
+    head: str
+    parts: Mapping[str, float]
+    capacity: float
+    show: Callable[[float], str]
+    most: int = 5
+    """Segments that are named; what is left is called other; 0: the bar alone."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; columns whose heading ends in ``>`` are aligned to the right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass
+class Screen:
+    """Rows under a title; at most ``MOST_LINES`` lines when drawn, unless ``is_whole``."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+    is_whole: bool = False
+
+    def add(
+        self, label: str, content: str | Bars | Table | Stacked, *, style: str = "", spare: int = 0
+    ) -> None:
+        """Add a row."""
+        self.rows.append(Row(label, content, style, spare))
+
+    def gap(self) -> None:
+        """Add an empty line, which is left out first."""
+        self.rows.append(Row("", "", spare=9))
+
+    def draw(self, file: IO[str] | None = None) -> None:
+        """Print the screen."""
+        console = _console(file)
+        rows = list(self.rows)
+        while True:
+            lines = console.render_lines(_grid(self.title, rows, console), pad=False)
+            spare = max((row.spare for row in rows), default=0)
+            if self.is_whole or len(lines) <= MOST_LINES or not spare:
+                break
+            last = max(index for index, row in enumerate(rows) if row.spare == spare)
+            del rows[last]
+        console.print(_grid(self.title, rows, console))
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return the screen as plain text of a width."""
+        from io import StringIO
+
+        file, before = StringIO(), os.environ.get("COLUMNS")
+        os.environ["COLUMNS"] = str(width)
+        try:
+            self.draw(file)
+        finally:
+            if before is None:
+                del os.environ["COLUMNS"]
+            else:
+                os.environ["COLUMNS"] = before
+        return file.getvalue()
+
+
+def _console(file: IO[str] | None) -> Console:
+    """Return where screens are drawn: without colour where it is no terminal, or under NO_COLOR."""
+    from rich.console import Console
+
+    return Console(file=file, width=screen_width(file), highlight=False, markup=False, emoji=False)
+
+
+def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
+    """Return the rows beside their labels, under the title."""
+    from rich.console import Group
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    grid = Grid.grid(padding=(0, 1))
+    grid.add_column(width=LABEL - 1, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        grid.add_row(Text(row.label, style="bold"), _drawn(row, console))
+    return _Stripped(Group(Text(title), grid))
+
+
+class _Stripped:
+    """Lines of something drawn without the blanks at their ends, which copies would carry."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self.drawn = drawn
+
+    def __rich_console__(self, console: Console, options: object) -> Iterator[RenderableType]:
+        from rich.segment import Segment, Segments
+
+        for line in console.render_lines(self.drawn, pad=False):
+            kept = list(line)
+            while kept and not kept[-1].text.strip():
+                kept.pop()
+            if kept:
+                last = kept[-1]
+                kept[-1] = Segment(last.text.rstrip(), last.style, last.control)
+            yield Segments([*kept, Segment.line()])
+
+
+def _drawn(row: Row, console: Console) -> RenderableType:
+    """Return the content of a row as rich draws it."""
+    from rich.text import Text
+
+    if isinstance(row.content, str):
+        return Text(row.content, style=row.style)
+    if isinstance(row.content, Bars):
+        return _bars(row.content, console)
+    if isinstance(row.content, Stacked):
+        return _stacked(row.content, console)
+    return _table(row.content)
+
+
+def _block(console: Console) -> str:
+    """Return the character of bars: a block where the output can carry it."""
+    try:
+        "█".encode(console.encoding)
+    except (UnicodeError, LookupError):
+        return "#"
+    return "█"
+
+
+def _bars(bars: Bars, console: Console) -> RenderableType:
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    total = sum(bars.parts.values()) if bars.whole is None else bars.whole
+    ranked = sorted(bars.parts.items(), key=lambda item: -item[1])
+    shown = [(name, amount) for name, amount in ranked[: bars.most] if amount >= total / 1000]
+    rest = sum(bars.parts.values()) - sum(amount for _, amount in shown)
+    if rest > total / 1000:
+        shown.append(("other", rest))
+    grid, block = Grid.grid(padding=(0, 2)), _block(console)
+    longest = min(BAR, console.width - LABEL - 44)
+    grid.add_column(min_width=16)
+    grid.add_column(justify="right")
+    grid.add_column(justify="right")
+    grid.add_column()
+    for name, amount in shown:
+        share = amount / total if total else 0.0
+        bar = block * min(max(round(share * longest), 1), longest)
+        grid.add_row(name, bars.show(amount), f"{share:.1%}", Text(bar, style="cyan"))
+    return grid
+
+
+def _stacked(stack: Stacked, console: Console) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    used = sum(stack.parts.values())
+    ranked = sorted(stack.parts.items(), key=lambda item: -item[1])
+    least = stack.capacity / 1000
+    named = [(name, amount) for name, amount in ranked[: stack.most or None] if amount > least]
+    rest = used - sum(amount for _, amount in named)
+    if rest > least:
+        named.append(("other", rest))
+    width = max(min(BAR, console.width - LABEL - len(stack.head) - 10), 10)
+    bar = Text(f"{stack.head}  ")
+    block, filled, run = _block(console), 0, 0.0
+    legend = Text()
+    for index, (name, amount) in enumerate(named):
+        run += amount
+        colour = COLOURS[index % len(COLOURS)]
+        cells = min(round(run / stack.capacity * width), width) - filled
+        bar.append(block * cells, style=colour)
+        filled += cells
+        legend.append(", " if index else "").append(name, style=colour)
+        legend.append(f" {stack.show(amount)}")
+    bar.append("·" * (width - filled) if block != "#" else "." * (width - filled), style="dim")
+    bar.append(f"  {used / stack.capacity:.0%}", style="red" if used > stack.capacity else "")
+    return Group(bar, legend) if stack.most else bar
+
+
+def _table(table: Table) -> RenderableType:
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    has_head = any(name.strip(">") for name in table.head)
+    drawn = Drawn(
+        box=None, padding=(0, 2, 0, 0), show_header=has_head, header_style="dim", pad_edge=False
+    )
+    for name in table.head:
+        is_number = name.endswith(">")
+        drawn.add_column(
+            name.rstrip(">"), justify="right" if is_number else "left", no_wrap=is_number
+        )
+    for cells in table.rows:
+        drawn.add_row(*(Text(cell) for cell in cells))
+    return drawn
+
+
+def bar_lines(
+    parts: Mapping[str, float], show: Callable[[float], str], *, whole: float | None = None
+) -> Iterator[str]:
+    """Yield a line for each part: name, amount, share of the whole, bar.
+
+    Parts below a thousandth of the whole are joined in one line. A part beyond the whole has a
+    bar of full length that ends in ``>``.
+    """
+    total = sum(parts.values()) if whole is None else whole
+    small = 0.0
+    for name, amount in sorted(parts.items(), key=lambda item: -item[1]):
+        if amount < total / 1000:
+            small += amount
+            continue
+        yield _line(name, show(amount), amount / total)
+    if small > 0:
+        yield _line("smaller parts", show(small), small / total)
+
+
+def _line(name: str, amount: str, share: float) -> str:
+    bar = "#" * min(max(round(share * BAR), 1 if share > 0 else 0), BAR)
+    bar += ">" * (share > 1)
+    return f"  {name:<20} {amount:>10} {share:>7.1%}  {bar}".rstrip()
+
+
+_FIELD_WORDS = {
+    "tp_comm": "TP communication", "pp_comm": "PP communication", "cp_comm": "CP communication",
+    "ep_comm": "EP communication", "dp_comm": "DP communication", "tatp_comm": "TATP streams",
+    "hbm": "HBM", "d2d": "die-to-die links",
+}  # fmt: skip
+
+
+def words(name: str) -> str:
+    """Return the name of a part without its unit: ``tp_comm_s`` is ``TP communication``."""
+    for suffix in ("_bytes", "_s", "_j"):
+        name = name.removesuffix(suffix)
+    return _FIELD_WORDS.get(name, name.replace("_", " "))
+
+
+def counted(number: float, thing: str, things: str = "") -> str:
+    """Return a number of things in words: ``1 stage``, ``2 stages``, ``2 passes``."""
+    return f"{number:,.0f} {thing if number == 1 else things or thing + 's'}"
+
+
+def memory_lines(
+    parts: Mapping[str, float], needed_bytes: float, capacity_bytes: float, where: str
+) -> Iterator[str]:
+    """Yield the memory of the fullest device, part by part."""
+    used, room = format_bytes(needed_bytes), format_bytes(capacity_bytes)
+    yield f"memory of the fullest device ({where}): {used} of {room}"
+    named = {words(name): size for name, size in parts.items() if size}
+    yield from bar_lines(named, format_bytes, whole=capacity_bytes)
+
+
+def time_lines(what: str, parts: Mapping[str, float], total_s: float) -> Iterator[str]:
+    """Yield a time, part by part."""
+    yield f"{what}: {format_seconds(total_s)}"
+    named = {words(name): seconds for name, seconds in parts.items() if seconds}
+    yield from bar_lines(named, format_seconds)
+
+
+def wrapped(head: str, text: str, *, hang: int = 24) -> Iterator[str]:
+    """Yield a text behind a head, wrapped under it at the width of the screen."""
+    yield from textwrap.wrap(
+        text, screen_width(), initial_indent=head, subsequent_indent=" " * min(len(head), hang),
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def per_million_tokens(usd: float | None, joules: float | None) -> str:
+    """Return money and energy for a million tokens; unknown where unknown."""
+    known = [
+        *([] if usd is None else [f"{usd:.3g} USD"]),
+        *([] if joules is None else [f"{joules / JOULES_PER_KWH:.3g} kWh"]),
+    ]
+    unknown = [name for name, value in (("price", usd), ("energy", joules)) if value is None]
+    parts = [f"{' and '.join(known)} per million tokens"] if known else []
+    return "; ".join([*parts, *([f"{' and '.join(unknown)} unknown"] if unknown else [])])
+
+
+def percent(value: float | None, *, sign: bool = False) -> str:
+    """Return a share in per cent; a dash where it is not known."""
+    if value is None:
+        return "-"
+    return f"{value:+.1%}" if sign else f"{value:.1%}"

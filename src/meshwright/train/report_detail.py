@@ -1,0 +1,370 @@
+"""What ``--detail`` adds to the screens of training: efficiency, parts, ranking, proof, trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshwright.base.units import format_bytes, format_seconds, format_si
+from meshwright.report.screen import (
+    JOULES_PER_KWH,
+    counted,
+    memory_lines,
+    time_lines,
+    words,
+    wrapped,
+)
+from meshwright.train.answer import (
+    Candidate,
+    Coverage,
+    Estimate,
+    Plan,
+    Robustness,
+    Trials,
+    WhyNot,
+)
+from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.measured.factors import Factors
+from meshwright.wafer.report_operators import operator_lines
+from meshwright.wafer.report_placement import hottest_lines, placement_lines
+
+if TYPE_CHECKING:
+    from meshwright.train.sensitivity import Change
+
+
+SHOWN_TIE = 5e-4
+
+
+def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield what the screen of a plan leaves out, at the width of the terminal."""
+    yield from efficiency_lines(plan.best)
+    yield ""
+    yield from device_lines(plan.best)
+    yield ""
+    step = plan.best.estimate
+    yield from time_lines("time of a step", step.time_parts_s, step.step_time_s)
+    yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield ""
+    if plan.operators is not None:
+        yield from operator_lines(plan.operators, plan.best.estimate.step_time_s)
+        yield ""
+    if plan.runners_up:
+        yield from ranking_lines(plan)
+        yield ""
+    yield from limit_lines(plan, changes)
+    for why in plan.why_not:
+        yield from why_not_lines(why)
+    yield from proof_lines(plan)
+    if plan.factors is not None:
+        yield from factor_lines(plan.factors)
+    for warning in plan.warnings:
+        yield from wrapped("warning: ", warning)
+
+
+def question_line(plan: Plan) -> str:
+    """Return what was asked."""
+    work = plan.workload
+    return (
+        f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+
+
+def efficiency_lines(best: Candidate) -> Iterator[str]:
+    """Yield the utilisation of the devices, the energy and its parts, and the order of axes."""
+    price = best.estimate
+    yield (
+        f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
+        f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
+    )
+    yield from energy_lines(price)
+    yield (
+        f"{price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
+        f"axes from the inside: {' '.join(_axes(best)) or 'none'}"
+    )
+
+
+def _axes(candidate: Candidate) -> tuple[str, ...]:
+    """Return the axes in use, innermost first, as they are placed."""
+    if candidate.placement is not None:
+        return candidate.placement.axes
+    order = candidate.structure.axis_order
+    return tuple(name for name in order if _degree(candidate, name) > 1)
+
+
+def _degree(candidate: Candidate, axis: str) -> float:
+    return float(getattr(candidate.strategy, axis))
+
+
+def energy_lines(price: Estimate) -> Iterator[str]:
+    """Yield the energy of a step, its mean power and its parts; nothing where it is not known."""
+    if not (price.energy_j and price.power_w and price.tokens_per_j):
+        return
+    ranked = sorted(price.energy_parts_j.items(), key=lambda item: -item[1])
+    shares = ", ".join(
+        f"{words(name)} {part / price.energy_j:.0%}" for name, part in ranked if part
+    )
+    text = (
+        f"{format_si(price.energy_j, 'J')}, {format_si(price.power_w, 'W')}, "
+        f"{price.tokens_per_j:.3g} tokens/J: {shares}"
+    )
+    yield from wrapped("energy  ", text)
+
+
+def device_lines(candidate: Candidate) -> Iterator[str]:
+    """Yield the memory of the fullest device, and what lies in its host."""
+    price = candidate.estimate
+    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
+    if price.host_bytes_per_device:
+        yield f"  and {format_bytes(price.host_bytes_per_device)} in host memory for each device"
+
+
+def ranking_lines(plan: Plan) -> Iterator[str]:
+    """Yield the best candidates, one line each."""
+    yield f"top {1 + len(plan.runners_up)}"
+    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
+        price = entry.estimate
+        head = (
+            f"  {number}  {format_seconds(price.step_time_s):>8} "
+            f"{format_bytes(price.memory_bytes):>9}  "
+        )
+        yield from wrapped(head, entry.text)
+
+
+def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[str]:
+    """Yield the front: plans that no other one beats in every respect."""
+    yield f"{len(found)} plans of which none is beaten in every respect"
+    yield f"  {'time':>8} {'memory':>9} {'energy':>10} {'money':>10}  plan"
+    for entry in found:
+        price = entry.estimate
+        energy = (
+            "unknown" if price.energy_j is None else f"{price.energy_j / JOULES_PER_KWH:.3g} kWh"
+        )
+        money = "unknown" if price.cost_usd is None else f"{price.cost_usd:.3g} USD"
+        head = (
+            f"  {format_seconds(price.step_time_s):>8} {format_bytes(price.memory_bytes):>9} "
+            f"{energy:>10} {money:>10}  "
+        )
+        yield from wrapped(head, entry.text)
+    if unknown:
+        yield "left out, because not known: " + ", ".join(words(name) for name in unknown)
+
+
+def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
+    """Yield what takes most time beside arithmetic, what is nearly full, and what would help."""
+    price = plan.best.estimate
+    ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
+    first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])
+    headroom = price.memory_capacity_bytes - price.memory_bytes
+    yield f"limits: {first}; {format_bytes(headroom)} of memory left"
+    helps = [c for c in changes if c.faster_by_fraction > 0.002][:4]
+    if helps:
+        text = ", ".join(f"{c.what} {c.faster_by_fraction:.1%} faster" for c in helps)
+        yield from wrapped("would change it: ", text)
+
+
+def why_not_lines(why: WhyNot) -> Iterator[str]:
+    """Yield how the best plan with something else compares."""
+    parts = ", ".join(
+        f"{words(name)} +{format_seconds(seconds)}"
+        for name, seconds in list(why.because_s.items())[:3]
+    )
+    text = (
+        f"{why.candidate.text}: {format_seconds(why.candidate.estimate.step_time_s)} "
+        f"({why.slower_by_fraction:+.1%}); {parts}"
+    )
+    yield from wrapped(f"why not {why.question}: ", text)
+
+
+def proof_lines(plan: Plan) -> Iterator[str]:
+    """Yield how the space was covered, and how robust the choice is."""
+    cover = plan.coverage
+    if cover is None:
+        return
+    refused = sum(cover.num_refused.values())
+    head = "proof: " if cover.is_complete else "interrupted, best so far: "
+    text = (
+        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
+        f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
+        f"bound + {cover.num_dominated:,} dominated; {_nothing(plan)} is faster than "
+        f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
+    )
+    yield from wrapped(head, text + _tie_clause(plan, cover))
+    robust = plan.robustness
+    if robust is not None:
+        text = (
+            f"in {robust.best_stays_first_fraction:.0%} of {robust.num_draws} draws of the "
+            f"constants no plan is over 1 % faster than plan 1{_drawn(robust)}"
+        )
+        yield from wrapped("robust: ", text + _criteria(plan, robust))
+        yield from plan_trial_lines(plan)
+
+
+def plan_names(plan: Plan) -> dict[str, str]:
+    """Return what to call the plans of a ranking: ``plan 1`` is the recommended one."""
+    ranked = enumerate([plan.best, *plan.runners_up], 1)
+    return {entry.text: f"plan {rank}" for rank, entry in ranked}
+
+
+def _criteria(plan: Plan, robust: Robustness) -> str:
+    """Say which plans other criteria would choose, and why plan 1 is recommended nevertheless."""
+    names = plan_names(plan)
+    found = []
+    if robust.least_regret != plan.best.text:
+        name = names.get(robust.least_regret, robust.least_regret)
+        found.append(f"{name} loses least in the worst draw ({robust.least_regret_fraction:.1%})")
+    ties = [names.get(text, text) for text in robust.ties if text != plan.best.text]
+    if ties:
+        found.append(f"{' or '.join(ties)} {'wins' if len(ties) == 1 else 'win'} in some draws")
+    if not found:
+        return ""
+    return f"; {', '.join(found)}: all within 1 % of plan 1 or beyond what the constants can tell"
+
+
+def _drawn(robust: Robustness) -> str:
+    """Return how long the step takes under the draws; nothing in older plans."""
+    if robust.step_time_s is None:
+        return ""
+    low_s, high_s = robust.step_time_s
+    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
+
+
+def _nothing(plan: Plan) -> str:
+    """Say what the bound is of: placed plans share links, which the search does not see."""
+    return "nothing" if plan.best.placement is None else "without contention nothing"
+
+
+def _tie_clause(plan: Plan, cover: Coverage) -> str:
+    """Say why a plan is chosen that is not the very fastest: a tie, decided by memory."""
+    behind = plan.best.estimate.step_time_s / cover.lower_bound_s - 1.0
+    if not cover.is_complete or behind < SHOWN_TIE:
+        return ""
+    if plan.best.placement is not None:
+        return f"; with contention the plan is {behind:.1%} above that"
+    return (
+        f"; the plan is {behind:.1%} behind that: within 1 % the one without offload, "
+        "then of less memory, is preferred"
+    )
+
+
+INDENT = " " * 13
+
+
+def comparison_lines(found: Comparison) -> Iterator[str]:
+    """Yield each recipe with its interval, its plan and the time of its search."""
+    ours = found.entries[0]
+    yield (
+        f"{'recipe':<14} {'placed by':<9} {'step':>9} {'within':>7} {'ours is':>12} "
+        f"{'memory':>10} {'MFU':>6} {'tokens/J':>9} {'search':>8}"
+    )
+    for entry in found.entries:
+        yield from _entry_lines(entry, ours)
+    yield ""
+    if any(entry.best is not None and entry.best.estimate.interval_s for entry in found.entries):
+        yield "within: four of five measurements lie within this factor of the step, either way"
+    for name, title in {entry.recipe: entry.title for entry in found.entries}.items():
+        yield from wrapped(f"{name:<14} ", title)
+
+
+def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
+    """Yield the figures of a recipe and its plan, or why it has none."""
+    head = f"{entry.recipe:<14} {entry.mapper or '-':<9} "
+    if entry.best is None:
+        yield from wrapped(f"{head}{'none':>9} ", entry.why_none.partition(". It takes")[0])
+        return
+    price = entry.best.estimate
+    speedup = entry.speedup_of(ours)
+    saved = price.tokens_per_j
+    times = "" if speedup is None or entry is ours else f"{speedup:.2f}x faster"
+    yield (
+        f"{head}{format_seconds(price.step_time_s):>9} {_factor(price):>7} {times:>12} "
+        f"{format_bytes(price.memory_bytes):>10} {price.mfu_causal:>6.1%} "
+        f"{'unknown' if saved is None else f'{saved:.1f}':>9} {entry.search_s:>6.1f} s"
+    )
+    yield from wrapped(INDENT, entry.best.text)
+
+
+def _factor(price: Estimate) -> str:
+    """Return by which factor measurements may differ from a step time; nothing: not known."""
+    return f"{price.interval_s[1] / price.step_time_s:.2f}x" if price.interval_s else ""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What there is to say about a plan."""
+
+    shares: Mapping[str, float]
+    """Share of each part in the step."""
+    changes: list[Change]
+    why_not: list[WhyNot]
+    """The best plan with each thing that this one lacks, and each runner-up."""
+    not_possible: Mapping[str, str]
+    """What no legal plan that fits has, and why."""
+
+
+def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
+    """Yield what the screen of an explanation leaves out."""
+    price = plan.best.estimate
+    yield from time_lines("time of a step", price.time_parts_s, price.step_time_s)
+    left = price.memory_capacity_bytes - price.memory_bytes
+    yield f"memory left on the fullest device: {format_bytes(left)}"
+    yield ""
+    if plan.best.placement is not None:
+        yield from placement_lines(plan.best.placement)
+        yield from hottest_lines(plan.best.placement)
+        yield ""
+    yield "the same plan on a better system"
+    for change in explanation.changes:
+        yield f"  {change.what:<40} {change.faster_by_fraction:>7.1%} faster"
+    yield ""
+    for why in explanation.why_not:
+        yield from why_not_lines(why)
+    for name, reason in explanation.not_possible.items():
+        yield from wrapped(f"why not {name}: ", reason)
+    yield from plan_trial_lines(plan)
+
+
+def factor_lines(factors: Factors) -> Iterator[str]:
+    """Yield the factors under which the constants of a plan stand."""
+    shown = [
+        f"{words(entry.resource)} {entry.factor:.2f} ({entry.low:.2f} to {entry.high:.2f})"
+        for entry in factors.factors
+    ]
+    number = counted(factors.num_measurements, "measurement")
+    text = "time over the calibrated time, by resource: " + ", ".join(shown)
+    yield from wrapped(f"adjusted by {number}: ", text)
+
+
+def plan_trial_lines(plan: Plan) -> Iterator[str]:
+    """Yield which of the plans shown to run for a few steps, called by their rank."""
+    if plan.robustness is None or plan.robustness.trials is None:
+        return
+    yield from trial_lines(plan.robustness.trials, plan_names(plan))
+
+
+def trial_lines(trials: Trials, names: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield which plans to run for a few steps; nothing where no trial is worth them.
+
+    Parameters
+    ----------
+    names
+        What to call the plans, where they are not written in full.
+    """
+    if not trials.run:
+        return
+    called = names or {}
+    before, after = trials.regret_fractions[0], trials.regret_fractions[-1]
+    runs = ", then ".join(called.get(plan, plan) for plan in trials.run)
+    shares = sorted(trials.best_fraction.items(), key=lambda item: -item[1])
+    odds = ", ".join(f"{called.get(plan, plan)} {share:.0%}" for plan, share in shares)
+    text = (
+        f"to decide by measurement, run a few steps of {runs}: the expected loss against the "
+        f"fastest of these plans falls from {before:.1%} to {after:.1%}; probability of being "
+        f"the fastest: {odds}"
+    )
+    yield from wrapped("trials: ", text)
