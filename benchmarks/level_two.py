@@ -14,9 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from operator_search import CASES, asked
 
 from meshwright.wafer.operators.assignment import Assignment, assign, graph_of, model_graph
-from meshwright.wafer.operators.descent import descent
+from oracles.operator_refining import descent
 from meshwright.wafer.operators.frames import likely_bases
-from meshwright.wafer.operators.genetic import genetic
+from oracles.operator_refining import genetic
 from meshwright.wafer.operators.on_demand import on_demand
 from meshwright.wafer.operators.price import Assigned
 from meshwright.wafer.operators.table import SharedTable

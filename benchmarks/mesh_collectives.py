@@ -19,7 +19,7 @@ from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
 from meshwright.collectives.group import Group, make_group
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.selection import affine_candidates, best_algorithm
-from meshwright.network.simulation.collective_tasks import collective_tasks
+from oracles.collective_tasks import collective_tasks
 from meshwright.network.simulation.run import simulate
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh

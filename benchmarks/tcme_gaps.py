@@ -23,7 +23,7 @@ from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.demands import Demands
-from meshwright.network.operations import (
+from oracles.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,
@@ -32,7 +32,9 @@ from meshwright.network.operations import (
 )
 from meshwright.network.routing import xy_routes
 from meshwright.network.tcme.messages import make_messages
-from meshwright.network.tcme.optimiser import RoutedClass, best_of, optimise, with_lp
+from meshwright.network.tcme.optimiser import RoutedClass, optimise
+from oracles.routing_bounds import best_of
+from oracles.routing_bounds import with_lp
 from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network

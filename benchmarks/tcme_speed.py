@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.operations import (
+from oracles.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,

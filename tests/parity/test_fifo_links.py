@@ -14,7 +14,7 @@ from grid_networks import grid
 from meshwright.network.routes import make_routes
 from meshwright.network.simulation.builder import TaskGraphBuilder
 from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.switching import store_and_forward
+from oracles.store_and_forward import store_and_forward
 
 RING = grid(1, 8, wraps=True, bandwidth=4e12)
 RING.latency_s[:] = 200e-9

@@ -14,7 +14,7 @@ from meshwright.collectives.gathers import Stream, all_gather_transfers
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.demands import Demands
-from meshwright.network.simulation.collective_tasks import phased_tasks, phases_of
+from oracles.collective_tasks import phased_tasks, phases_of
 from meshwright.network.simulation.run import simulate
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec

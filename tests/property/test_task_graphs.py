@@ -11,7 +11,7 @@ from meshwright.network.demands import Demands
 from meshwright.network.routing import default_routes
 from meshwright.network.simulation.builder import TaskGraphBuilder
 from meshwright.network.simulation.run import run_tasks, simulate
-from meshwright.network.simulation.switching import store_and_forward
+from oracles.store_and_forward import store_and_forward
 from meshwright.network.simulation.tasks import flow_graph
 
 MESH = grid(2, 3, bandwidth=2.0)

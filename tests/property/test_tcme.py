@@ -10,7 +10,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
 from meshwright.network.tcme.cuts import cut_bound
 from meshwright.network.tcme.dual import dual_bound
-from meshwright.network.tcme.lp import lp_bound
+from oracles.routing_bounds import lp_bound
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
 

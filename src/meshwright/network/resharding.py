@@ -22,14 +22,10 @@ from meshwright.topology.network import Network
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-Split = Sequence[Sequence[str]]
-"""For each dim of a tensor, the axes that split it, outermost first."""
-
-
-def tiles(ranks: Ranks, split: Split) -> FloatArray:
+def tiles(ranks: Ranks, split: Sequence[Sequence[str]]) -> FloatArray:
     """Return the part of a tensor on each rank: (ranks, dims, 2), bounds between 0 and 1.
 
-    Ranks count the innermost axis first, as ``ranks.device`` does when it is flattened.
+    ``split`` holds the axes that split each dim, outermost first. Ranks count the innermost axis first, as ``ranks.device`` does when it is flattened.
     """
     place = np.indices(ranks.device.shape).reshape(ranks.device.ndim, -1, order="F")
     bounds = np.zeros((ranks.num_devices, len(split), 2))

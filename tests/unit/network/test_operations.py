@@ -6,7 +6,7 @@ from grid_networks import grid
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.operations import (
+from oracles.operations import (
     Activity,
     ConcurrencyClass,
     Operation,

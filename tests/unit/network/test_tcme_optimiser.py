@@ -5,7 +5,9 @@ import pytest
 from grid_networks import demands_of, grid, star
 
 from meshwright.network.tcme.messages import make_messages
-from meshwright.network.tcme.optimiser import best_of, optimise, with_lp
+from meshwright.network.tcme.optimiser import optimise
+from oracles.routing_bounds import best_of
+from oracles.routing_bounds import with_lp
 from meshwright.network.tcme.problem import make_problem
 
 

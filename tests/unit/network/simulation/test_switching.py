@@ -9,7 +9,7 @@ from grid_networks import grid
 from meshwright.network.routes import make_routes
 from meshwright.network.simulation.builder import TaskGraphBuilder
 from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.switching import store_and_forward
+from oracles.store_and_forward import store_and_forward
 from meshwright.network.simulation.trees import deepest_latency_s
 
 ROW = grid(1, 5, bandwidth=4.0)

@@ -1,6 +1,18 @@
 """Mappers: how a tool chooses the placement of a strategy, one entry for each."""
 
 from __future__ import annotations
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate, islice, pairwise, permutations, product
+from math import prod
+import numpy as np
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.placement import Placement
+from meshwright.network.regions.orders import visit, visiting_orders
+from meshwright.network.regions.region import cover_region, make_region
+from meshwright.topology.network import Network
+from meshwright.network.embeddings import AxisBlock, Embedding, Extent
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,9 +21,8 @@ import numpy as np
 
 from meshwright.base.registry import Registry
 from meshwright.network.demands import Demands
-from meshwright.network.embeddings import embeddings, regrouped, ring_volume
 from meshwright.network.placement import Placement, sequential, working_devices
-from meshwright.network.tcme.optimiser import best_of
+from oracles.routing_bounds import best_of
 from meshwright.topology.network import Network
 
 MOST_ROUTED = 24
@@ -137,3 +148,113 @@ def ring_demands(placement: Placement, traffic_bytes: Mapping[str, float]) -> De
 mappers.register("smap")(SMap())
 mappers.register("gmap")(GMap())
 mappers.register("tmap")(TMap())
+
+
+MOST_EMBEDDINGS = 10_000
+
+
+
+
+def embeddings(
+    degrees: Mapping[str, int], grid_shape: Sequence[int], most: int = MOST_EMBEDDINGS
+) -> Iterator[Embedding]:
+    """Yield the distinct embeddings on a grid of rows and columns, at most so many.
+
+    Every order of the axes, every shape of their blocks that fits, every order of visiting a
+    block, with and without reflection.
+    """
+    return islice(_all_embeddings(degrees, (grid_shape[0], grid_shape[1])), most)
+
+
+def _all_embeddings(degrees: Mapping[str, int], room: Extent) -> Iterator[Embedding]:
+    """Yield each embedding once."""
+    axes = [axis for axis, degree in degrees.items() if degree > 1]
+    for nested in permutations(axes):
+        for shapes in _shapes([degrees[axis] for axis in nested], room):
+            if _is_repeated(shapes):
+                continue
+            for orders in product(*(visiting_orders(*shape) for shape in shapes)):
+                parts = zip(nested, shapes, orders, strict=True)
+                blocks = tuple(AxisBlock(axis, *shape, order) for axis, shape, order in parts)
+                yield Embedding(blocks)
+                if _has_reflection(shapes):
+                    yield Embedding(blocks, is_reflected=True)
+
+
+def _shapes(degrees: Sequence[int], room: Extent) -> Iterator[tuple[Extent, ...]]:
+    """Yield the shapes of blocks of these degrees that fit into the room together."""
+    if not degrees:
+        yield ()
+        return
+    for rows in range(1, min(degrees[0], room[0]) + 1):
+        columns = degrees[0] // rows
+        if rows * columns == degrees[0] and columns <= room[1]:
+            left = room[0] // rows, room[1] // columns
+            for others in _shapes(degrees[1:], left):
+                yield ((rows, columns), *others)
+
+
+def _is_repeated(shapes: Sequence[Extent]) -> bool:
+    """Tell whether a single row of blocks lies right inside a single column of them.
+
+    Either may be nested in the other with the same result; the column comes first.
+    """
+    return any(inner[0] == 1 and outer[1] == 1 for inner, outer in pairwise(shapes))
+
+
+def _has_reflection(shapes: Sequence[Extent]) -> bool:
+    """Tell whether some block can be turned around: it repeats what is more than one cell long."""
+    rows, columns = zip(*shapes, strict=True) if shapes else ((), ())
+    return any(sum(side > 1 for side in sides) > 1 for sides in (rows, columns))
+
+
+def ring_volume(embedding: Embedding, traffic_bytes: Mapping[str, float]) -> float:
+    """Return the bytes times hops of one rank when each axis sends round its ring [bytes].
+
+    Parameters
+    ----------
+    traffic_bytes
+        What a rank sends to the next member of its group, by axis.
+    """
+    terms = (traffic_bytes[b.axis] * embedding.mean_hops(b.axis) for b in embedding.blocks)
+    return sum(terms, 0.0)
+
+
+def regrouped(
+    degrees: Mapping[str, int], network: Network, *, is_closed: bool = False
+) -> Placement | None:
+    """Return a placement on what works of a grid: a path for each group of the innermost axis.
+
+    The groups lie in the largest connected part; their order is that of a sweep across it.
+
+    Parameters
+    ----------
+    is_closed
+        Whether the groups must be cycles.
+    """
+    size = next(iter(degrees.values()))
+    region = make_region(network)
+    part = region.of(region.parts[0].tolist()) if region.devices else region
+    found = cover_region(part, size, prod(degrees.values()) // size, is_closed=is_closed)
+    if found.groups is None:
+        return None
+    place = {device: index for index, device in enumerate(part.devices)}
+    groups = sorted(found.groups, key=lambda group: min(place[device] for device in group))
+    devices = np.array(groups, dtype=np.int64).T.reshape(tuple(degrees.values()), order="F")
+    kind = "cycle" if is_closed else "path"
+    return Placement(tuple(degrees), devices, f"a {kind} for each group around what is dead")
+
+
+def hop_volume(
+    placement: Placement, traffic_bytes: Mapping[str, float], distances: IntArray
+) -> float:
+    """Return the bytes times hops of one rank, counted on the network [bytes].
+
+    What :func:`ring_volume` gives in closed form.
+    """
+    means: list[FloatArray] = [
+        traffic_bytes[axis] * placement.hops(axis, distances).mean()
+        for axis, degree in placement.degrees.items()
+        if degree > 1
+    ]
+    return float(sum(means))
