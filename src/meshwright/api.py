@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from meshwright.train.plan_files import load_plan as load_plan
     from meshwright.train.question import training as training
     from meshwright.train.replan import replan as replan
-    from meshwright.wafer.drawing import draw as draw
-    from meshwright.wafer.flows import load_flows as load_flows
-    from meshwright.wafer.flows import simulate_flows as simulate_flows
-    from meshwright.wafer.simulate import simulate as simulate
+    from meshwright.wafer.map.drawing import draw as draw
+    from meshwright.wafer.simulation import load_flows as load_flows
+    from meshwright.wafer.simulation import simulate as simulate
+    from meshwright.wafer.simulation import simulate_flows as simulate_flows
 
 _HOME = {
     "check": "train.legality", "compare": "train.compare", "diagnose": "train.measured.diagnosing",

@@ -12,10 +12,9 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.registry import Transfer
-from meshwright.network.demands import Demands
-from meshwright.network.routes import Routes
-from meshwright.network.routing import default_routes
+from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.tasks import TaskGraph, offsets_of
+from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network
 
 

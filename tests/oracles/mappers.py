@@ -1,29 +1,29 @@
 """Mappers: how a tool chooses the placement of a strategy, one entry for each."""
 
 from __future__ import annotations
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from itertools import accumulate, islice, pairwise, permutations, product
-from math import prod
-import numpy as np
-from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.placement import Placement
-from meshwright.network.regions.orders import visit, visiting_orders
-from meshwright.network.regions.region import cover_region, make_region
-from meshwright.topology.network import Network
-from meshwright.network.embeddings import AxisBlock, Embedding, Extent
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise, permutations, product
+from math import prod
 from typing import Protocol
 
 import numpy as np
 
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.registry import Registry
-from meshwright.network.demands import Demands
-from meshwright.network.placement import Placement, sequential, working_devices
-from oracles.routing_bounds import best_of
+from meshwright.network.embeddings import (
+    AxisBlock,
+    Embedding,
+    Extent,
+    Placement,
+    sequential,
+    working_devices,
+)
+from meshwright.network.regions import cover_region, make_region
+from meshwright.network.traffic import Demands
+from meshwright.network.visiting_orders import visiting_orders
 from meshwright.topology.network import Network
+from oracles.routing_bounds import best_of
 
 MOST_ROUTED = 24
 """Embeddings whose messages are routed, those of least bytes times hops."""
@@ -151,8 +151,6 @@ mappers.register("tmap")(TMap())
 
 
 MOST_EMBEDDINGS = 10_000
-
-
 
 
 def embeddings(

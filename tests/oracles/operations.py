@@ -10,8 +10,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.registry import Transfer
-from meshwright.network.demands import Demands
-from meshwright.network.patterns import joined_demands
+from meshwright.network.traffic import Demands, joined_demands
 from meshwright.streams.registry import StreamRounds
 
 

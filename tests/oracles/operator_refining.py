@@ -5,17 +5,18 @@ these groups alone: the delta of a local search, and the fitness of a genetic on
 """
 
 from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
+
 import numpy as np
+
 from meshwright.base.arrays import FloatArray
 from meshwright.wafer.operators.assignment import room_bytes
-from meshwright.wafer.operators.layers import ModelGraph
-from meshwright.wafer.operators.price import Place
-from itertools import combinations
-from meshwright.wafer.operators.price import Assigned
-from meshwright.wafer.operators.table import SharedTable
+from meshwright.wafer.operators.model_graph import Assigned, ModelGraph, Place
+from meshwright.wafer.operators.shared_links import SharedTable
 
 Chosen = tuple[int, ...]
 """The option of each place."""

@@ -1,26 +1,22 @@
 """The linear program of routing: messages may be cut at will; the oracle on small networks."""
 
 from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-import numpy as np
-from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.demands import Demands
-from meshwright.network.routes import Routes
-from meshwright.network.routing import default_routes
-from meshwright.network.tcme.certificate import Certificate
-from meshwright.network.tcme.moves import TOLERANCE
-from meshwright.network.tcme.problem import RoutingProblem, make_problem
-from meshwright.network.tcme.search import Search, merged_routes
-from meshwright.topology.network import Network
-from meshwright.network.tcme.optimiser import RoutedClass, solve, optimise
-
-from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.tcme.bounds import Certificate
 from meshwright.network.tcme.messages import Messages
+from meshwright.network.tcme.moves import TOLERANCE
+from meshwright.network.tcme.optimiser import (
+    RoutedClass,
+    make_problem,
+    solve,
+)
+from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network
 
 

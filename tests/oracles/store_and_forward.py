@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.network.routes import Routes
+from meshwright.network.routing import Routes
 from meshwright.network.simulation.tasks import TaskGraph, offsets_of
 from meshwright.network.simulation.trees import links_before
 from meshwright.topology.network import Network

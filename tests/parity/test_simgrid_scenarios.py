@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshwright import api
-from meshwright.network.routes import make_routes
+from meshwright.network.routing import make_routes
 
 DATA = Path(__file__).parents[1] / "data" / "simgrid_scenarios.json"
 REFERENCE = {case["name"]: case for case in json.loads(DATA.read_text())["scenarios"]}

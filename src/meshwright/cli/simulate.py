@@ -37,7 +37,7 @@ def run_plan(path: str, trace: str | None, *, as_json: bool) -> int:
     from meshwright.cli.output import show
     from meshwright.cli.reading import output_file
     from meshwright.frameworks.perfetto import write_trace
-    from meshwright.wafer.report_simulation import simulation_data, simulation_lines
+    from meshwright.wafer.report import simulation_data, simulation_lines
 
     target = output_file("--trace", trace) if trace is not None else None
     plan = api.load_plan(path)

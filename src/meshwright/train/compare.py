@@ -22,7 +22,7 @@ from meshwright.train.measured.factors import Factors
 from meshwright.train.question import make_problem
 from meshwright.train.recipes import Recipe, recipes
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import fastest_placed, has_placement
+from meshwright.wafer.answer import fastest_placed, has_placement
 
 NUM_PLACED = 24
 """Candidates of a recipe that are placed at most, fastest closed form first."""

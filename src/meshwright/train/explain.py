@@ -14,7 +14,7 @@ from meshwright.train.question import problem_of
 from meshwright.train.report_detail import Explanation
 from meshwright.train.sensitivity import Change, changes
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import best_placed
+from meshwright.wafer.answer import best_placed
 
 
 def what_would_change(plan: Plan) -> list[Change]:

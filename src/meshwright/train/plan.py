@@ -36,7 +36,7 @@ from meshwright.train.pareto import pareto_front
 from meshwright.train.question import make_problem
 from meshwright.train.robustness import NUM_DRAWS, Verdict, robustness
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import best_placed, placed_candidates
+from meshwright.wafer.answer import best_placed, placed_candidates
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 
 SHAKEN = 8

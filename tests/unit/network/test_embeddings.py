@@ -3,13 +3,9 @@
 import numpy as np
 import pytest
 from grid_networks import grid
+from oracles.mappers import embeddings, hop_volume, regrouped, ring_volume
 
-from meshwright.network.embeddings import AxisBlock, Embedding, block_embedding
-from oracles.mappers import embeddings
-from oracles.mappers import hop_volume
-from oracles.mappers import regrouped
-from oracles.mappers import ring_volume
-from meshwright.network.placement import hop_distances
+from meshwright.network.embeddings import AxisBlock, Embedding, block_embedding, hop_distances
 
 CASES = [
     ((4, 8), {"tatp": 8, "cp": 2, "dp": 2}),
