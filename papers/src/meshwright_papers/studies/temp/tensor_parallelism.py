@@ -191,7 +191,8 @@ def _time_claims(times: list[Time]) -> tuple[Claim, ...]:
     nearest = min(times, key=lambda t: abs(t.collective_share - PUBLISHED_COLLECTIVES))
     return (
         Claim("Fig. 4b", "collectives in the time of training, at most",
-              f"{PUBLISHED_COLLECTIVES:.0%}", "seed", f"{share:.1%}", judged(share, PUBLISHED_COLLECTIVES),
+              f"{PUBLISHED_COLLECTIVES:.0%}", "seed", f"{share:.1%}",
+              judged(share, PUBLISHED_COLLECTIVES),
               "one sequence at a time, the memory of a die takes most of the step; nearest: "
               f"{nearest.collective_share:.0%} for {nearest.model} with {nearest.machine.text}"),
         Claim("Fig. 4b", "use of the links over the step", f"below {PUBLISHED_USE:.0%}", "seed",
