@@ -19,7 +19,8 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.prediction import Prediction, measurement, predict
-from meshwright.calibration.rows import published_rows, read_rows
+from meshwright.calibration.reading import read_rows
+from meshwright.calibration.rows import published_rows
 from meshwright.train.measured.factors import (
     PLAN_ERROR,
     STEP_NOISE,

@@ -19,7 +19,8 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.errors import Family, families_of
 from meshwright.calibration.prediction import measurement, predict
-from meshwright.calibration.rows import published_rows, read_rows
+from meshwright.calibration.reading import read_rows
+from meshwright.calibration.rows import published_rows
 from meshwright.train.measured.factors import PLAN_ERROR, STEP_NOISE, logs_and_slopes
 from meshwright.train.measured.learning import expected_spreads
 from meshwright.train.measured.resources import RESOURCES

@@ -2,17 +2,12 @@
 
 import re
 import shlex
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from meshwright.calibration.rows import (
-    HardwareFields,
-    ModelFields,
-    ParallelismFields,
-    SoftwareFields,
-)
+from meshwright.calibration.reading import StatedHardware, StatedRow
+from meshwright.calibration.rows import ModelFields, ParallelismFields, SoftwareFields
 from meshwright.cli.commands import COMMANDS
 from meshwright.cli.main import main
 
@@ -78,8 +73,8 @@ def test_readme_leads_to_every_page():
 
 def test_fields_of_measured_rows_are_listed():
     text = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    parts = (ModelFields, HardwareFields, ParallelismFields, SoftwareFields)
-    names = [entry.name for part in parts for entry in fields(part)]
+    parts = (StatedRow, ModelFields, StatedHardware, ParallelismFields, SoftwareFields)
+    names = [name for part in parts for name in part.model_fields]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 

@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import InfeasibleError
-    from meshwright.calibration.rows import published_inference_rows, published_rows, read_rows
+    from meshwright.calibration.reading import read_rows
+    from meshwright.calibration.rows import published_inference_rows, published_rows
     from meshwright.cli.output import show, write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None

@@ -36,8 +36,9 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.calibration.inference.prediction import predict_all
+    from meshwright.calibration.reading import read_rows
     from meshwright.calibration.report import Validation, validation_data, validation_lines
-    from meshwright.calibration.rows import published_inference_rows, published_rows, read_rows
+    from meshwright.calibration.rows import published_inference_rows, published_rows
     from meshwright.cli.output import show
 
     target = args.document and output_file("--document", args.document, ".md")

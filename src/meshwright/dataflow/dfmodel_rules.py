@@ -14,7 +14,7 @@ from pydantic import Field
 from meshwright.base.errors import UnknownNameError
 from meshwright.catalog.peers import load_peer
 from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.layouts import PARTIAL, WHOLE, KernelSplit, Layout, splits_of
+from meshwright.dataflow.layouts import PARTIAL, REPLICATED, KernelSplit, TensorLayout, splits_of
 from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel
@@ -204,9 +204,9 @@ def _ways(kernel: Kernel, tiled: str) -> list[KernelSplit]:
 
 def _closed(split: KernelSplit) -> KernelSplit:
     """Return a way that leaves no partial sums."""
-    return replace(split, writes=WHOLE) if split.writes.is_partial else split
+    return replace(split, writes=REPLICATED) if split.writes.is_partial else split
 
 
-def _change_bytes(num_bytes: float, have: Layout, want: Layout) -> float:
+def _change_bytes(num_bytes: float, have: TensorLayout, want: TensorLayout) -> float:
     """Return the bytes of the tensor, unless it is there already or whole."""
-    return 0.0 if have in (want, WHOLE) else num_bytes
+    return 0.0 if have in (want, REPLICATED) else num_bytes

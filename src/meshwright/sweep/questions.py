@@ -11,7 +11,7 @@ from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, Spec
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.dataflow.load import load_graph
-from meshwright.dataflow.search import machine_named, plan_dataflow
+from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
@@ -65,7 +65,7 @@ def answer_graph(point: Point) -> Result:
     """Return the best plan of a graph at a point, or why there is none."""
     system, graph = system_of(point), _load_graph(point)
     # Constants of a measured chip would set it against chips that nobody measured.
-    machine, passes = machine_named(system, UNCALIBRATED), int(point.get("passes", 1))
+    machine, passes = calibrated_system(system, UNCALIBRATED), int(point.get("passes", 1))
     try:
         found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)
     except InfeasibleError as error:

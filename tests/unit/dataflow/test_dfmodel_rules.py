@@ -13,7 +13,7 @@ from meshwright.dataflow.dfmodel_rules import (
     peer_tables,
     send_s,
 )
-from meshwright.dataflow.layouts import WHOLE
+from meshwright.dataflow.layouts import REPLICATED
 from meshwright.dataflow.price import ring_bytes
 from meshwright.dataflow.sharding import choose_sharding
 from meshwright.graph.kernels.workloads import gpt_layer, gpt_training_layer
@@ -57,7 +57,7 @@ def test_each_reader_pays_although_another_one_asks_for_the_same():
     """Q, K and V would gather a norm that is split three times, so it stays whole."""
     found = choose_sharding(peer_tables(gpt_layer(*GPT3), 8))
     ln1 = found.splits[found.tables.graph.number["ln1"]]
-    assert ln1.writes == WHOLE
+    assert ln1.writes == REPLICATED
 
 
 @pytest.mark.parametrize(

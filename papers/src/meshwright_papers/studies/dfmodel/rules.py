@@ -68,7 +68,7 @@ def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int)
 def _together(found: Fusion, num_passes: int, dp: int) -> Iterator[int]:
     """Yield powers of two of sequences that pass at a time: memory holds their tensors."""
     size = 1
-    while size * dp <= num_passes and size * found.held_bytes <= found.problem.room_bytes:
+    while size * dp <= num_passes and size * found.held_bytes <= found.problem.spare_dram_bytes:
         yield size
         size *= 2
 

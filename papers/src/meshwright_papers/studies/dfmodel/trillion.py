@@ -221,7 +221,7 @@ class _Layers:
                 base,
                 network_s=self._of_tp_s(case, base),
                 micro_batches=(1,),
-                room_bytes=UNLIMITED_BYTES,
+                spare_dram_bytes=UNLIMITED_BYTES,
             )
             self._fused_s[once] = self._fuse_s(free) - base.total_setup_s
         layer_s = self._fused_s[once] + base.total_setup_s / case.micro_batch

@@ -1,4 +1,4 @@
-"""From rows to questions: what is stated is taken, what is not has one default, else a reason."""
+"""From rows to jobs: what is stated is taken, what is not has one default, else a reason."""
 
 import pytest
 
@@ -10,19 +10,24 @@ from meshwright.calibration.frameworks import (
     MEGATRON_LM,
     NEMO,
     TORCHTITAN,
-    framework_of,
 )
-from meshwright.calibration.questions import (
+from meshwright.calibration.jobs import (
     Reason,
     RefusedError,
-    chip_name_of,
-    precision_of,
-    question_of,
-    recompute_of,
-    stated_rate_gbit,
+    job_of,
     system_of,
 )
-from meshwright.calibration.rows import HardwareFields, rows_of
+from meshwright.calibration.reading import (
+    StatedHardware,
+    between_nodes,
+    chip_name_of,
+    flops_rule_of,
+    hardware_of,
+    precision_of,
+    recompute_of,
+    rows_of,
+)
+from meshwright.calibration.rows import FlopsRule, HardwareFields, PrecisionFields
 from meshwright.catalog.models import load_model
 from meshwright.sharding.strategy import Recompute, ScheduleKind
 
@@ -40,8 +45,8 @@ def row_of(**changes):
     return rows_of([ROW | changes], "x")[0]
 
 
-def question(**changes):
-    return question_of(row_of(**changes), "uncalibrated")
+def job(**changes):
+    return job_of(row_of(**changes), "uncalibrated")
 
 
 @pytest.mark.parametrize(
@@ -67,11 +72,11 @@ def question(**changes):
     ],
 )
 def test_framework_of_a_row(stated, framework):
-    assert framework_of(row_of(**stated)) is framework
+    assert row_of(**stated).framework == framework.name
 
 
 def test_degrees_that_are_not_stated_follow():
-    asked = question()
+    asked = job()
     s = asked.strategy
     assert (s.tp, s.pp, s.dp, s.micro_batch_size, s.num_devices) == (2, 1, 32, 2, 64)
     assert asked.structure.zero_stage == 3
@@ -80,7 +85,7 @@ def test_degrees_that_are_not_stated_follow():
 
 
 def test_stages_are_interleaved_where_chunks_are_stated():
-    asked = question(parallelism={"tp": 2, "pp": 4, "vpp": 2, "fsdp": False})
+    asked = job(parallelism={"tp": 2, "pp": 4, "vpp": 2, "fsdp": False})
     assert asked.structure.schedule is ScheduleKind.INTERLEAVED
     assert (asked.strategy.num_virtual_stages, asked.structure.zero_stage) == (2, 1)
 
@@ -89,15 +94,15 @@ def test_stated_accumulation_decides_the_micro_batch():
     plan = {"tp": 2, "pp": 2, "dp": 16}
     unstated = {"parallelism": plan, "micro_batch": None, "global_batch": 256}
     # 16 sequences of a rank: as many micro-batches as stages, in each of two rounds
-    assert question(**unstated).strategy.micro_batch_size == 8
-    assert question(**unstated, grad_accum=2).strategy.micro_batch_size == 4
+    assert job(**unstated).strategy.micro_batch_size == 8
+    assert job(**unstated, grad_accum=2).strategy.micro_batch_size == 4
     megatron = unstated | {"group": "megatron-sc21"}
-    assert question(**megatron).strategy.micro_batch_size == 1
-    assert question(**megatron, grad_accum=2).strategy.micro_batch_size == 8
+    assert job(**megatron).strategy.micro_batch_size == 1
+    assert job(**megatron, grad_accum=2).strategy.micro_batch_size == 8
 
 
 def test_batches_of_chips_become_batches_of_ranks():
-    asked = question(group="maxtext", micro_batch=1, global_batch=64)
+    asked = job(group="maxtext", micro_batch=1, global_batch=64)
     assert (asked.strategy.tp, asked.strategy.micro_batch_size) == (2, 2)
 
 
@@ -120,37 +125,37 @@ def test_batches_of_chips_become_batches_of_ranks():
 )
 def test_what_cannot_be_asked_has_a_reason(changes, reason):
     with pytest.raises(RefusedError) as caught:
-        question(**changes)
+        job(**changes)
     assert caught.value.reason is reason
 
 
 def test_public_models_are_known_by_name():
-    asked = question(model={"name": "DeepSeek-V3 671B", "seq": 4096, "vocab": 129280})
+    asked = job(model={"name": "DeepSeek-V3 671B", "seq": 4096, "vocab": 129280})
     assert asked.problem.model.layer_kinds == load_model("deepseek-v3").layer_kinds
-    other = question(model=LLAMA | {"name": "Llama 3 8B", "layers": 12})
+    other = job(model=LLAMA | {"name": "Llama 3 8B", "layers": 12})
     assert other.problem.model.num_layers == 12
 
 
 def test_a_public_configuration_fills_what_agrees_with_it():
     stated = {"name": "GPT 1B", "layers": 24, "hidden": 1920, "heads": 15}
     plan = {"tp": 1, "fsdp": True}
-    asked = question(model=stated, parallelism=plan)
+    asked = job(model=stated, parallelism=plan)
     assert (asked.problem.model.vocab_size, asked.problem.workload.sequence_length) == (51200, 1024)
     with pytest.raises(RefusedError) as caught:
-        question(model=stated | {"layers": 25}, parallelism=plan)
+        job(model=stated | {"layers": 25}, parallelism=plan)
     assert caught.value.reason is Reason.DIMS
 
 
 def test_adapters_leave_no_gradients_of_weights():
-    asked = question(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
+    asked = job(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
     assert asked.problem.engine.freezes_weights
     assert asked.structure.zero_stage == 0
-    assert not question().problem.engine.freezes_weights
+    assert not job().problem.engine.freezes_weights
 
 
 def test_deepspeed_sums_whole_gradients_in_bf16_alone():
     stacks = [
-        question(group="deepspeed", precision=text).problem.workload.software
+        job(group="deepspeed", precision=text).problem.workload.software
         for text in ("bf16", "fp16")
     ]
     assert [stack.sums_whole_gradients for stack in stacks] == [True, False]
@@ -170,18 +175,19 @@ def test_deepspeed_sums_whole_gradients_in_bf16_alone():
     ],
 )  # fmt: skip
 def test_chips_by_name(name, chip):
-    assert chip_name_of(HardwareFields(chip_id=name)) == chip
+    assert chip_name_of(name) == chip
 
 
 def test_a_chip_of_half_the_rate_is_not_taken_for_another():
+    stated = hardware_of(StatedHardware(chip_id="NVIDIA A10", chips=8))
     with pytest.raises(RefusedError) as caught:
-        chip_name_of(HardwareFields(chip_id="NVIDIA A10"))  # 125 TFLOP/s; an A10G has 70
+        system_of(stated)  # 125 TFLOP/s; an A10G has 70
     assert caught.value.reason is Reason.CHIP
 
 
 def test_eight_packages_of_two_dies_in_a_host_are_dies():
-    frontier = HardwareFields(chip_id="MI250X", chips=64, chips_per_node=8)
-    assert chip_name_of(frontier) == "MI250X-GCD"
+    frontier = hardware_of(StatedHardware(chip_id="MI250X", chips=64, chips_per_node=8))
+    assert frontier.chip == "MI250X-GCD"
     assert [level.size for level in system_of(frontier).levels] == [2, 4, 8]
 
 
@@ -194,7 +200,7 @@ def test_eight_packages_of_two_dies_in_a_host_are_dies():
     ],
 )  # fmt: skip
 def test_public_models_and_configurations_by_name(name, layers):
-    assert question(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
+    assert job(model={"name": name, "seq": 2048}).problem.model.num_layers == layers
 
 
 @pytest.mark.parametrize(
@@ -206,37 +212,59 @@ def test_public_models_and_configurations_by_name(name, layers):
     ],
 )  # fmt: skip
 def test_rates_between_hosts(text, rate):
-    assert stated_rate_gbit(text, 8) == rate
+    found = between_nodes(text)
+    of_node = found.get("inter_node_gbit_per_node")
+    assert (of_node / 8 if of_node else found.get("inter_node_gbit_per_chip")) == rate
+    assert found.get("rail_optimized") is (False if "Omni" in text else None)
 
 
 def test_hosts_have_the_stated_size():
-    four = system_of(HardwareFields(chip_id="A100 SXM 80GB", chips=8, chips_per_node=4))
+    four = system_of(HardwareFields(chip="A100", chips=8, chips_per_node=4))
     assert [level.size for level in four.levels] == [4, 2]
-    rack = system_of(HardwareFields(chip_id="GB200 (per GPU)", chips=64, chips_per_node=4))
+    rack = system_of(HardwareFields(chip="GB200", chips=64, chips_per_node=4))
     assert [level.size for level in rack.levels] == [64]
 
 
 def test_slices_are_joined_by_the_data_centre_network():
-    system = system_of(HardwareFields(chip_id="TPU v5e", chips=512, slices=2))
+    system = system_of(HardwareFields(chip="TPU-v5e", chips=512, slices=2))
     assert system.num_devices == 512
     assert system.levels[-1].data_parallel_only
 
 
 def test_words_for_recomputation_and_precision():
-    assert recompute_of(None, TORCHTITAN) is Recompute.SELECTIVE
-    assert recompute_of("selective op", NEMO) is Recompute.SELECTIVE
-    assert recompute_of("none", TORCHTITAN) is Recompute.NONE
-    chip = question().problem.system.chip
-    assert precision_of("FP8-MX", chip).matmul == "fp8"
-    assert precision_of("fp16", chip).activation == "fp16"
-    assert precision_of("bfloat16", chip).activation == "bf16"
+    assert recompute_of(None) is None
+    assert recompute_of("selective op") is Recompute.SELECTIVE
+    assert recompute_of("qkv_proj offloaded") is Recompute.FULL
+    assert job(recompute="none").structure.recompute is Recompute.NONE
+    assert job().structure.recompute is Recompute.SELECTIVE
+    assert precision_of("FP8-MX") == PrecisionFields(matmul="fp8", scaling="mx")
+    assert precision_of("fp16").activation == "fp16"
+    assert job(precision="bfloat16").problem.workload.precision.activation == "bf16"
+    assert job(precision="fp8 rowwise").problem.workload.precision.row_scales
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("hardware FLOPs: 4*2*N*tokens", FlopsRule.EIGHT_N),
+        ("model FLOPs: 6*N + 12*L*h*s", FlopsRule.SIX_N),
+        ("model FLOPs: attention causal (half s^2)", FlopsRule.MODEL_CAUSAL),
+        ("model FLOPs: full s^2", FlopsRule.MODEL),
+        ("hardware FLOPs: 96*B*s*l*h^2 (1 + s/6h + V/16lh)", FlopsRule.HARDWARE),
+        ("rule not stated", None), (None, None),
+    ],
+)  # fmt: skip
+def test_rules_by_which_flops_are_counted(text, rule):
+    assert flops_rule_of(text) is rule
+
+
+def test_words_that_say_more_than_their_field_are_kept():
+    row = row_of(recompute="selective op", precision="bf16")
+    assert row.reasons == {"hardware.chip": "H100 SXM 80GB", "recompute": "selective op"}
 
 
 def test_links_inside_a_host_are_as_stated():
-    stated = HardwareFields(
-        chip_id="A100 SXM 80GB", chips=16, intra_node="NVLink, 4 inter-GPU connects"
-    )
-    assert system_of(stated).levels[0].links_per_device == 4
-    assert system_of(HardwareFields(chip_id="A100 SXM 80GB", chips=16)).levels[
-        0
-    ].links_per_device == (12)
+    stated = StatedHardware(chip="A100", chips=16, intra_node="NVLink, 4 inter-GPU connects")
+    assert system_of(hardware_of(stated)).levels[0].links_per_device == 4
+    plain = HardwareFields(chip="A100", chips=16)
+    assert system_of(plain).levels[0].links_per_device == 12
