@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshwright.catalog.models import load_model as load_model
     from meshwright.catalog.systems import load_system as load_system
     from meshwright.frameworks.writing import export as export
-    from meshwright.sharding.strategy import Structure as Structure
+    from meshwright.sharding.strategy import PlanOptions as PlanOptions
     from meshwright.sharding.strategy import make_strategy as make_strategy
     from meshwright.train.answer import Plan as Plan
     from meshwright.train.estimate import estimate as estimate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meshwright.train.replan import replan as replan
 
 _HOME = {
-    "MeshwrightError": "base.errors", "Plan": "train.answer", "Structure": "sharding.strategy",
+    "MeshwrightError": "base.errors", "Plan": "train.answer", "PlanOptions": "sharding.strategy",
     "check": "train.legality", "estimate": "train.estimate", "explain": "train.explain",
     "export": "frameworks.writing", "front": "train.plan", "load_model": "catalog.models",
     "load_plan": "train.plan_files", "load_system": "catalog.systems",
@@ -37,7 +37,7 @@ _HOME = {
 _CALLED = {"save_plan": "save"}
 
 __all__ = [
-    "MeshwrightError", "Plan", "Structure", "check", "estimate", "explain", "export", "front",
+    "MeshwrightError", "Plan", "PlanOptions", "check", "estimate", "explain", "export", "front",
     "load_model", "load_plan", "load_system", "make_strategy", "plan", "replan", "save_plan",
     "training",
 ]  # fmt: skip

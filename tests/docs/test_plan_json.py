@@ -14,7 +14,7 @@ from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS
-from meshwright.sharding.strategy import StrategyOf, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec import chip, model, system, workload
 from meshwright.spec import declaration as provenance
 from meshwright.train import comparison
@@ -55,7 +55,7 @@ DECLARED = {
     "Hot link": HotLink,
     "Segment": Segment,
     "Strategy": StrategyOf,
-    "Structure": Structure,
+    "PlanOptions": PlanOptions,
     "Estimate": Estimate,
     "Time parts": TIME_PARTS,
     "Memory parts": MEMORY_PARTS,
@@ -182,7 +182,7 @@ def test_plan_has_all_fields_and_no_others(printed):
     assert status == 0
     assert faults_of(data, "Plan", "plan", seen) == []
     always = (
-        "Plan", "Candidate", "Segment", "Strategy", "Structure", "Estimate", "Time parts",
+        "Plan", "Candidate", "Segment", "Strategy", "PlanOptions", "Estimate", "Time parts",
         "Memory parts", "Coverage", "Robustness",
     )  # fmt: skip
     for section in always:

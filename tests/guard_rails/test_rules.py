@@ -13,7 +13,7 @@ from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.exhaustive import search
 from meshwright.train.legality import check_problem
 from meshwright.train.plan import plan
@@ -21,7 +21,7 @@ from meshwright.train.question import make_problem, training
 from meshwright.train.robustness import NUM_DRAWS, perturbed, robustness
 from meshwright.train.space import SearchSpace
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
 def parts(task, structure, **degrees):
@@ -31,7 +31,7 @@ def parts(task, structure, **degrees):
 
 def test_1_numerics_are_the_users_and_never_searched():
     """No degree and no structural choice can change what is computed, only where."""
-    searched = {entry.name for entry in fields(Structure)} | set(vars(make_strategy()))
+    searched = {entry.name for entry in fields(PlanOptions)} | set(vars(make_strategy()))
     numerics = {"global_batch_size", "sequence_length", "precision", "optimizer", "causal",
                 "expert_load_imbalance", "capacity_factor"}  # fmt: skip
     assert not searched & numerics

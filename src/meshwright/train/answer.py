@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshwright.sharding.strategy import Strategy, Structure, plan_string
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -72,7 +72,7 @@ class Segment:
     first_layer: int
     last_layer: int
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Candidate:
         return self.segments[0].strategy
 
     @property
-    def structure(self) -> Structure:
+    def structure(self) -> PlanOptions:
         """Categorical choices of the (only) segment."""
         return self.segments[0].structure
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import idles_above_cap
-from meshwright.sharding.strategy import Strategy, Structure, plan_string
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -23,7 +23,7 @@ def estimate(
     system: SystemSpec | str,
     workload: Training,
     strategy: Strategy,
-    structure: Structure,
+    structure: PlanOptions,
     *,
     calibration: str = DEFAULT,
     factors: Factors | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.train.answer import Candidate, Plan
 from meshwright.train.answers import candidates, compared
 from meshwright.train.exhaustive import search
@@ -25,7 +25,7 @@ def what_would_change(plan: Plan) -> list[Change]:
 def what_would_fit(plan: Plan) -> list[Candidate]:
     """Return the smallest single changes of a plan that fit, nearest first: at most three."""
     problem = problem_of(plan)
-    together: dict[Structure, list[Strategy]] = {}
+    together: dict[PlanOptions, list[Strategy]] = {}
     for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
         if not check_problem(problem, strategy, structure):
             together.setdefault(structure, []).append(strategy)

@@ -21,7 +21,7 @@ from meshwright.cost.layer import LayerPrices, price_layers
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
-    Layout,
+    AxisPlacement,
     crosses_data_parallel_network,
 )
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline
@@ -31,11 +31,11 @@ from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     StrategyColumns,
     Streamed,
-    Structure,
     take,
 )
 from meshwright.train.space import (
@@ -52,7 +52,7 @@ from meshwright.train.space import (
 class Families:
     """Legal families, priced as far as their members agree; one row each."""
 
-    structures: tuple[Structure, ...]
+    structures: tuple[PlanOptions, ...]
     structure_of: IntArray
     """Index into ``structures`` of each row."""
     strategy: StrategyColumns
@@ -114,14 +114,14 @@ class AllFamilies:
         )
 
 
-def layout_structures(space: SearchSpace) -> Iterator[Structure]:
+def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
     overlap = space.problem.workload.software.async_tensor_parallel
     kinds = product((True, False), ContextKind, space.stream_choices)
     for sequence_parallel, kind, (streamed, form) in kinds:
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
-            yield Structure(
+            yield PlanOptions(
                 sequence_parallel=sequence_parallel,
                 context_kind=kind,
                 zero_stage=0,
@@ -132,7 +132,9 @@ def layout_structures(space: SearchSpace) -> Iterator[Structure]:
             )
 
 
-def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Structure) -> BoolArray:
+def rows_of_layout(
+    space: SearchSpace, columns: StrategyColumns, structure: PlanOptions
+) -> BoolArray:
     """Return the rows for which a structure is not another one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
@@ -171,7 +173,7 @@ def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
     columns = network.strategy
     parts = (
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
-        *network.layout.keys(("tp", "tatp", "cp")),
+        *network.placement.keys(("tp", "tatp", "cp")),
     )  # fmt: skip
     return groups_of(parts)
 
@@ -210,7 +212,7 @@ def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> I
 
 
 def _legal_rows(
-    space: SearchSpace, structure: Structure, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> StrategyColumns:
     """Return the rows that no rule refuses; refused families count with all their members."""
     problem = space.problem
@@ -242,7 +244,7 @@ class _Ordered:
     schedule: ScheduleKind
     strategy: StrategyColumns
     order_of: IntArray
-    layout: Layout
+    layout: AxisPlacement
 
 
 def _ordered(
@@ -256,7 +258,7 @@ def _ordered(
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
-        space.problem.layout(order, take(columns, rows[orders == number]))
+        space.problem.axis_placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
     return _Ordered(kind, take(columns, rows), orders, joined(parts))
@@ -276,7 +278,7 @@ def _refused_orders(
 
 def _priced(
     space: SearchSpace,
-    layout: Structure,
+    layout: PlanOptions,
     legal: Sequence[tuple[ScheduleKind, StrategyColumns]],
     counts: Counts,
 ) -> Iterator[Families]:
@@ -305,11 +307,11 @@ def _priced(
 
 
 def _layer_table(
-    problem: Problem, layout: Structure, network: AxisNetwork, recomputes: Sequence[Recompute]
+    problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
 ) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
     """Return layer prices of rows that a layer can tell apart, the row of each, and its sends."""
     first, groups = layer_keys(network)
-    few = problem.network_with(take_rows(network.layout, first), take(network.strategy, first))
+    few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
     tables = price_layers(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )

@@ -16,8 +16,8 @@ from meshwright.cost.step import step_times
 from meshwright.search.counts import Counts
 from meshwright.sharding.strategy import (
     Offload,
+    PlanOptions,
     StrategyColumns,
-    Structure,
     make_strategy,
     stack,
     take,
@@ -32,7 +32,7 @@ class Block:
     """Members that fit, priced; ``structure`` holds the choices on which members differ."""
 
     families: Families
-    structure: Structure
+    structure: PlanOptions
     family_rows: IntArray
     dp_shard: FloatArray
     price: PipelinePrice
@@ -89,7 +89,7 @@ def members(
     whole, shards = _whole(space, part), _divided(space, part)
     for stage, reshard in space.zero_choices:
         expansion = whole if stage == 0 else shards
-        structure = Structure(
+        structure = PlanOptions(
             zero_stage=stage,
             reshard_after_forward=reshard,
             overlap_data_parallel=space.overlaps_data_parallel,
@@ -99,7 +99,7 @@ def members(
 
 
 def _with_offloads(
-    space: SearchSpace, part: _Part, structure: Structure, expansion: _Expansion, counts: Counts
+    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion, counts: Counts
 ) -> Iterator[Block]:
     """Yield what fits as it is, then what fits with each kind of offload but not without."""
     for number, offload in enumerate(space.offloads):
@@ -119,7 +119,7 @@ def _with_offloads(
 
 
 def _block(
-    space: SearchSpace, part: _Part, structure: Structure, expansion: _Expansion,
+    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
     rows: IntArray, memory_bytes: FloatArray,
 ) -> Block:  # fmt: skip
     """Return some rows of an expansion, priced."""

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import divisors
-from meshwright.sharding.strategy import Offload, Recompute, Strategy, Structure
+from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 
-Variant = tuple[Strategy, Structure]
+Variant = tuple[Strategy, PlanOptions]
 
 
-def leaner(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
+def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
     """Yield plans that differ by one change and need less memory, on as many devices."""
     steps = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
     for recompute in steps[steps.index(structure.recompute) + 1 :]:
@@ -27,7 +27,7 @@ def leaner(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
     yield from _split_further(strategy, structure)
 
 
-def _split_further(strategy: Strategy, structure: Structure) -> Iterator[Variant]:
+def _split_further(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
     """Yield plans in which tp, pp or cp takes devices from the shards of dp."""
     for axis in ("tp", "pp", "cp"):
         for factor in (2.0, 4.0, 8.0):
@@ -40,7 +40,7 @@ def _split_further(strategy: Strategy, structure: Structure) -> Iterator[Variant
 
 
 def missing_features(
-    problem: Problem, strategy: Strategy, structure: Structure
+    problem: Problem, strategy: Strategy, structure: PlanOptions
 ) -> Iterator[tuple[str, str, tuple[object, ...]]]:
     """Yield what a plan lacks: how to call it, and the choice that asks for it with its values."""
     degrees = tuple(divisors(problem.system.num_alive))[1:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class OperatorOption:
     text: str
     """The plan string."""
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
     axes: tuple[str, ...]
     """Axes of more than one device, innermost first."""
     shapes: Mapping[str, tuple[int, ...]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_one
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.system import SystemSpec
 
@@ -24,7 +24,7 @@ class Change:
     faster_by_fraction: float
 
 
-def changes(problem: Problem, strategy: Strategy, structure: Structure) -> list[Change]:
+def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> list[Change]:
     """Return the changes that help this plan most, largest first."""
     base_s = _step_s(problem, strategy, structure)
     found = []
@@ -38,7 +38,7 @@ def changes(problem: Problem, strategy: Strategy, structure: Structure) -> list[
     return sorted(found, key=lambda change: -change.faster_by_fraction)
 
 
-def _step_s(problem: Problem, strategy: Strategy, structure: Structure) -> float:
+def _step_s(problem: Problem, strategy: Strategy, structure: PlanOptions) -> float:
     return float(price_one(problem, structure, strategy).step.time.total_s[0])
 
 

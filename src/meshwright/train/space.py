@@ -14,10 +14,10 @@ from meshwright.sharding.space import Choices, axis_orders, divisors, first_orde
 from meshwright.sharding.strategy import (
     AXES,
     Offload,
+    PlanOptions,
     StrategyColumns,
     Streamed,
     StreamForm,
-    Structure,
     take,
 )
 
@@ -122,7 +122,7 @@ def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     """
     if not space.problem.num_experts:
         return np.ones(len(columns.tp), dtype=bool)
-    sharded = Structure(zero_stage=1)
+    sharded = PlanOptions(zero_stage=1)
     case = Case(space.problem.model, space.problem.workload, sharded, columns)
     regroups: BoolArray = ~all_rules()[EXPERTS_REGROUP].breaks(case)
     return regroups

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import virtual_stage_counts
-from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind, Strategy, Structure
+from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, ScheduleKind, Strategy
 
 MOVED = ("tp", "cp", "pp", "dp_shard")
 """Axes that take devices from one another."""
@@ -22,11 +22,11 @@ class SingleChange:
     what: str
     problem: Problem
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
 
 
 def single_changes(
-    problem: Problem, strategy: Strategy, structure: Structure
+    problem: Problem, strategy: Strategy, structure: PlanOptions
 ) -> Iterator[SingleChange]:
     """Yield every single change, legal or not: degrees by a factor of two, choices, software."""
     for what, degrees in _degree_changes(problem, strategy):
@@ -37,7 +37,7 @@ def single_changes(
     yield from _software_changes(problem, strategy, structure)
 
 
-def _fitting(structure: Structure, before: Strategy, after: Strategy) -> Structure:
+def _fitting(structure: PlanOptions, before: Strategy, after: Strategy) -> PlanOptions:
     """Return the structure with what follows from the degrees brought in line."""
     choices: dict[str, Any] = {}
     if (after.tp > 1) != (before.tp > 1):
@@ -103,7 +103,7 @@ def _shown(strategy: Strategy, name: str, degrees: dict[str, float]) -> str:
 
 
 def _choice_changes(
-    strategy: Strategy, structure: Structure
+    strategy: Strategy, structure: PlanOptions
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changed choices."""
     for recompute in Recompute:
@@ -121,7 +121,7 @@ def _choice_changes(
 
 
 def _state_changes(
-    strategy: Strategy, structure: Structure
+    strategy: Strategy, structure: PlanOptions
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield changes of where weights, gradients and optimizer state are kept."""
     if strategy.dp_shard * strategy.cp > 1:
@@ -137,7 +137,7 @@ def _state_changes(
 
 
 def _software_changes(
-    problem: Problem, strategy: Strategy, structure: Structure
+    problem: Problem, strategy: Strategy, structure: PlanOptions
 ) -> Iterator[SingleChange]:
     """Yield the same plan under software that hides more."""
     software = problem.workload.software

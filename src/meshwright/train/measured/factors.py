@@ -20,7 +20,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.sharding.strategy import Strategy, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import Calibration
 from meshwright.train.measured.resources import (
     NAMES,
@@ -53,7 +53,7 @@ class Measurement:
     name: str
     problem: Problem
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
     step_s: float
 
 
@@ -168,7 +168,7 @@ def expected_log_spread(measurement: Measurement, log_covariance: Any) -> float:
 
 
 def step_seconds(
-    problem: Problem, strategy: Strategy, structure: Structure, factors: FloatArray
+    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
 ) -> FloatArray:
     """Return the step time of one strategy under columns of factors [s].
 

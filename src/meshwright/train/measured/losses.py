@@ -8,13 +8,13 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.problem import Problem
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.train.measured.factors import step_seconds
 from meshwright.train.measured.resources import RESOURCES
 
 
 def losses_s(
-    problem: Problem, strategy: Strategy, structure: Structure, factors: FloatArray
+    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
 ) -> FloatArray:
     """Return what the factor of each resource adds to a step [s].
 

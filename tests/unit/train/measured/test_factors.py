@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import CONSTANTS
 from meshwright.spec.workload import SoftwareStack
 from meshwright.train.measured.factors import (
@@ -33,7 +33,7 @@ def job(system, batch, degrees, model="gpt2-medium", **choices):
     """Return a measurable job: problem, strategy, structure."""
     work = training(system, sequence_length=1024, global_batch_size=batch, software=SoftwareStack())
     problem = make_problem(model, system, work, "uncalibrated")
-    return problem, make_strategy(**degrees), Structure(**choices)
+    return problem, make_strategy(**degrees), PlanOptions(**choices)
 
 
 JOBS = [

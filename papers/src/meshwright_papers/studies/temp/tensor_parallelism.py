@@ -9,7 +9,7 @@ from itertools import product
 from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.network.simulation.usage import link_utilisation, sending_fraction
-from meshwright.sharding.strategy import Strategy, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
 from meshwright_papers.studies.study import (
@@ -50,7 +50,7 @@ MACHINES = tuple(
 )
 """What Table I can mean; first as we read it elsewhere."""
 STRATEGY = make_strategy(tp=8, dp_shard=4)
-REPLICATED = Structure(sequence_parallel=False, zero_stage=1, overlap_data_parallel=False)
+REPLICATED = PlanOptions(sequence_parallel=False, zero_stage=1, overlap_data_parallel=False)
 SPLIT = replace(REPLICATED, sequence_parallel=True)
 SHARDED = replace(SPLIT, zero_stage=3)
 NOT_COUNTED = ("margin_bytes", "buffers_bytes", "gathered_weights_bytes")
@@ -89,7 +89,7 @@ class Memory:
     """Margin and buffers included."""
 
 
-def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: Structure) -> Plan:
+def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:
     """Return the price of a strategy on a case."""
     work = api.training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
