@@ -8,7 +8,7 @@ from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.comparison import Entry
+from meshwright.train.compare import Entry
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.train.answer import Estimate
-from meshwright.train.comparison import Entry
+from meshwright.train.compare import Entry
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

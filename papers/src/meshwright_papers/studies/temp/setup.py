@@ -14,7 +14,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 PUBLISHED_COLLECTIVES = 0.4

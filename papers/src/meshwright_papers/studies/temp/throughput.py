@@ -13,7 +13,7 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
-from meshwright.train.comparison import Entry
+from meshwright.train.compare import Entry
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
