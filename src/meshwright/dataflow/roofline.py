@@ -17,7 +17,7 @@ from math import prod
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.cost.device import Engine, make_engine, stated_rate
+from meshwright.cost.device import DeviceRates, device_rates, stated_rate
 from meshwright.cost.matmul import matmul_compute_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import local_sizes
@@ -63,7 +63,7 @@ class CalibratedSystem:
         margin = constants.memory_margin_fraction * capacity
         return capacity - margin - constants.communication_buffer_bytes
 
-    def engine(self, graph: DataflowGraph) -> Engine:
+    def engine(self, graph: DataflowGraph) -> DeviceRates:
         """Return what a device does in a second, in the word of a graph.
 
         Raises
@@ -74,7 +74,7 @@ class CalibratedSystem:
         chip = self.spec.chip
         dtype = _dtype_of(graph, chip)
         precision = Precision(matmul=dtype, activation=dtype)
-        return make_engine(
+        return device_rates(
             chip, precision, SoftwareStack(), self.calibration,
             speed_factor=self.spec.slowest_speed_factor,
         )  # fmt: skip
@@ -160,7 +160,7 @@ class Roofline:
     degree: int
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> DeviceRates:
         """What a device does in a second."""
         return self.system.engine(self.graph)
 
