@@ -2,8 +2,7 @@
 
 One side of the comparison tables. Nothing here is how meshwright itself prices a graph: collectives
 are unlike in kind and cost the same for each byte, nothing has latency, and a ring takes half of
-what it takes in one direction, as if all of its links sent twice. A network has one dimension for
-each way to split the work; rates are those of one link.
+what it takes in one direction.
 
 In the step of sharding a product over a dim that is summed over pays its output at once and leaves
 it whole: partial sums are no layout. A tensor is copied for each reader, and each one pays for its
@@ -13,17 +12,15 @@ along the row that it needs whole. Source: the public implementation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
-from math import prod
 
 import numpy as np
 from pydantic import Field
 
 from meshwright.base.errors import UnknownNameError
-from meshwright.catalog.peers import load_peer
+from meshwright.catalog.files import data_path, load_file
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, KernelSplit, TensorLayout, splits_of
 from meshwright.dataflow.sharding import SplitTables
@@ -67,75 +64,17 @@ class Accelerators(Declaration):
 
 
 @cache
-def _accelerators() -> Mapping[str, Accelerator]:
-    return load_peer(Accelerators, "dfmodel").accelerators
+def accelerators() -> Mapping[str, Accelerator]:
+    """Return all accelerators by name."""
+    return load_file(Accelerators, data_path("peers", "peer", "dfmodel")).accelerators
 
 
 def accelerator_named(name: str) -> Accelerator:
-    """Return an accelerator as the published runs enter it, such as ``SN10``."""
-    known = _accelerators()
+    """Return an accelerator, such as ``SN10``."""
+    known = accelerators()
     if name not in known:
         raise UnknownNameError("accelerator of DFModel", name, known)
     return known[name]
-
-
-DRAM_PRICE, LINK_PRICE, SWITCH_PRICE = 1.0, 2.0, 24.0
-"""Of each GB/s, in units of the peer."""
-_GB = 1e9
-
-
-class DimKind(StrEnum):
-    """How the members along one dimension of a network are joined."""
-
-    RING = "ring"
-    FULL = "fully_connected"
-    SWITCH = "switch"
-
-
-@dataclass(frozen=True)
-class NetworkDim:
-    """One dimension of a network."""
-
-    kind: DimKind
-    size: int
-    bandwidth_bytes_per_s: float
-    """Of one link."""
-
-
-def all_reduce_s(num_bytes: float, dim: NetworkDim) -> float:
-    """Return the time of an all-reduce: (n - 1)/n S/B, 2 S/(n B) where fully connected [s]."""
-    n = dim.size
-    share = 2.0 / n if dim.kind is DimKind.FULL else (n - 1) / n
-    return share * num_bytes / dim.bandwidth_bytes_per_s
-
-
-def send_s(num_bytes: float, dim: NetworkDim) -> float:
-    """Return the time of a message to a neighbour: S/B [s]."""
-    return num_bytes / dim.bandwidth_bytes_per_s
-
-
-def network_price(dims: Sequence[NetworkDim], dram_bytes_per_s: float) -> float:
-    """Return the price of memories, links and switches of all devices, chips left out."""
-    total = prod(dim.size for dim in dims)
-    price = DRAM_PRICE * total * dram_bytes_per_s / _GB
-    for place, dim in enumerate(dims):
-        links, switches = _parts(dim, total, is_inner=place == 0)
-        rate = dim.bandwidth_bytes_per_s / _GB
-        price += rate * (LINK_PRICE * links + SWITCH_PRICE * switches)
-    return price
-
-
-def _parts(dim: NetworkDim, total: int, *, is_inner: bool) -> tuple[float, float]:
-    """Return the links and the ports of switches of a dimension.
-
-    A ring pays two ports. Outer groups that are fully connected are joined once, by switches.
-    """
-    n = dim.size
-    if dim.kind is DimKind.RING:
-        return total, 2.0 * total / n
-    if dim.kind is DimKind.SWITCH:
-        return total, total
-    return (n * (n - 1) * total / n, 0.0) if is_inner else (n * (n - 1), n**2)
 
 
 def peer_tables(graph: DataflowGraph, degree: int) -> SplitTables:
