@@ -11,10 +11,10 @@ from typing import Any
 from meshwright.base.arrays import larger
 from meshwright.cost.communication import CommCost, OpSums
 from meshwright.cost.device import DeviceRates, exposed_launch_s
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import OpCost
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.serve.operators import ForwardCost, PassShape, forward_cost, score_bytes
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.spec.calibration import ServingConstantsOf
 
 _TRANSIENT = "working_bytes"

@@ -15,10 +15,10 @@ import numpy as np
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_compute_s, matmul_shape
 from meshwright.cost.operator import traffic_s
 from meshwright.graph.op import Op, OpKind
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.model import AttentionSpec
 
