@@ -33,7 +33,7 @@ def degree_of(axis: str, strategy: StrategyOf[N], sizes: Mapping[str, Num] | Non
     if not shared:
         return degree
     assert sizes is not None
-    return cast(N, larger(ceil_div(degree, sizes[shared]), 1.0))
+    return larger(ceil_div(degree, sizes[shared]), 1.0)
 
 
 def _axis_degree(axis: str, s: StrategyOf[N]) -> N:
@@ -41,7 +41,7 @@ def _axis_degree(axis: str, s: StrategyOf[N]) -> N:
     if axis == "edp":
         return s.dp * s.cp * s.tp / (s.ep * s.etp)
     if axis == "edp_shard":
-        return cast(N, larger(s.dp_shard * s.cp * s.tp / (s.ep * s.etp), 1.0))
+        return larger(s.dp_shard * s.cp * s.tp / (s.ep * s.etp), 1.0)
     if axis == "edp_replicate":
         return _axis_degree("edp", s) / _axis_degree("edp_shard", s)
     return cast(N, getattr(s, axis))
