@@ -94,8 +94,6 @@ def test_screen(plan):
     lines = serving_lines(plan)
     text = "\n".join(lines)
     assert max(len(line) for line in lines) <= 100
-    assert lines[0].startswith("llama3-70b on 8xH100: ")
-    assert any(line.startswith("FITS  ") for line in lines)
     assert plan.best.text in text
     assert plan.runners_up[0].text in text
     assert "proof: " in text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed
-from meshwright.train.exhaustive import Progress, search
+from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.options import Degrees, Frame
 

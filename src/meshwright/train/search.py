@@ -22,9 +22,7 @@ from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
 from meshwright.sharding.space import Grid, degree_columns
 from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
-from meshwright.train.families import AllFamilies, Families, families
-from meshwright.train.links import link_table
-from meshwright.train.members import Block, members
+from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
 from meshwright.train.space import SearchSpace
 
 BLOCK_ROWS = 8_192

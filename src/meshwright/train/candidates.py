@@ -1,4 +1,4 @@
-"""From priced strategies and search results to the parts of a plan."""
+"""From priced strategies and search results to the candidates and notes of a plan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from meshwright.train.answer import (
 
 if TYPE_CHECKING:
     from meshwright.search.best import Found
-    from meshwright.train.exhaustive import SearchResult
+    from meshwright.train.search import SearchResult
 
 
 def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
