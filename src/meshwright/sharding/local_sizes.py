@@ -33,7 +33,8 @@ def degree_of(axis: str, strategy: StrategyOf[N], sizes: Mapping[str, Num] | Non
     if not shared:
         return degree
     assert sizes is not None
-    return larger(ceil_div(degree, sizes[shared]), 1.0)
+    heads = cast(float, sizes[shared])  # no token dim, so one number
+    return larger(ceil_div(degree, heads), 1.0)
 
 
 def _axis_degree(axis: str, s: StrategyOf[N]) -> N:
