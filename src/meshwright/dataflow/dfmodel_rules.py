@@ -1,4 +1,14 @@
-"""Accelerators as the published runs of DFModel enter them (Ko et al. 2024, arXiv 2412.16432)."""
+"""Dataflow graphs under the published rules of a peer, DFModel (Ko et al. 2024, arXiv 2412.16432).
+
+One side of the comparison tables. Nothing here is how meshwright itself prices a graph: collectives
+are unlike in kind and cost the same for each byte, nothing has latency, and a ring takes half of
+what it takes in one direction.
+
+In the step of sharding a product over a dim that is summed over pays its output at once and leaves
+it whole: partial sums are no layout. A tensor is copied for each reader, and each one pays for its
+own change. The dim that passes in tiles is never split, weights always are, and a norm may be split
+along the row that it needs whole. Source: the public implementation.
+"""
 
 from __future__ import annotations
 
@@ -67,44 +77,35 @@ def accelerator_named(name: str) -> Accelerator:
     return known[name]
 
 
-def peer_tables(graph: DataflowGraph, degree: int, *, sums_are_free: bool = False) -> SplitTables:
-    """Return the ways of all kernels in the peer's bytes.
-
-    Parameters
-    ----------
-    sums_are_free
-        Whether a product of two activations over a dim that is summed over pays nothing, as in one
-        stored version: an error of the peer.
-    """
-    found = [_ways(kernel, graph.tiled) for kernel in graph.kernels]
-    costs = []
-    for kernel, ways in zip(graph.kernels, found, strict=True):
-        is_free = sums_are_free and not kernel.weights
-        paid = 0.0 if is_free else graph.tensor_bytes(kernel)
-        costs.append(np.array([paid * split.writes.is_partial for split in ways]))
+def peer_tables(graph: DataflowGraph, degree: int) -> SplitTables:
+    """Return the splits of all kernels in the peer's bytes."""
+    found = [_splits(kernel, graph.tiled) for kernel in graph.kernels]
     return SplitTables(
         graph=replace(graph, repeats=1),
         degree=degree,
-        splits=tuple(tuple(map(_closed, ways)) for ways in found),
-        costs=tuple(costs),
-        held_bytes=tuple(np.zeros(len(ways)) for ways in found),
+        splits=tuple(tuple(map(_closed, splits)) for splits in found),
+        costs=tuple(
+            np.array([graph.tensor_bytes(kernel) * split.writes.is_partial for split in splits])
+            for kernel, splits in zip(graph.kernels, found, strict=True)
+        ),
+        held_bytes=tuple(np.zeros(len(splits)) for splits in found),
         change_cost=_change_bytes,
         charges_each_reader=True,
     )
 
 
-def _ways(kernel: Kernel, tiled: str) -> list[KernelSplit]:
-    """Return the ways of a kernel, sums still open."""
-    ways = [
+def _splits(kernel: Kernel, tiled: str) -> list[KernelSplit]:
+    """Return the splits of a kernel, sums still open."""
+    splits = [
         split
         for split in splits_of(replace(kernel, whole=frozenset()))
         if split.dim != tiled and PARTIAL not in split.reads
     ]
-    return ways[1:] if kernel.weights else ways
+    return splits[1:] if kernel.weights else splits
 
 
 def _closed(split: KernelSplit) -> KernelSplit:
-    """Return a way that leaves no partial sums."""
+    """Return a split that leaves no partial sums."""
     return replace(split, writes=REPLICATED) if split.writes.is_partial else split
 
 
