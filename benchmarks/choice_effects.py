@@ -18,7 +18,7 @@ import numpy as np
 
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import published_rows
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 
 
 def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:
@@ -42,7 +42,7 @@ def differences(one: Prediction, other: Prediction) -> list[str]:
     assert one.job is not None
     assert other.job is not None
     first, second = one.job, other.job
-    structure = [entry.name for entry in fields(Structure)]
+    structure = [entry.name for entry in fields(PlanOptions)]
     found = [n for n in structure if getattr(first.structure, n) != getattr(second.structure, n)]
     ours, theirs = first.problem.workload.software, second.problem.workload.software
     return found + [n for n in type(ours).model_fields if getattr(ours, n) != getattr(theirs, n)]

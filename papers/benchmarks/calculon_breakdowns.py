@@ -233,9 +233,9 @@ def _our_layer(question: Question) -> dict[str, float]:
     local, sums = _local(question, graph), {TILES: 0.0, ATTENTION: 0.0, ELEMENTWISE: 0.0}
     for op in graph.ops:
         if isinstance(problem, ServingProblem):
-            seconds = forward_cost(op, local, problem.engine, problem.shape).busy_s
+            seconds = forward_cost(op, local, problem.rates, problem.shape).busy_s
         else:
-            cost = op_cost(op, local, problem.engine, None, causal=problem.workload.causal)
+            cost = op_cost(op, local, problem.rates, None, causal=problem.workload.causal)
             seconds = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         sums[_mechanism_of(op.kind)] += number(seconds)
     return sums

@@ -17,7 +17,7 @@ import numpy as np
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
-from meshwright.train.exhaustive import search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.placing import place

@@ -85,8 +85,8 @@ def test_instant_chips_leave_messages_alone():
     problem = draw_problem(np.random.default_rng([9, 0]))
     bare = without_computation(problem)
     assert bare.system.levels == problem.system.levels
-    assert bare.engine.matmul_flops_per_s > 1e6 * problem.engine.matmul_flops_per_s
-    assert bare.engine.stream_sram_bytes == problem.engine.stream_sram_bytes
+    assert bare.rates.matmul_flops_per_s > 1e6 * problem.rates.matmul_flops_per_s
+    assert bare.rates.stream_sram_bytes == problem.rates.stream_sram_bytes
 
 
 def test_a_file_gives_the_same_rows(rows, tmp_path):

@@ -27,7 +27,13 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.device import stated_rate
 from meshwright.cost.problem import Problem
-from meshwright.sharding.strategy import Recompute, ScheduleKind, Strategy, Structure, make_strategy
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Strategy,
+    make_strategy,
+)
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import NetworkLevel, SystemSpec
@@ -82,7 +88,7 @@ class Job:
     framework: Framework
     problem: Problem
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,7 @@ def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> t
     return min(micro, of_rank), total
 
 
-def structure_of(row: Row, framework: Framework, degrees: Degrees) -> Structure:
+def structure_of(row: Row, framework: Framework, degrees: Degrees) -> PlanOptions:
     """Return the choices of a row; what is not stated is the default of its framework."""
     plan, tp, pp = row.parallelism, degrees.tp, degrees.pp
     stage = plan.zero_stage
@@ -178,7 +184,7 @@ def structure_of(row: Row, framework: Framework, degrees: Degrees) -> Structure:
     if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
         stage = 0
     stated_sp = framework.sequence_parallel if plan.sp is None else plan.sp
-    return Structure(
+    return PlanOptions(
         sequence_parallel=bool(stated_sp and tp > 1),
         zero_stage=stage,
         reshard_after_forward=framework.reshards and not (pp > 1 and framework.zero_stage == 3),
@@ -283,7 +289,7 @@ def _strategy(row: Row, degrees: Degrees) -> Strategy:
     )  # fmt: skip
 
 
-def _check(problem: Problem, strategy: Strategy, structure: Structure) -> None:
+def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None:
     """Refuse a plan that breaks a rule, but for rules that only spare the search."""
     faults = [
         fault

@@ -29,13 +29,13 @@ from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import traits_of
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
-from meshwright.sharding.strategy import Strategy, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 LEAST_EXPERT_COLUMNS = 256
 """Of the part of an expert: kernels with block scales take no narrower tiles."""
 

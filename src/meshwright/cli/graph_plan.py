@@ -28,7 +28,7 @@ def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
     from meshwright.dataflow.answer import plans_record
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.report import plans_lines
-    from meshwright.dataflow.search import machine_named, plan_dataflow
+    from meshwright.dataflow.search import calibrated_system, plan_dataflow
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
     passes = given_numbers(reading, args, ("global_batch",))
@@ -38,7 +38,7 @@ def run_graph(reading: Reading, args: argparse.Namespace, top: int) -> int:
         if getattr(args, name) is not None
     }
     machine = reading.value(
-        needed, "--on", args.on, lambda name: machine_named(name, args.calibration)
+        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
     )
     graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
     reading.done()

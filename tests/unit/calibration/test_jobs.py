@@ -148,9 +148,9 @@ def test_a_public_configuration_fills_what_agrees_with_it():
 
 def test_adapters_leave_no_gradients_of_weights():
     asked = job(task="finetune-lora", parallelism={"tp": 2, "fsdp": False})
-    assert asked.problem.engine.freezes_weights
+    assert asked.problem.rates.freezes_weights
     assert asked.structure.zero_stage == 0
-    assert not job().problem.engine.freezes_weights
+    assert not job().problem.rates.freezes_weights
 
 
 def test_deepspeed_sums_whole_gradients_in_bf16_alone():

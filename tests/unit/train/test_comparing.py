@@ -5,8 +5,8 @@ from small_problems import level, model, system
 
 from meshwright import api
 from meshwright.base.errors import UnknownNameError
-from meshwright.sharding.strategy import StrategyOf, Structure
-from meshwright.train.recipes import recipes
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
+from meshwright.train.compare import recipes
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 
@@ -46,7 +46,7 @@ def test_no_entry_is_faster_than_its_bound(compared):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in recipes if name != "meshwright"])
 def test_a_recipe_keeps_to_what_it_fixes(compared, name):
-    known = {*StrategyOf.__dataclass_fields__, *Structure.__dataclass_fields__}
+    known = {*StrategyOf.__dataclass_fields__, *PlanOptions.__dataclass_fields__}
     assert set(recipes[name].fixed) <= known
     for entry in compared.entries:
         if entry.recipe == name:

@@ -113,9 +113,9 @@ def test_a_plain_output_gets_plain_bars(plan):
 def test_a_family_never_measured_says_how_much_wider_its_interval_is():
     work = mw.training("wafer-4x8", sequence_length=1024, global_batch_size=64)
     found = mw.estimate("gpt2-medium", "wafer-4x8", work, mw.make_strategy(dp_shard=32),
-                        mw.Structure(sequence_parallel=False))  # fmt: skip
+                        mw.PlanOptions(sequence_parallel=False))  # fmt: skip
     assert any("times as wide" in note for note in found.warnings)
     price = found.best.estimate
     hopper = mw.estimate("gpt2-medium", "8xH100", work, mw.make_strategy(dp_shard=8),
-                         mw.Structure(sequence_parallel=False)).best.estimate  # fmt: skip
+                         mw.PlanOptions(sequence_parallel=False)).best.estimate  # fmt: skip
     assert price.interval_s[1] / price.step_time_s > hopper.interval_s[1] / hopper.step_time_s

@@ -123,7 +123,7 @@ def _power_w(
     link_j
         Of all links, for each device [J]; if not given, of the least bytes over one link each.
     """
-    time, work, engine = alone.step.time, alone.pipeline.mean, problem.engine
+    time, work, engine = alone.step.time, alone.pipeline.mean, problem.rates
     assert work is not None
     if link_j is None:
         link_j = least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)

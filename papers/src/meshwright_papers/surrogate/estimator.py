@@ -13,7 +13,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.price import choice_network
 from meshwright_papers.surrogate.dataset import FIRST_LEARNED, QUANTITIES, Rows, closed_form
@@ -35,7 +35,7 @@ class Surrogate:
         return without_computation(self.problem)
 
     def quantities(
-        self, structure: Structure, network: AxisNetwork, alone: Priced | None = None
+        self, structure: PlanOptions, network: AxisNetwork, alone: Priced | None = None
     ) -> FloatArray:
         """Return each of ``QUANTITIES`` as a simulation would have it, a row for each placement.
 
@@ -64,7 +64,7 @@ class Surrogate:
         return found
 
     def step_s(
-        self, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
+        self, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
         alone: Priced | None = None,
     ) -> FloatArray:  # fmt: skip
         """Return the step of one strategy laid in each of some ways [s]."""

@@ -20,11 +20,11 @@ from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Strategy,
     StrategyColumns,
-    Structure,
     row,
     take,
 )
@@ -195,7 +195,7 @@ left out: they take long to simulate, and repeat themselves."""
 class Drawn:
     """One plan to be priced."""
 
-    structure: Structure
+    structure: PlanOptions
     strategy: Strategy
     choice: Choice
 
@@ -237,10 +237,10 @@ def draw_candidates(
     return found
 
 
-def draw_structure(rng: np.random.Generator) -> Structure:
+def draw_structure(rng: np.random.Generator) -> PlanOptions:
     """Return the categorical choices of a plan, drawn."""
     stage, reshards = ZERO_CHOICES[int(rng.integers(len(ZERO_CHOICES)))]
-    return Structure(
+    return PlanOptions(
         sequence_parallel=bool(rng.random() < 0.5),
         context_kind=list(ContextKind)[int(rng.integers(2))],
         zero_stage=stage,
@@ -252,7 +252,7 @@ def draw_structure(rng: np.random.Generator) -> Structure:
 
 
 def _priced(
-    problem: Problem, structure: Structure, degrees: StrategyColumns, rng: np.random.Generator,
+    problem: Problem, structure: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator,
     rejected: Counter[str],
 ) -> tuple[StrategyColumns, FloatArray]:  # fmt: skip
     """Return legal strategies of a structure that fit, and how fast each is in closed form."""
@@ -284,7 +284,7 @@ def _priced(
 
 
 def _with_shards(
-    structure: Structure, degrees: StrategyColumns, rng: np.random.Generator
+    structure: PlanOptions, degrees: StrategyColumns, rng: np.random.Generator
 ) -> StrategyColumns:
     """Return the degrees with data replicas divided into shards: drawn; without ZeRO none."""
     shards = np.ones(len(degrees.tp))
@@ -299,13 +299,13 @@ def _with_shards(
 
 
 def _choice(
-    problem: Problem, structure: Structure, strategy: Strategy, rng: np.random.Generator
+    problem: Problem, structure: PlanOptions, strategy: Strategy, rng: np.random.Generator
 ) -> Choice:
     """Return one way to lay a strategy."""
     ways = list(choices_of(problem, structure, strategy))
     return ways[int(rng.integers(len(ways)))]
 
 
-def choices_of(problem: Problem, structure: Structure, strategy: Strategy) -> Iterator[Choice]:
+def choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Iterator[Choice]:
     """Yield the ways to lay a strategy on the grid of a problem, at most ``MOST_CHOICES``."""
     return islice(all_choices(structure, strategy, problem.grid_sides), MOST_CHOICES)

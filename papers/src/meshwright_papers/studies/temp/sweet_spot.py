@@ -12,7 +12,7 @@ import numpy as np
 from meshwright import api
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
-from meshwright.cost.device import Engine, make_engine
+from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.matmul import MatmulShape, matmul_compute_s, whole_traffic_bytes
 from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
@@ -85,20 +85,20 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     system, num = wafer(), MEMBERS
     chip, level = system.chip, system.levels[0]
     constants = load_calibration(chip.family, "uncalibrated")
-    engine = make_engine(chip, Precision(), SoftwareStack(), constants)
+    rates = device_rates(chip, Precision(), SoftwareStack(), constants)
     line = streams["stream"]
     sub_tensor: Any = WORD_BYTES * min(tokens, HIDDEN) * HIDDEN / num
     flops = 2.0 * tokens * HIDDEN * HIDDEN
-    moved = round_traffic_bytes(tokens, engine)
+    moved = round_traffic_bytes(tokens, rates)
     link_s = round_link_s(
         sub_tensor,
         level.bandwidth_bytes_per_s * float(np.asarray(constants.fast_network_efficiency)),
         level.latency_s,
         level.message_half_bytes,
     )
-    hbm_s = moved / engine.memory_bytes_per_s if with_hbm else 0.0 * num
+    hbm_s = moved / rates.memory_bytes_per_s if with_hbm else 0.0 * num
     each_s = matmul_compute_s(
-        1.0, tokens / num, HIDDEN, HIDDEN / num, engine.matmul_flops_per_s, engine
+        1.0, tokens / num, HIDDEN, HIDDEN / num, rates.matmul_flops_per_s, rates
     )
     total_s = forward_s(num, each_s, link_s, hbm_s).total_s
     energy_j = (
@@ -111,12 +111,12 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     return Curve(name, with_hbm, num, tokens / total_s, tokens / energy_j)
 
 
-def round_traffic_bytes(tokens: float, engine: Engine) -> Any:
+def round_traffic_bytes(tokens: float, rates: DeviceRates) -> Any:
     """Return what a die moves to and from its main memory in one round [bytes]."""
     transfer = Transfer.INPUTS if tokens < HIDDEN else Transfer.WEIGHTS
     shape = MatmulShape(1.0, tokens / MEMBERS, HIDDEN, HIDDEN / MEMBERS)
-    streamed = stream_traffic_bytes(transfer, shape, MEMBERS, WORD_BYTES, engine)[0]
-    alone = whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, engine)[0]
+    streamed = stream_traffic_bytes(transfer, shape, MEMBERS, WORD_BYTES, rates)[0]
+    alone = whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, rates)[0]
     return np.where(MEMBERS > 1, streamed, alone)
 
 

@@ -21,10 +21,8 @@ from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
 from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, StrategyColumns, Structure, row
-from meshwright.train.families import AllFamilies, Families, families
-from meshwright.train.links import link_table
-from meshwright.train.members import Block, members
+from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
+from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
 from meshwright.train.space import SearchSpace
 
 BLOCK_ROWS = 8_192
@@ -212,7 +210,7 @@ def arithmetic_s(problem: Problem) -> float:
         num_tokens=float(work.tokens_per_step),
         sequence_length=float(work.sequence_length),
     )
-    return float(flops.model / (problem.system.num_alive * problem.engine.matmul_flops_per_s))
+    return float(flops.model / (problem.system.num_alive * problem.rates.matmul_flops_per_s))
 
 
 def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
@@ -241,7 +239,7 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     problem, strategy = space.problem, table.strategy
     stage = max(stage for stage, _ in space.zero_choices)
     offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
-    leanest = Structure(zero_stage=stage, offload=offload)
+    leanest = PlanOptions(zero_stage=stage, offload=offload)
     uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
     factor = problem.calibration.allocator_factor
     needed: FloatArray = reduce(

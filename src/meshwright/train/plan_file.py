@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,9 +24,8 @@ from meshwright.sharding.strategy import AXES
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import FORMAT, Candidate, Plan, Segment, WhyNot
-from meshwright.train.measured.checks import factor_faults
-from meshwright.train.placement_checks import placement_faults
+from meshwright.train.answer import FORMAT, Candidate, Placement, Plan, Segment, WhyNot
+from meshwright.train.measured.factors import NAMES, Factor, Factors
 
 Answer = TypeVar("Answer")
 
@@ -210,15 +210,17 @@ def _adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)
 
 
-def save(plan: Plan, path: Path) -> None:
+def save(plan: Plan, path: str | Path) -> None:
     """Write a plan to a file, whole or not at all."""
+    path = Path(path)
     temporary = path.with_name(path.name + ".partial")
     temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
-def load(path: Path) -> Plan:
+def load(path: str | Path) -> Plan:
     """Return the plan of a file."""
+    path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -226,3 +228,95 @@ def load(path: Path) -> Plan:
     except UnicodeDecodeError as error:
         raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=str(path)) from error
     return from_json(text, origin=str(path))
+
+
+def placement_faults(path: str, candidate: Candidate, system: SystemSpec) -> Iterator[Fault]:
+    """Yield what no placement of a candidate on a system can be, by field."""
+    placement = candidate.placement
+    if placement is None:
+        return
+    sides = tuple(level.size for level in system.levels[::-1])
+    if placement.grid_shape != sides:
+        expected = "x".join(map(str, sides))
+        yield Fault(f"{path}.grid_shape", f"found {placement.grid_shape}", f"{expected}")
+        return
+    yield from _axis_faults(path, candidate, placement)
+    yield from _device_faults(path, candidate, placement)
+
+
+def _axis_faults(path: str, candidate: Candidate, placement: Placement) -> Iterator[Fault]:
+    """Yield what is wrong with the blocks of the axes."""
+    degrees = {axis: getattr(candidate.strategy, axis) for axis in AXES}
+    used = sorted(axis for axis, degree in degrees.items() if degree > 1)
+    if sorted(placement.axes) != used:
+        message = f"found {' '.join(placement.axes) or 'none'}"
+        yield Fault(f"{path}.axes", message, f"those of more than one device: {' '.join(used)}")
+    if sorted(placement.shapes) != used:
+        yield Fault(f"{path}.shapes", f"found {' '.join(placement.shapes)}", " ".join(used))
+    for axis, shape in placement.shapes.items():
+        fits = len(shape) == len(placement.grid_shape) and min(shape, default=0) >= 1
+        if not fits or prod(shape) != degrees.get(axis):
+            message = f"found {shape}, expected sizes of a block of {degrees.get(axis, 0):g}"
+            yield Fault(f"{path}.shapes.{axis}", message)
+            return
+    for level, side in enumerate(placement.grid_shape):
+        length = prod(shape[level] for shape in placement.shapes.values())
+        if length > side:
+            message = f"blocks are {length} long on a side of {side}"
+            yield Fault(f"{path}.shapes", message)
+
+
+def _device_faults(path: str, candidate: Candidate, placement: Placement) -> Iterator[Fault]:
+    """Yield what is wrong with the devices that are named.
+
+    A link may also begin or end at a node beyond the devices, such as an IO die.
+    """
+    room, devices = prod(placement.grid_shape), placement.devices
+    if len(devices) != candidate.strategy.num_devices or len(set(devices)) != len(devices):
+        message = f"found {len(set(devices))} devices in {len(devices)} places"
+        yield Fault(f"{path}.devices", message, f"{candidate.strategy.num_devices:.0f} of them")
+    for index, device in enumerate(devices):
+        if not 0 <= device < room:
+            yield Fault(f"{path}.devices.{index}", f"found {device}", f"0 to {room - 1}")
+    for index, link in enumerate(placement.hottest_links):
+        if min(link.source, link.target) < 0 or link.busy_s <= 0.0:
+            message = f"found {link.source} to {link.target}, busy for {link.busy_s} s"
+            yield Fault(f"{path}.hottest_links.{index}", message)
+
+
+LARGEST = 1e6
+"""No factor is larger, nor smaller than one over it."""
+
+
+def factor_faults(factors: Factors | None) -> Iterator[Fault]:
+    """Yield what no factors of a plan can be, by field."""
+    if factors is None:
+        return
+    if factors.num_measurements < 1:
+        yield Fault("factors.num_measurements", f"found {factors.num_measurements}, at least 1")
+    found = tuple(entry.resource for entry in factors.factors)
+    if found != NAMES:
+        message = f"found {' '.join(found) or 'none'}"
+        yield Fault("factors.factors", message, f"expected {' '.join(NAMES)}")
+    for index, entry in enumerate(factors.factors):
+        yield from _number_faults(f"factors.factors.{index}", entry)
+    yield from _covariance_faults(factors.log_covariance)
+
+
+def _number_faults(path: str, factor: Factor) -> Iterator[Fault]:
+    """Yield numbers that no factor can be."""
+    for name in ("factor", "low", "high", "prior_low", "prior_high"):
+        found = getattr(factor, name)
+        if not 1.0 / LARGEST <= found <= LARGEST:
+            yield Fault(f"{path}.{name}", f"found {found}, expected a number above 0")
+
+
+def _covariance_faults(rows: tuple[tuple[float, ...], ...]) -> Iterator[Fault]:
+    """Yield what is no covariance of all factors."""
+    sides = {len(rows), *(len(row) for row in rows)}
+    if sides != {len(NAMES)}:
+        yield Fault("factors.log_covariance", f"expected {len(NAMES)} rows of as many numbers")
+    elif any(abs(entry) > LARGEST for row in rows for entry in row):
+        yield Fault("factors.log_covariance", "a number is beyond all covariances")
+    elif any(rows[n][n] < 0.0 for n in range(len(NAMES))):
+        yield Fault("factors.log_covariance", "a variance is below 0")

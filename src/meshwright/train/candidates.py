@@ -1,4 +1,4 @@
-"""From priced strategies and search results to the parts of a plan."""
+"""From priced strategies and search results to the candidates and notes of a plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from meshwright.cost.estimate import Figures, figures
 from meshwright.cost.interval import UNSEEN, interval
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.sharding.strategy import Strategy, Structure, plan_string, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import (
     UNCALIBRATED_NOTE,
@@ -26,16 +26,16 @@ from meshwright.train.answer import (
 
 if TYPE_CHECKING:
     from meshwright.search.best import Found
-    from meshwright.train.exhaustive import SearchResult
+    from meshwright.train.search import SearchResult
 
 
-def candidate(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
+def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
     """Return one strategy with its full price."""
     return candidates(problem, [strategy], structure)[0]
 
 
 def candidates(
-    problem: Problem, strategies: list[Strategy], structure: Structure
+    problem: Problem, strategies: list[Strategy], structure: PlanOptions
 ) -> list[Candidate]:
     """Return strategies under one structure, each with its full price: one set of columns."""
     priced = price_columns(problem, structure, stack(strategies))
@@ -46,7 +46,7 @@ def candidates(
 
 
 def entry_of(
-    problem: Problem, strategy: Strategy, structure: Structure, known: Figures,
+    problem: Problem, strategy: Strategy, structure: PlanOptions, known: Figures,
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
     """Return one priced row as the entry of a plan."""
