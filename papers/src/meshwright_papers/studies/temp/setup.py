@@ -17,6 +17,8 @@ from meshwright.spec.system import SystemSpec
 from meshwright.train.compare import Comparison, Entry
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
+PUBLISHED_COLLECTIVES = 0.4
+"""Share of training that collectives take at most, Fig. 4."""
 OURS = "temp"
 BASELINES = ("megatron-1", "megatron-3", "fsdp")
 HONEST = ("fsdp-prefetch", "zero3-tp", "cycle-ring", "product-stream")

@@ -1,11 +1,14 @@
-"""Sweeps under the rules of DFModel."""
+"""The rules of DFModel: its collectives, and sweeps under them."""
 
 import pytest
 
 from meshwright.catalog.design import Design, build
 from meshwright.dataflow.load import load_graph
+from meshwright.dataflow.price import ring_bytes
 from meshwright.graph.kernels.workloads import gpt_layer
-from meshwright_papers.studies.dfmodel.rules import peer_passes_per_s
+from meshwright.spec.collective import CollectiveKind
+from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.rules import all_reduce_s, peer_passes_per_s, send_s
 
 LAYER = gpt_layer(2048, 16, 128, 512, repeats=8)
 
@@ -33,3 +36,16 @@ def test_rules_are_not_defined_for_other_chips_and_graphs():
     assert peer_passes_per_s(LAYER, design("dgx-2", "TEMP-die"), 64) is None
     for graph in (load_graph("fft-64x64"), load_graph("hpl-2048x1024")):
         assert peer_passes_per_s(graph, design("dgx-2"), 1) is None
+
+
+def test_a_ring_takes_half_of_what_it_sends():
+    ring = NetworkDim(DimKind.RING, 8, 1e9)
+    assert all_reduce_s(1e6, ring) == pytest.approx(
+        ring_bytes(CollectiveKind.ALL_REDUCE, 1e6, 8) / 2e9
+    )
+    assert send_s(1e6, ring) == pytest.approx(1e-3)
+
+
+def test_fully_connected_members_send_side_by_side():
+    full = NetworkDim(DimKind.FULL, 8, 1e9)
+    assert all_reduce_s(1e6, full) == pytest.approx(2 * 1e6 / 8 / 1e9)
