@@ -19,7 +19,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.sram.partition import Cut
-from meshwright.sram.setting import room_bytes
+from meshwright.sram.problem import room_bytes
 from meshwright_papers.studies.study import (
     AGREE_WITHIN,
     Claim,
