@@ -18,7 +18,7 @@ from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
-from meshwright.train.exhaustive import search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.search import place

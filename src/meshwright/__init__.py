@@ -15,26 +15,28 @@ if TYPE_CHECKING:
     from meshwright.frameworks.writing import export as export
     from meshwright.sharding.strategy import PlanOptions as PlanOptions
     from meshwright.sharding.strategy import make_strategy as make_strategy
+    from meshwright.train import plan_file
     from meshwright.train.answer import Plan as Plan
     from meshwright.train.estimate import estimate as estimate
     from meshwright.train.explain import explain as explain
-    from meshwright.train.files import save as save_plan
     from meshwright.train.legality import check as check
     from meshwright.train.plan import front as front
     from meshwright.train.plan import plan as plan
-    from meshwright.train.plan_files import load_plan as load_plan
+    from meshwright.train.plan import replan as replan
+    from meshwright.train.plan_file import save as save_plan
     from meshwright.train.question import training as training
-    from meshwright.train.replan import replan as replan
+
+    load_plan = plan_file.load
 
 _HOME = {
     "MeshwrightError": "base.errors", "Plan": "train.answer", "PlanOptions": "sharding.strategy",
     "check": "train.legality", "estimate": "train.estimate", "explain": "train.explain",
     "export": "frameworks.writing", "front": "train.plan", "load_model": "catalog.models",
-    "load_plan": "train.plan_files", "load_system": "catalog.systems",
-    "make_strategy": "sharding.strategy", "plan": "train.plan", "replan": "train.replan",
-    "save_plan": "train.files", "training": "train.question",
+    "load_plan": "train.plan_file", "load_system": "catalog.systems",
+    "make_strategy": "sharding.strategy", "plan": "train.plan", "replan": "train.plan",
+    "save_plan": "train.plan_file", "training": "train.question",
 }  # fmt: skip
-_CALLED = {"save_plan": "save"}
+_CALLED = {"load_plan": "load", "save_plan": "save"}
 
 __all__ = [
     "MeshwrightError", "Plan", "PlanOptions", "check", "estimate", "explain", "export", "front",

@@ -67,8 +67,14 @@ def test_readme_python_runs(capsys):
 
 
 def test_readme_leads_to_every_page():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f"(docs/{page.name})" not in text] == []
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        links = LINK.findall(page.read_text(encoding="utf-8"))
+        found = {(page.parent / link).resolve() for link in links if link.endswith(".md")}
+        waiting += [other for other in found - reached - set(waiting) if other.is_file()]
+    assert [page.name for page in PAGES if page not in reached] == []
 
 
 def test_fields_of_measured_rows_are_listed():

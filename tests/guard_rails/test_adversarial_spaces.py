@@ -22,9 +22,9 @@ from meshwright.sharding.strategy import (
     ScheduleKind,
     make_strategy,
 )
-from meshwright.train.exhaustive import search
 from meshwright.train.legality import check_problem
 from meshwright.train.question import make_problem, training
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)

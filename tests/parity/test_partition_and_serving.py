@@ -6,12 +6,12 @@ from meshwright import api
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.serve.figures import serving_figures
+from meshwright.serve.price import serving_figures
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.sram.computed import STRUCTURE
 from meshwright.sram.partition import Cut
+from meshwright.sram.problem import STRUCTURE
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 WORK = {

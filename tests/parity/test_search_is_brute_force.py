@@ -31,7 +31,7 @@ from meshwright.sharding.strategy import (
     stack,
     take,
 )
-from meshwright.train.exhaustive import search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 SEEDS = range(200)

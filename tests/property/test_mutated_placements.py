@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.question import training
 from meshwright.train.report_placement import hottest_lines, placement_lines

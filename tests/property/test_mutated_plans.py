@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.explain import explain
 from meshwright.train.measured.factors import Measurement
-from meshwright.train.measured.learning import learn
+from meshwright.train.measured.trials import learn
 from meshwright.train.question import problem_of, training
 
 VALUES = st.one_of(

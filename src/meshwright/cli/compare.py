@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search each recipe, and print; 3 where nothing fits, whatever is free."""
     from meshwright import api
-    from meshwright.train.comparison import comparison_data
+    from meshwright.train.compare import comparison_data
     from meshwright.train.report import comparison_screen
     from meshwright.train.report_detail import comparison_lines
 
@@ -53,7 +53,7 @@ def recipes_of(text: str) -> tuple[str, ...]:
     UnknownNameError
         A name that no recipe has.
     """
-    from meshwright.train.recipes import recipes
+    from meshwright.train.compare import recipes
 
     names = tuple(part.strip() for part in text.split(","))
     for name in names:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price, write, print."""
     from meshwright import api
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import plan_screen
     from meshwright.train.report_detail import plan_lines
 

@@ -83,7 +83,7 @@ def _run_measured(args: argparse.Namespace, plan: Plan) -> int:
     """Say where a measured step loses time, and what would win it back."""
     from meshwright import api
     from meshwright.cli.output import show
-    from meshwright.train.measured.answer import diagnosis_data
+    from meshwright.train.measured.diagnose import diagnosis_data
     from meshwright.train.measured.report import diagnosis_lines
 
     reading = Reading()
@@ -103,7 +103,7 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
 
     from meshwright import api
     from meshwright.cli.output import write_whole
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
     from meshwright.wafer.map.svg import wafer_svg

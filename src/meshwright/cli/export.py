@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.cli.output import show
     from meshwright.frameworks.registry import exporters, rendered
     from meshwright.frameworks.writing import export
-    from meshwright.train.files import load
+    from meshwright.train.plan_file import load
 
     titles = {name: exporters[name].title for name in exporters}
     if args.plan is None:

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the memory of one strategy and print it."""
     from meshwright import api
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 

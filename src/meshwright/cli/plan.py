@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.pareto:
         return _run_front(args, asked, factors)
     from meshwright import api
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import plan_screen
     from meshwright.train.report_detail import plan_lines
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | None) -> int:
     """Print the front of the whole space."""
     from meshwright import api
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
@@ -111,7 +111,7 @@ def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | Non
 def _run_replan(reading: Reading, args: argparse.Namespace, path: Path | None) -> int:
     """Plan again for the devices that are left."""
     from meshwright import api
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import replan_screen
     from meshwright.train.report_detail import plan_lines
 
@@ -140,7 +140,7 @@ def _number_lost(text: str) -> int:
 
 def _save(plan: Plan, path: Path | None) -> None:
     """Write a plan where the user asked for it."""
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
 
     if path is not None:
         files.save(plan, path)

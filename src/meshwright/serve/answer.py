@@ -20,7 +20,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 from meshwright.train.answer import FORMAT, Coverage
-from meshwright.train.files import parsed, validated
+from meshwright.train.plan_file import parsed, validated
 
 
 @dataclass(frozen=True)

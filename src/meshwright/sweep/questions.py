@@ -23,6 +23,10 @@ from meshwright.train.question import training
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 
 
+PEER = "peer_passes_per_s"
+"""The one result that needs the models of others."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A question that points answer."""
@@ -88,7 +92,7 @@ def answer_graph(point: Point) -> Result:
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
-        "peer_passes_per_s": _peer_passes_per_s(graph, system, passes),
+        PEER: _peer_passes_per_s(graph, system, passes),
     }
 
 
@@ -126,7 +130,7 @@ QUESTIONS: Mapping[str, Question] = {
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "passes_per_j",
-         "price_units", "passes_per_s_per_price", "lower_bound_s", "peer_passes_per_s"),
+         "price_units", "passes_per_s_per_price", "lower_bound_s", PEER),
     ),
 }  # fmt: skip
 
@@ -174,10 +178,15 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
         asked += [("report.shows", name) for name in sweep.report.shows]
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
     values = QUESTIONS[sweep.ask].values
-    return [
+    faults = [
         Fault(place, f"{name!r} is no result", f"one of: {', '.join(values)}")
         for place, name in dict.fromkeys(asked)
         if name not in values
+    ]
+    return faults + [
+        Fault(place, f"{name!r} follows a peer's rules", "pip install meshwright-papers")
+        for place, name in dict.fromkeys(asked)
+        if name == PEER and name in values and not _peer_models()
     ]
 
 

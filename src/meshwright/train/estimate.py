@@ -10,10 +10,10 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Plan
-from meshwright.train.answers import above_caps, candidate, version, warnings
+from meshwright.train.candidates import above_caps, candidate, version, warnings
 from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
-from meshwright.train.measured.learning import with_measured_interval
+from meshwright.train.measured.trials import with_measured_interval
 from meshwright.train.question import make_problem
 from meshwright.wafer.answer import best_placed
 

@@ -8,8 +8,7 @@ from string import ascii_uppercase
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.screen import time_lines, wrapped
-from meshwright.train.answer import Placement
-from meshwright.train.operator_strategies import OperatorOption, OperatorPlan, OperatorRun
+from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun, Placement
 
 _BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "exposed"}
 

@@ -106,7 +106,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
     for dp in np.unique(columns.dp).tolist():
         rows = np.flatnonzero(columns.dp == dp)
         of_dp = take(columns, rows)
-        for shard in shard_degrees(space, int(dp)):
+        for shard in dp_shard_degrees(space, int(dp)):
             divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
             counts = divided.dp_shard * divided.cp > 1
             regroups = experts_regroup(space, divided)
@@ -128,6 +128,6 @@ def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     return regroups
 
 
-def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
+def dp_shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
     """Return the ways to divide data replicas into shards: degrees of dp_shard."""
     return space.choices.of("dp_shard", tuple(divisors(dp)))

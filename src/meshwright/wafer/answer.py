@@ -16,7 +16,7 @@ from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.answers import candidate, entry_of
+from meshwright.train.candidates import candidate, entry_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.price import (
     PlacedPrice,

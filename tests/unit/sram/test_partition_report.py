@@ -6,10 +6,9 @@ import pytest
 
 from meshwright import api
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
-from meshwright.sram.alike import runs_of_alike
 from meshwright.sram.partition import Cut
 from meshwright.sram.picture import partition_svg
-from meshwright.sram.report import partition_lines
+from meshwright.sram.report import partition_lines, runs_of_alike
 
 
 def cut(name, count, system=None, **more):

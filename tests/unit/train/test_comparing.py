@@ -6,7 +6,7 @@ from small_problems import level, model, system
 from meshwright import api
 from meshwright.base.errors import UnknownNameError
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
-from meshwright.train.recipes import recipes
+from meshwright.train.compare import recipes
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 

@@ -9,12 +9,12 @@ import pytest
 from meshwright.base.errors import SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Precision
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.explain import explain
-from meshwright.train.measured.diagnosing import diagnose
+from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
-from meshwright.train.measured.learning import learn
+from meshwright.train.measured.trials import learn
 from meshwright.train.plan import plan
 from meshwright.train.question import problem_of, training
 

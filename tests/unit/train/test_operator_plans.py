@@ -5,7 +5,7 @@ from small_problems import experts, level, model, system
 
 from meshwright import api
 from meshwright.base.errors import UnsupportedError
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.report_placement import operator_lines
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)

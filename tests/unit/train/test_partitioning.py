@@ -13,7 +13,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
-from meshwright.sram.contiguous.loop import decode_schedule, measured_rates
+from meshwright.sram.contiguous import decode_schedule, measured_rates
 from meshwright.sram.partition import Cut
 from meshwright.sram.report import partition_lines
 from meshwright.train.answer import UNCALIBRATED_NOTE

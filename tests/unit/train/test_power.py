@@ -10,7 +10,7 @@ from meshwright.cli.main import main
 from meshwright.serve.serve import serve
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import training, with_powers
@@ -102,7 +102,7 @@ def test_options_of_the_command_line(capsys):
     data = json.loads(capsys.readouterr().out)["best"]["estimate"]
     assert status == 0
     assert data["energy_parts_j"]["idle_j"] == 0.0
-    main(["estimate", *QUESTION, "--tatp", "4"])
+    main(["estimate", *QUESTION, "--tatp", "4", "--detail"])
     assert "tokens/J: " in capsys.readouterr().out
 
 

@@ -19,7 +19,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.sram.partition import Cut
-from meshwright.sram.setting import room_bytes
+from meshwright.sram.problem import room_bytes
 from meshwright_papers.studies.study import (
     AGREE_WITHIN,
     Claim,
@@ -249,8 +249,9 @@ def _mechanism_claims() -> list[Claim]:
         Claim(FIGURE, f"MoE: speed from L2 over HBM, {BATCH} tokens a pass", f"{moe:.2f}x", "seed",
               f"top-1 {gains[0]:.2f}x, top-2 {gains[1]:.2f}x; top-1 gains {moe:.2f}x in passes of "
               f"at most {moe_most} tokens", judged_gain(gains[0], moe),
-              "the bound is above the claim: possible where eight experts fit one cache, since "
-              "each sees few tokens and reading its weights is the limit; sizes are missing"),
+              f"the bound is {'above' if gains[0] > moe else 'below'} the claim: where {EXPERTS} "
+              "experts fit one cache, each sees few tokens and reading its weights is the limit; "
+              "sizes are missing"),
         Claim(FIGURE, "the baseline loses its time in collectives of tp", "yes", "seed",
               f"{format_seconds(reduce_s)} of all-reduces at hidden {HIDDEN_SIZES[-1]} in a step "
               f"of {format_seconds(step_s)}: {reduce_s / step_s:.1%}", Verdict.DIFFERS,

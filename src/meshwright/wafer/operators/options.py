@@ -30,7 +30,7 @@ from meshwright.sharding.strategy import (
     stack,
     take,
 )
-from meshwright.train.exhaustive import Progress, search
+from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
 
 MOST_OPTIONS = 6_000

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy
-from meshwright.train.measured.changes import single_changes
+from meshwright.train.measured.diagnose import single_changes
 from meshwright.train.question import make_problem, training
 
 WORK = training("64xH100", sequence_length=2048, global_batch_size=128)

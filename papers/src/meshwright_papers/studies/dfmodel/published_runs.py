@@ -7,13 +7,14 @@ from functools import cache
 
 import numpy as np
 
-from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, all_reduce_s
 from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import fuse_graph, problem_of, target_named
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.dataflow.load import load_graph
 from meshwright.graph.kernels.workloads import gpt_training_layer
+from meshwright.sweep.systems import DimKind, NetworkDim
+from meshwright_papers.studies.dfmodel.rules import all_reduce_s
 
 CHIPS = 8
 TILES = (32, 64, 128, 256)

@@ -15,19 +15,31 @@ from itertools import permutations
 from math import inf
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, accelerator_named
+from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.fuse import fuse_graph
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.systems import network_dims
+from meshwright.sweep.systems import DimKind, NetworkDim, network_dims
 
 TP, PP, DP = range(3)
 BY_KERNEL: Mapping[str, str] = {"A100": "A100", "H100": "H100", "TPU-v4": "TPUv4"}
 FUSED: Mapping[str, str] = {"SN10": "SN10", "SN30": "SN30", "WSE-2": "WSE-2"}
 """Chips of the published runs by their names here."""
+
+
+def all_reduce_s(num_bytes: float, dim: NetworkDim) -> float:
+    """Return the time of an all-reduce: (n - 1)/n S/B, 2 S/(n B) where fully connected [s]."""
+    n = dim.size
+    share = 2.0 / n if dim.kind is DimKind.FULL else (n - 1) / n
+    return share * num_bytes / dim.bandwidth_bytes_per_s
+
+
+def send_s(num_bytes: float, dim: NetworkDim) -> float:
+    """Return the time of a message to a neighbour: S/B [s]."""
+    return num_bytes / dim.bandwidth_bytes_per_s
 
 
 def peer_passes_per_s(graph: DataflowGraph, system: SystemSpec, num_passes: int) -> float | None:

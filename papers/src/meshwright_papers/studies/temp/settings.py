@@ -14,7 +14,7 @@ from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
-from meshwright.train.comparison import Entry
+from meshwright.train.compare import Entry
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

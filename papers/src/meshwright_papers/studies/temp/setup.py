@@ -14,9 +14,11 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
+PUBLISHED_COLLECTIVES = 0.4
+"""Share of training that collectives take at most, Fig. 4."""
 OURS = "temp"
 BASELINES = ("megatron-1", "megatron-3", "fsdp")
 HONEST = ("fsdp-prefetch", "zero3-tp", "cycle-ring", "product-stream")

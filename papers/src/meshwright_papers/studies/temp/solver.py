@@ -144,13 +144,15 @@ def _program_claim(one: Searched) -> Claim:
     """Return the time of the integer program on one wafer beside the published one."""
     published_s = PUBLISHED_PROGRAM_S[one.wafer]
     is_close = one.program_s >= 0.5 * published_s
+    prices = one.found.level_one.model.prices
+    num_groups = len(prices.groups[prices.problem.model.layer_pattern[0]])
     return Claim(
         "section III-B", f"time of the integer program on {one.wafer}",
         f"{published_s / 3600.0:.0f} h", "seed",
         f"{bracket(one.program_s)} with {NUM_PROGRAM_OPTIONS} options a group",
         Verdict.AGREES if is_close else Verdict.DIFFERS,
-        "the paper states neither the options nor the solver; equal layers and five groups in a "
-        "layer keep the program small here",
+        "the paper states neither the options nor the solver; equal layers and "
+        f"{num_groups} groups in a layer keep the program small here",
     )  # fmt: skip
 
 
@@ -176,10 +178,10 @@ PUBLISHED_REGRESSION = (0.98, 10.0)
 """Correlation below it, errors up to it [1, %]."""
 FRESH_SEED, FRESH_GROUPS, FRESH_ROWS = 2, 4, (0, 1, 2, 3)
 """Simulated anew by the study: of another seed than the shipped rows."""
-WHY = {
+REASONS = {
     "compute_s": "computation is priced by the same formulas in closed form and in the simulator, "
     "so nothing is learned; the paper's simulator has operator times of its own",
-    "messages_s": "about a thousand simulated rows of random legal plans teach this network, and "
+    "messages_s": "{num_rows:,} simulated rows of random legal plans teach this network, and "
     "what is under way depends on streams and waits that no feature names; the paper does not say "
     "how many rows taught its own, nor how its cases were drawn",
     "step_s": "the closed form alone comes closer to our simulator than the published network to "
@@ -300,13 +302,15 @@ def _group_rows(test: Rows) -> list[tuple[str, int, float, float, float, float]]
 def _accuracy_claims(test: Scored) -> list[Claim]:
     """Return the published figures beside ours."""
     network, linear = test.by_model["network"], test.by_model["regression"]
+    num_rows = int(shipped_rows().is_training.sum())
+    reasons = {name: text.format(num_rows=num_rows) for name, text in REASONS.items()}
     claims = [
         Claim(
             "Fig. 21", f"mean error of {CLASSES[name]}", f"{published} %", "seed",
             f"{100.0 * network[name].mean_error:.2f} % (closed form "
             f"{100.0 * test.by_model['closed form'][name].mean_error:.2f} %)",
             judged(100.0 * network[name].mean_error, published),
-            WHY[name],
+            reasons[name],
         )
         for name, published in PUBLISHED_ERROR.items()
     ]  # fmt: skip
@@ -315,7 +319,7 @@ def _accuracy_claims(test: Scored) -> list[Claim]:
         Claim("Fig. 21", "least correlation of the three classes", f"> {PUBLISHED_CORRELATION}",
               "seed", f"{lowest:.4f}",
               Verdict.AGREES if lowest > PUBLISHED_CORRELATION else Verdict.DIFFERS,
-              "that of communication; " + WHY["messages_s"])
+              "that of communication; " + reasons["messages_s"])
     )  # fmt: skip
     least = min(linear[name].correlation for name in PUBLISHED_ERROR)
     most = 100.0 * max(linear[name].mean_error for name in PUBLISHED_ERROR)

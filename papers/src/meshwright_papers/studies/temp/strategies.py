@@ -51,7 +51,7 @@ PUBLISHED = tuple(
 )
 WHY = (
     "micro-batches are searched: with enough of them smaller stream groups hide their links, and "
-    "tp inside a block of four moves less than a longer stream; the paper's mixes come from one "
+    "tp beside a short stream moves less than a longer stream; the paper's mixes come from one "
     "micro-batch size that it does not state: see temp-settings-mixes"
 )
 
@@ -192,6 +192,11 @@ def _verdict(holds: Iterable[bool]) -> Verdict:
     return Verdict.AGREES if found and all(found) else Verdict.DIFFERS
 
 
+def _usual(degrees: list[int]) -> str:
+    """Return the most frequent degree, the first of equals, as text."""
+    return str(max(degrees, key=degrees.count, default="no"))
+
+
 def _degree_claim(best: dict[tuple[str, int], Mix | None]) -> Claim:
     """Return whether every best mix has 8 or 16 members in a stream."""
     degrees = [mix[3] for mix in best.values() if mix is not None]
@@ -199,8 +204,8 @@ def _degree_claim(best: dict[tuple[str, int], Mix | None]) -> Claim:
         "Takeaway 1", "degree of tatp in the best mix of every model and length",
         "{} to {}".format(*SWEET), "seed", ", ".join(map(str, degrees)),
         _verdict(SWEET[0] <= degree <= SWEET[1] for degree in degrees),
-        "with enough tokens in a micro-batch a block of 2x2 hides its links as well, and leaves "
-        "room for tp or more replicas",
+        f"with enough tokens in a micro-batch a stream of {_usual(degrees)} hides its links as "
+        "well, and leaves room for tp or more replicas",
     )  # fmt: skip
 
 
@@ -249,5 +254,5 @@ def _wafer_claims(rows: list[tuple[str, str, int | None, int | None]]) -> tuple[
               "schedules without bubbles make longer pipelines cheap, for streams as for others"),
         Claim("Takeaway 3", "degree of tatp over several wafers", "8 or 16", "seed",
               ", ".join(map(str, degrees)), _verdict(degree in SWEET for degree in degrees),
-              "blocks of 2x2 beside tp, as on one wafer"),
+              f"streams of {_usual(degrees)} beside tp, as on one wafer"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from functools import cache
 from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
