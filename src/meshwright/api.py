@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _HOME = {
     "check": "train.legality", "compare": "train.compare", "diagnose": "train.measured.diagnose",
-    "draw": "wafer.drawing", "estimate": "train.estimate", "explain": "train.explain",
+    "draw": "wafer.map.drawing", "estimate": "train.estimate", "explain": "train.explain",
     "export": "frameworks.writing", "front": "train.plan", "learn": "train.measured.trials",
-    "load_flows": "wafer.flows", "load_plan": "train.plan_file", "partition": "sram.partition",
+    "load_flows": "wafer.simulation", "load_plan": "train.plan_file", "partition": "sram.partition",
     "partition_measured": "sram.partition", "plan": "train.plan", "replan": "train.plan",
-    "serve": "serve.serve", "simulate": "wafer.simulate", "simulate_flows": "wafer.flows",
+    "serve": "serve.serve", "simulate": "wafer.simulation", "simulate_flows": "wafer.simulation",
     "training": "train.question", "what_would_change": "train.explain",
     "what_would_fit": "train.explain",
 }  # fmt: skip
