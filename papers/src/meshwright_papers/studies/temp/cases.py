@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
+from meshwright.train.compare import compare
 from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.question import training
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 OURS = "temp"
@@ -69,14 +70,12 @@ def wafer(*, with_hbm: bool = True) -> SystemSpec:
 def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Comparison:
     """Return the recipes side by side on one case."""
     case, system = CASES[name], wafer(with_hbm=with_hbm)
-    work = api.training(
+    work = training(
         system,
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
-    return api.compare(
-        model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED
-    )
+    return compare(model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED)
 
 
 def entries_of(found: Comparison) -> dict[str, Entry]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
 from meshwright.train.comparison import Entry
+from meshwright.train.estimate import estimate
+from meshwright.train.question import training
 from meshwright_papers.studies.claims import Claim, Table, claim_lines, judged, shown
 from meshwright_papers.studies.registry import StudyResult, studies
 from meshwright_papers.studies.temp.cases import (
@@ -67,15 +68,13 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     ours = entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best
     if ours is None or ours.strategy.tatp == 1:
         return None
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = api.estimate(
-            model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
-        )
+        plan = estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
     except (InfeasibleError, SpecError):
         return None
     return communication(plan.best)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
+from meshwright.train.compare import compare
 from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.question import training
 from meshwright_papers.studies.claims import Claim, Table, claim_lines, judged, judged_range, shown
 from meshwright_papers.studies.registry import StudyResult, studies
 from meshwright_papers.studies.temp.cases import ASSUMPTIONS, CASES, SOURCE, model_of
@@ -67,8 +68,8 @@ def asked_model(setup: Wafers) -> ModelSpec | str:
 def compared_on(setup: Wafers) -> Comparison:
     """Return ours and the baselines on a set of wafers."""
     system = f"{setup.number}xwafer-4x8"
-    work = api.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
-    return api.compare(
+    work = training(system, sequence_length=LENGTH, global_batch_size=BATCH)
+    return compare(
         asked_model(setup), system, work, against=BASELINE_RECIPES, calibration=UNCALIBRATED
     )
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
+from meshwright.train.compare import compare
 from meshwright.train.comparison import Entry
+from meshwright.train.question import training
 from meshwright_papers.studies.claims import Claim, Verdict
 from meshwright_papers.studies.temp.cases import BASELINES, CASES, OURS, Case, entries_of, model_of
 from meshwright_papers.studies.temp.machines import AS_ELSEWHERE, NEVER_SLOW, TB, Machine
@@ -67,11 +68,11 @@ Found = Mapping[str, Mapping[str, Entry]]
 def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     """Return the best plan of each system under a setting."""
     system = setting.machine.system()
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     return entries_of(
-        api.compare(
+        compare(
             model_of(case),
             system,
             work,

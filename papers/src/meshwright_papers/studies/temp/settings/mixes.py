@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
+from meshwright.train.compare import compare
+from meshwright.train.question import training
 from meshwright_papers.studies.claims import Claim, Table, Verdict, claim_lines
 from meshwright_papers.studies.registry import StudyResult, studies
 from meshwright_papers.studies.temp.cases import ASSUMPTIONS, SOURCE, Case, model_of
@@ -49,12 +50,12 @@ def best_under(case: Case, setting: Setting, mix: Mix | None = None) -> Candidat
 
 def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -> Candidate | None:
     system = setting.machine.system()
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     allowed = setting.allowed(pp=[1], **fixed)
     try:
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:
