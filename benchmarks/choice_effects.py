@@ -18,18 +18,18 @@ import numpy as np
 
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import published_rows
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 
 
 def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:
     """Yield rows that differ in choices or software alone."""
     found = defaultdict(list)
     for entry in predict(published_rows(), calibration):
-        if entry.log_error is not None and entry.question is not None:
-            row, question = entry.row, entry.question
-            batch = question.problem.workload.global_batch_size
+        if entry.log_error is not None and entry.job is not None:
+            row, job = entry.row, entry.job
+            batch = job.problem.workload.global_batch_size
             model = replace(row.model, name=None, params_b=None)
-            key = (row.group, model, row.hardware, batch, row.precision, question.strategy)
+            key = (row.group, model, row.hardware, batch, row.precision, job.strategy)
             found[key].append(entry)
     for rows in found.values():
         for one, other in combinations(rows, 2):
@@ -39,10 +39,10 @@ def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:
 
 def differences(one: Prediction, other: Prediction) -> list[str]:
     """Return the names of the choices in which two rows differ."""
-    assert one.question is not None
-    assert other.question is not None
-    first, second = one.question, other.question
-    structure = [entry.name for entry in fields(Structure)]
+    assert one.job is not None
+    assert other.job is not None
+    first, second = one.job, other.job
+    structure = [entry.name for entry in fields(PlanOptions)]
     found = [n for n in structure if getattr(first.structure, n) != getattr(second.structure, n)]
     ours, theirs = first.problem.workload.software, second.problem.workload.software
     return found + [n for n in type(ours).model_fields if getattr(ours, n) != getattr(theirs, n)]

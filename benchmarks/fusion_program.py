@@ -39,7 +39,7 @@ class FusionProgram:
             self.bound_cores(step)
             self.bound_tensors(step)
         held = [(place, factor * micro_batch) for place, factor in self.moved]
-        self.at_most(held, problem.room_bytes)
+        self.at_most(held, problem.spare_dram_bytes)
 
     def variable(self, cost: float = 0.0, upper: float = 1.0, *, is_integer: bool = True) -> int:
         """Add a variable and return its place."""

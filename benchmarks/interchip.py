@@ -17,10 +17,10 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow.dfmodel_rules import peer_tables
-from meshwright.dataflow.price import Holding, Seconds, volume_tables, weights_split
-from meshwright.dataflow.roofline import Machine
-from meshwright.dataflow.search import plan_graph
-from meshwright.dataflow.sharding import SplitChoices, SplitTables
+from meshwright.dataflow.price import Residency, SplitTimes, volume_tables, weights_split
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.search import DegreePricing, plan_graph
+from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
@@ -33,9 +33,9 @@ LLM_1T = (24576, 128, 192, 2048)
 PROGRAM_LIMIT_S = 120.0
 
 
-def machine(name: str) -> Machine:
+def machine(name: str) -> CalibratedSystem:
     system = load_system(name)
-    return Machine(system, load_calibration(system.chip.family))
+    return CalibratedSystem(system, load_calibration(system.chip.family))
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -50,17 +50,17 @@ def sharding_cases() -> Iterator[tuple[str, Callable[[], SplitTables]]]:
     yield "peer, 41 kernels [bytes]", lambda: peer_tables(peer, 8)
     yield "18 kernels [ring bytes]", lambda: volume_tables(layer, 8, splits=weights_split)
     yield "44 kernels [ring bytes]", lambda: volume_tables(training, 8, splits=weights_split)
-    yield "18 kernels [s]", lambda: Seconds(layer, own, 8, Holding()).tables()
-    yield "44 kernels [s]", lambda: Seconds(training, own, 8, Holding()).tables()
-    yield "dlrm-a, 45 kernels [s]", lambda: Seconds(dlrm_a(), own, 8, Holding()).tables()
+    yield "18 kernels [s]", lambda: SplitTimes(layer, own, 8, Residency()).tables()
+    yield "44 kernels [s]", lambda: SplitTimes(training, own, 8, Residency()).tables()
+    yield "dlrm-a, 45 kernels [s]", lambda: SplitTimes(dlrm_a(), own, 8, Residency()).tables()
     graph = hpl(16384, 1024, word_bytes=2.0)
-    yield "hpl, 64 kernels [s]", lambda: Seconds(graph, own, 8, Holding()).tables()
+    yield "hpl, 64 kernels [s]", lambda: SplitTimes(graph, own, 8, Residency()).tables()
 
 
 def shardings() -> None:
     print(f"{'sharding':<28}{'tables':>10}{'elimination':>13}{'program':>11}{'optimum':>16}")
     for name, make in sharding_cases():
-        graph, tables_s = timed(lambda make=make: SplitChoices(make()).graph)
+        graph, tables_s = timed(lambda make=make: make().choices)
         best, dynamic_s = timed(lambda graph=graph: cheapest(graph))
         solved, program_s = timed(lambda graph=graph: solve_program(graph, limit_s=PROGRAM_LIMIT_S))
         same = abs(solved.time_s - best.value_s) <= 1e-6 * abs(best.value_s) + 1e-12
@@ -90,7 +90,7 @@ def plans() -> None:
           f"{'priced':>8}{'refused':>9}")  # fmt: skip
     for name, graph, system, asked in plan_cases():
         on = machine(system)
-        found, search_s = timed(lambda g=graph, m=on, a=asked: plan_graph(g, m, **a))
+        found, search_s = timed(lambda g=graph, m=on, a=asked: plan_graph(DegreePricing(g, m, **a)))
         best = found.best
         print(f"{name:<24}{system:<12}{search_s:>7.2f} s{'{} {} {}'.format(*best.degrees):>14}"
               f"{best.step_s:>10.4f} s{found.gap:>9.1e}{len(found.plans):>8}"

@@ -19,17 +19,18 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.prediction import Prediction, measurement, predict
-from meshwright.calibration.rows import published_rows, read_rows
+from meshwright.calibration.reading import read_rows
+from meshwright.calibration.rows import published_rows
 from meshwright.train.measured.factors import (
     PLAN_ERROR,
+    RESOURCES,
     STEP_NOISE,
     logs_and_slopes,
     lowest_values,
     most_probable,
     noise_covariance,
 )
-from meshwright.train.measured.learning import expected_spreads
-from meshwright.train.measured.resources import RESOURCES
+from meshwright.train.measured.trials import expected_spreads
 
 NORMAL_90 = 1.645
 UNEXPLAINED = PLAN_ERROR**2 + STEP_NOISE**2

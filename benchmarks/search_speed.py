@@ -19,8 +19,8 @@ from pathlib import Path
 from meshwright.search.counts import Counts
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
-from meshwright.train.exhaustive import search
 from meshwright.train.question import make_problem, training
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 

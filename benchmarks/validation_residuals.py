@@ -32,20 +32,20 @@ def largest_part(entry: Prediction) -> str:
 
 def _tokens(entry: Prediction) -> str:
     """Return the size of a micro-batch on one rank."""
-    work, s = entry.question.problem.workload, entry.question.strategy
+    work, s = entry.job.problem.workload, entry.job.strategy
     tokens = s.micro_batch_size * work.sequence_length / s.cp
     return next(f"up to {limit}" for limit in (2048, 8192, 32768, 10**9) if tokens <= limit)
 
 
 KINDS: dict[str, Callable[[Prediction], str]] = {
     "source": lambda e: e.row.group,
-    "chip": lambda e: e.question.problem.system.chip.name,
-    "precision": lambda e: e.question.problem.workload.precision.matmul,
-    "experts": lambda e: "experts" if e.question.problem.num_experts else "dense",
-    "sequence": lambda e: f"{e.question.problem.workload.sequence_length:>6}",
+    "chip": lambda e: e.job.problem.system.chip.name,
+    "precision": lambda e: e.job.problem.workload.precision.matmul,
+    "experts": lambda e: "experts" if e.job.problem.num_experts else "dense",
+    "sequence": lambda e: f"{e.job.problem.workload.sequence_length:>6}",
     "tokens of a micro-batch": _tokens,
-    "tp": lambda e: f"tp {e.question.strategy.tp:.0f}",
-    "pp": lambda e: f"pp {e.question.strategy.pp:>3.0f}",
+    "tp": lambda e: f"tp {e.job.strategy.tp:.0f}",
+    "pp": lambda e: f"pp {e.job.strategy.pp:>3.0f}",
     "largest part": largest_part,
 }
 
@@ -72,7 +72,7 @@ def main(calibration: str = "calibrated", source: str = "") -> None:
         print_kind(name, of, rows)
     for entry in sorted(rows, key=lambda e: -abs(e.log_error)):
         if entry.row.group == source:
-            s, total = entry.question.strategy, sum(entry.parts_s.values())
+            s, total = entry.job.strategy, sum(entry.parts_s.values())
             shares = " ".join(
                 f"{name.removesuffix('_s')}={time / total:.0%}"
                 for name, time in entry.parts_s.items()

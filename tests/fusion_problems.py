@@ -46,7 +46,7 @@ def random_problem(
         tensors=_tensors(chance, reads, rules),
         grid=GRID,
         num_tiles=4,
-        room_bytes=float(chance.integers(60, 600)),
+        spare_dram_bytes=float(chance.integers(60, 600)),
         micro_batches=() if sizes == "any" else (2,),
         rules=rules,
     )
@@ -194,7 +194,7 @@ def _chain_s(problem, chain, prices):
     else:
         held = sum(price.crossing_bytes for price in prices)
     best = np.inf
-    room = int(problem.room_bytes // max(held, 1.0))
+    room = int(problem.spare_dram_bytes // max(held, 1.0))
     for low, high in problem.tried_micro_batches:
         size = min(room, high)
         if size >= low:

@@ -12,11 +12,11 @@ from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Strategy,
     StreamForm,
-    Structure,
     stack,
 )
 from meshwright.spec.system import SystemSpec
@@ -52,7 +52,7 @@ def ideal(asked: Problem) -> Problem:
         fast_network_efficiency=1.0,
     )
     found = replace(asked, calibration=constants)
-    vars(found)["_layouts"] = asked._layouts
+    vars(found)["_shardings"] = asked._shardings
     return found
 
 
@@ -66,21 +66,23 @@ def grid_problem(*sides: int, spec=None, **fields) -> Problem:
     return ideal(problem(spec, grid_system(*sides, **fields), **work))
 
 
-def placed(asked: Problem, strategy: Strategy, structure: Structure) -> PlacedPrice:
+def placed(asked: Problem, strategy: Strategy, structure: PlanOptions) -> PlacedPrice:
     """Return the best placement of a strategy."""
     found = place(asked, structure, strategy, physical_network(asked))
     assert found is not None
     return found.price
 
 
-def every_placement(asked: Problem, strategy: Strategy, structure: Structure) -> list[PlacedPrice]:
+def every_placement(
+    asked: Problem, strategy: Strategy, structure: PlanOptions
+) -> list[PlacedPrice]:
     """Return all placements of a strategy, with contention."""
     choices = list(all_choices(structure, strategy, asked.grid_sides))
     return price_placed(asked, structure, strategy, choices, physical_network(asked))
 
 
 def simulated(
-    asked: Problem, strategy: Strategy, structure: Structure, price: PlacedPrice | None = None
+    asked: Problem, strategy: Strategy, structure: PlanOptions, price: PlacedPrice | None = None
 ) -> tuple[PlacedPrice, SimulatedStep]:
     """Return a placement (the best one if not given) and its simulated step."""
     price = price or placed(asked, strategy, structure)
@@ -129,7 +131,7 @@ def random_grid_problem(chance):
 
 def random_structure(chance):
     """Return random structural choices."""
-    return Structure(
+    return PlanOptions(
         sequence_parallel=chance.random() < 0.7,
         context_kind=chance.choice(list(ContextKind)),
         zero_stage=chance.choice([0, 1, 2, 3]),

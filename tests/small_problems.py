@@ -12,10 +12,10 @@ from meshwright.cost.problem import Problem
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Strategy,
-    Structure,
     make_strategy,
 )
 from meshwright.spec.chip import ChipSpec, MemoryLevel
@@ -142,7 +142,7 @@ def problem(
     where = on or system(level(4), level(2, bandwidth=1e10))
     asked = Problem(spec or model(), where, work, CALIBRATION)
     shared = (asked.pieces, work.software)
-    vars(asked)["_layouts"] = _LAYOUTS.setdefault(str(shared), {})
+    vars(asked)["_shardings"] = _LAYOUTS.setdefault(str(shared), {})
     return asked
 
 
@@ -197,7 +197,7 @@ def random_problem(chance: random.Random) -> Problem:
     )
 
 
-def structures() -> Iterator[Structure]:
+def structures() -> Iterator[PlanOptions]:
     """Yield every combination of the structural choices that the search leaves open."""
     for sp, context, zero, recompute, kind, offload in itertools.product(
         (True, False),
@@ -207,7 +207,7 @@ def structures() -> Iterator[Structure]:
         ScheduleKind,
         Offload,
     ):
-        yield Structure(
+        yield PlanOptions(
             sequence_parallel=sp,
             context_kind=context,
             zero_stage=zero[0],

@@ -46,18 +46,11 @@ from meshwright.serve.price import ServingPrice, fullest_use
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
-from meshwright_papers.baselines.calculon.block import block_choices, block_layers
-from meshwright_papers.baselines.calculon.block_cost import block_cost, optimizer_cost
-from meshwright_papers.baselines.calculon.declarations import application_named, system_named
-from meshwright_papers.baselines.calculon.evaluate import (
-    Evaluation,
-    evaluate,
-    layout_of,
-    structure_of,
-)
-from meshwright_papers.baselines.calculon.executions import executions_from_rows
-from meshwright_papers.baselines.calculon.hardware import Machine, machine_of
-from meshwright_papers.baselines.calculon.layers import NO_WORK, Layer
+from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, block_layers
+from meshwright_papers.calculon.block_cost import block_cost, optimizer_cost
+from meshwright_papers.calculon.executions import executions_from_rows
+from meshwright_papers.calculon.machine import Machine, application_named, machine_of, system_named
+from meshwright_papers.calculon.step import Evaluation, evaluate, layout_of, structure_of
 
 ATTENTION_LAYERS = ("attention_scores", "attention_softmax", "attention_mask", "attention_values")
 
@@ -240,9 +233,9 @@ def _our_layer(question: Question) -> dict[str, float]:
     local, sums = _local(question, graph), {TILES: 0.0, ATTENTION: 0.0, ELEMENTWISE: 0.0}
     for op in graph.ops:
         if isinstance(problem, ServingProblem):
-            seconds = forward_cost(op, local, problem.engine, problem.shape).busy_s
+            seconds = forward_cost(op, local, problem.rates, problem.shape).busy_s
         else:
-            cost = op_cost(op, local, problem.engine, None, causal=problem.workload.causal)
+            cost = op_cost(op, local, problem.rates, None, causal=problem.workload.causal)
             seconds = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         sums[_mechanism_of(op.kind)] += number(seconds)
     return sums

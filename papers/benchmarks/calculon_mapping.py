@@ -13,10 +13,10 @@ from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import (
     AXES,
     Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Strategy,
-    Structure,
     make_strategy,
 )
 from meshwright.spec.calibration import Calibration
@@ -30,7 +30,7 @@ from meshwright.spec.workload import (
     SoftwareStack,
     Training,
 )
-from meshwright_papers.baselines.calculon.declarations import (
+from meshwright_papers.calculon.machine import (
     BYTES_PER_ELEMENT,
     Application,
     MemoryTier,
@@ -68,7 +68,7 @@ class Question:
 
     problem: Problem | ServingProblem
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
 
 
 def question_of(model: str, system: str, execution: Execution) -> Question:
@@ -240,11 +240,11 @@ def workload_of(execution: Execution, sequence_size: int) -> Training | Prefill:
     )
 
 
-def structure_of(execution: Execution) -> Structure:
+def structure_of(execution: Execution) -> PlanOptions:
     """Return the categorical choices of a plan; axes on the inner tier come first."""
     tiers = {AXIS_OF_TIER_FIELD[axis]: execution[f"{axis}_net"] for axis in AXIS_OF_TIER_FIELD}
     interleaves = execution["pipeline_interleaving"] > 1
-    return Structure(
+    return PlanOptions(
         sequence_parallel=execution["tensor_par_comm_type"] == "rs_ag",
         zero_stage=int(execution["optimizer_sharding"]),
         recompute=RECOMPUTES[execution["activation_recompute"]],

@@ -17,9 +17,9 @@ from calculon_mechanisms import MECHANISMS
 from calculon_own_model import own_model_rows
 from calculon_points import ROOT, Estimate, Point, difference, differs, reference_points
 
-from meshwright_papers.baselines.calculon.declarations import application_named, system_named
-from meshwright_papers.baselines.calculon.evaluate import REFUSALS, evaluate
-from meshwright_papers.baselines.calculon.executions import executions_from_rows
+from meshwright_papers.calculon.executions import executions_from_rows
+from meshwright_papers.calculon.machine import application_named, system_named
+from meshwright_papers.calculon.step import REFUSALS, evaluate
 
 PAGE = ROOT / "docs" / "calculon_parity.md"
 

@@ -14,10 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright_papers.baselines.calculon.declarations import application_named, system_named
-from meshwright_papers.baselines.calculon.portions import Counts
-from meshwright_papers.baselines.calculon.search import search
-from meshwright_papers.baselines.calculon.space import Space
+from meshwright_papers.calculon.machine import application_named, system_named
+from meshwright_papers.calculon.search import Counts, Space, search
 
 ROOT = Path(__file__).parents[2]
 RUNS = json.loads((ROOT / "papers/tests/data/calculon_spaces.json").read_text(encoding="utf-8"))
@@ -30,9 +28,9 @@ SAMPLED_PER_CPU_S = {512: 297.2, 1024: None, 4096: 394.9}
 """Configurations per CPU second of the peer's search with offload and overlap, from a sample of
 3,938 (512 processors) and 2,209 (4096): not run to its end."""
 COLD = """
-from meshwright_papers.baselines.calculon.declarations import application_named, system_named
-from meshwright_papers.baselines.calculon.search import search
-from meshwright_papers.baselines.calculon.space import Space
+from meshwright_papers.calculon.machine import application_named, system_named
+from meshwright_papers.calculon.search import search
+from meshwright_papers.calculon.executions import Space
 system = system_named("a100_80g").without_host_memory()
 search(Space(application_named("gpt3-175B"), system, {num}, 1536, tensor_overlap=False))
 """

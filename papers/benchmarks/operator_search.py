@@ -17,7 +17,7 @@ from meshwright.train.question import make_problem, training
 from meshwright.wafer.operators.frames import likely_bases
 from meshwright.wafer.operators.plan import plan_operators
 from meshwright.wafer.price import physical_network
-from meshwright_papers.studies.temp.solver.search_time import program_times, timed
+from meshwright_papers.studies.temp.solver import program_times, timed
 
 CASES = (
     ("gpt3-76b", "wafer-6x8", 2048), ("gpt3-76b", "wafer-8x8", 2048),

@@ -23,24 +23,29 @@ import numpy as np
 
 from meshwright.cost.step import price_columns
 from meshwright.wafer.price import choice_network, physical_network
-from meshwright_papers.surrogate.candidates import Drawn
 from meshwright_papers.surrogate.dataset import (
     NUM_GROUPS,
+    QUANTITIES,
     ROWS_FILE,
     Rows,
     draw_group,
     joined_rows,
+    measure,
     read_rows,
     rows_of,
     shipped_rows,
     write_rows,
 )
-from meshwright_papers.surrogate.estimator import Surrogate
+from meshwright_papers.surrogate.estimator import Score, Surrogate, predicted, score, tuned_scores
 from meshwright_papers.surrogate.features import features
-from meshwright_papers.surrogate.network import WEIGHTS_FILE, Network, write_network
-from meshwright_papers.surrogate.samples import QUANTITIES, measure
-from meshwright_papers.surrogate.scores import Score, predicted, score, tuned_scores
-from meshwright_papers.surrogate.training import regression, train_network
+from meshwright_papers.surrogate.network import (
+    WEIGHTS_FILE,
+    Network,
+    regression,
+    train_network,
+    write_network,
+)
+from meshwright_papers.surrogate.sampling import Drawn
 
 STEP = QUANTITIES.index("step_s")
 SPEED_SEED = 3

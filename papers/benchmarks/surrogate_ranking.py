@@ -17,14 +17,14 @@ import numpy as np
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
-from meshwright.train.exhaustive import search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.placing import place
 from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulated import simulate_step
-from meshwright_papers.surrogate.configurations import draw_problem
 from meshwright_papers.surrogate.estimator import shipped
+from meshwright_papers.surrogate.sampling import draw_problem
 
 SEED = 1_000_003
 NAMES = ("closed form", "with contention", "surrogate")

@@ -11,9 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from functools import partial
 
-from meshwright.train.plan import plan as plan_training
-from meshwright.train.question import training
-from meshwright_papers.studies.temp.solver.search_time import timed
+import meshwright
+from meshwright_papers.studies.temp.solver import timed
 
 CASES = (
     ("gpt3-76b", "wafer-6x8", 128), ("gpt3-76b", "wafer-8x8", 128), ("gpt3-76b", "wafer-8x10", 128),
@@ -24,8 +23,8 @@ CASES = (
 def main() -> None:
     asked = [
         partial(
-            plan_training, model, system,
-            training(system, sequence_length=2048, global_batch_size=batch),
+            meshwright.plan, model, system,
+            meshwright.training(system, sequence_length=2048, global_batch_size=batch),
         )
         for model, system, batch in CASES
     ]  # fmt: skip

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.cli.main import main
-from meshwright_papers.studies import collection
+from meshwright_papers.studies.study import collection
 
 
 def test_studies_are_listed(capsys):

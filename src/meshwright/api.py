@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from meshwright.sram.partition import Cut
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
-    from meshwright.train.comparison import Comparison
-    from meshwright.train.exhaustive import Progress
+    from meshwright.train.compare import Comparison
+    from meshwright.train.search import Progress
 
 T = TypeVar("T")
 
@@ -161,7 +161,7 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
 def _saved(found: Plan, path: Path | None) -> Plan:
     """Write a plan where that is asked for, and return it."""
     if path is not None:
-        from meshwright.train import files
+        from meshwright.train import plan_file as files
 
         files.save(found, path)
     return found
@@ -198,8 +198,8 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     """Return the plan for the devices that are left."""
     from meshwright.options.values import needed, whole_number
     from meshwright.train.answer import Plan
+    from meshwright.train.plan import replan
     from meshwright.train.plan_files import load_plan
-    from meshwright.train.replan import replan
 
     without = reading.value(
         needed, "--without", args.without, lambda text: whole_number("--without", text)
@@ -214,7 +214,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
 def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
     from meshwright.dataflow.load import load_graph
-    from meshwright.dataflow.search import machine_named, plan_dataflow
+    from meshwright.dataflow.search import calibrated_system, plan_dataflow
     from meshwright.options.question import given_numbers
     from meshwright.options.values import needed, whole_number
 
@@ -229,7 +229,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
         if getattr(args, name) is not None
     }  # fmt: skip
     machine = reading.value(
-        needed, "--on", args.on, lambda name: machine_named(name, args.calibration)
+        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
     )
     graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
     reading.done()
@@ -328,7 +328,7 @@ def compare(args: Namespace, call: Call) -> Comparison:
     from meshwright.options.question import question_of
     from meshwright.options.values import Reading
     from meshwright.train.compare import compare as side_by_side
-    from meshwright.train.recipes import recipes
+    from meshwright.train.compare import recipes
 
     reading, against = Reading(), None
     if args.against is not None:
@@ -383,7 +383,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
         from meshwright.train.explain import explain as why
 
         return found, why(found)
-    from meshwright.train.measured.diagnosing import diagnose
+    from meshwright.train.measured.diagnose import diagnose
 
     step_s = reading.value(measured_step_s, args.measured, found)
     memory = args.measured_memory
@@ -487,7 +487,7 @@ def export(args: Namespace, call: Call) -> Any:
     from meshwright.frameworks.writing import export as write
     from meshwright.options.values import needed
     from meshwright.train.answer import Plan
-    from meshwright.train.files import load as load_plan
+    from meshwright.train.plan_file import load as load_plan
 
     titles = {name: exporters[name].title for name in exporters}
     if args.plan is None:
@@ -676,12 +676,11 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     """Return what a file asks and its answers; write what the options name."""
     from meshwright.options.values import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
-    from meshwright.sweep.outcome import cells_of, sweep_csv
-    from meshwright.sweep.points import load_sweep
     from meshwright.sweep.questions import QUESTIONS, checked
+    from meshwright.sweep.report import cells_of, sweep_csv
+    from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
-    from meshwright.sweep.store import Store
-    from meshwright.train.answers import version
+    from meshwright.train.candidates import version
 
     reading = Reading()
     asked = reading.value(load_sweep, Path(args.file))
@@ -714,7 +713,7 @@ def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     if picture is not None and asked.heat_map is not None:
         write_whole(picture, heat_svg(cells_of(asked, asked.heat_map, swept)))
     if report is not None and asked.report is not None:
-        from meshwright.sweep.document import document
+        from meshwright.sweep.report import document
 
         folder = report.with_suffix("")
         again = f"meshwright sweep {args.file} --report {report}"
@@ -750,7 +749,8 @@ def validate(args: Namespace, call: Call) -> Validation:
 
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
-    from meshwright.calibration.rows import published_inference_rows, published_rows, read_rows
+    from meshwright.calibration.reading import read_rows
+    from meshwright.calibration.rows import published_inference_rows, published_rows
 
     published = (*published_rows(), *published_inference_rows())
     return published if path is None else read_rows(Path(path))

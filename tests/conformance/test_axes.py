@@ -12,8 +12,15 @@ from meshwright.sharding.axis import axes
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import ContextKind, Streamed, Structure, make_strategy, row, stack
-from meshwright.sharding.tensor_sharding import home, weight_home
+from meshwright.sharding.strategy import (
+    ContextKind,
+    PlanOptions,
+    Streamed,
+    make_strategy,
+    row,
+    stack,
+)
+from meshwright.sharding.tensor_sharding import activation_sharding, weight_sharding
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -48,7 +55,7 @@ MODEL = ModelSpec(
 GRAPH = build_graph(MODEL)
 LAYERS = [*GRAPH.layers, GRAPH.embedding, GRAPH.head]
 STRUCTURES = [
-    Structure(sequence_parallel=sequence_parallel, context_kind=context_kind, streamed=streamed)
+    PlanOptions(sequence_parallel=sequence_parallel, context_kind=context_kind, streamed=streamed)
     for sequence_parallel in (True, False)
     for context_kind in ContextKind
     for streamed in (Streamed.WEIGHTS, Streamed.INPUTS)
@@ -59,7 +66,7 @@ NAMED = sorted({degree for name in axes for degree in axes[name].degrees})
 def weights_held(layer, structure, strategy):
     """Return the parameters of one layer on one rank, before data-parallel sharding."""
     weights = [weight for op in layer.ops for weight in op.weights]
-    splits = [weight_home(weight, structure).split for weight in weights]
+    splits = [weight_sharding(weight, structure).split for weight in weights]
     pairs = zip(weights, splits, strict=True)
     return sum(local_elements(w, split, bound(layer), strategy) for w, split in pairs)
 
@@ -92,7 +99,7 @@ def test_one_device_holds_everything(structure):
         for op in layer.ops:
             for tensor in (*op.inputs, *op.outputs, *op.saved):
                 whole = np.prod([sizes[dim] for dim in tensor.dims])
-                split = home(tensor, structure).split
+                split = activation_sharding(tensor, structure).split
                 assert local_elements(tensor, split, sizes, alone) == whole
 
 
@@ -114,8 +121,8 @@ def test_shards_tile_each_tensor_or_repeat_it(name, structure):
     for layer in GRAPH.layers:
         sizes = bound(layer)
         for op in layer.ops:
-            tensors = [(t, home(t, structure)) for t in (*op.outputs, *op.saved)]
-            tensors += [(w, weight_home(w, structure)) for w in op.weights]
+            tensors = [(t, activation_sharding(t, structure)) for t in (*op.outputs, *op.saved)]
+            tensors += [(w, weight_sharding(w, structure)) for w in op.weights]
             for tensor, layout in tensors:
                 is_routed = "edp" in layout.axes
                 whole = local_elements(tensor, layout.split, sizes, alone)
@@ -128,8 +135,8 @@ def test_shards_tile_each_tensor_or_repeat_it(name, structure):
 def test_an_axis_splits_one_dim_of_a_tensor_at_most(structure):
     for layer in LAYERS:
         for op in layer.ops:
-            layouts = [home(t, structure) for t in op.outputs]
-            layouts += [weight_home(w, structure) for w in op.weights]
+            layouts = [activation_sharding(t, structure) for t in op.outputs]
+            layouts += [weight_sharding(w, structure) for w in op.weights]
             for layout in layouts:
                 assert len(layout.axes) == len(set(layout.axes))
 

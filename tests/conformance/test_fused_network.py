@@ -7,10 +7,10 @@ import pytest
 from meshwright.catalog.graphs.files import graph_names
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.load import load_graph
-from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Holding, Seconds, TimeWeights
-from meshwright.dataflow.roofline import Machine
-from meshwright.dataflow.search import machine_named
-from meshwright.dataflow.sharding import Sharding, SplitChoices, choose_sharding
+from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.search import calibrated_system
+from meshwright.dataflow.sharding import GraphSharding, choose_sharding
 from meshwright.dataflow.stages import StageWork
 from meshwright.graph.kernels.backward import gradient_name, with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -18,7 +18,7 @@ from meshwright.graph.kernels.workloads import dlrm_a, gpt_layer, hpl
 from meshwright.spec.collective import CollectiveKind
 
 PASSES, LAYERS, DEGREE = 6, 3, 4
-MACHINE, GPUS = machine_named("8xSN10"), machine_named("8xA100")
+MACHINE, GPUS = calibrated_system("8xSN10"), calibrated_system("8xA100")
 """Chips that fuse, and others that have rates for wider numbers too."""
 COMPUTED = TimeWeights(network=0.0)
 SMALL = gpt_layer(1024, 8, 128, 256, repeats=LAYERS)
@@ -31,9 +31,11 @@ GRAPHS = {
 }
 
 
-def works(graph: DataflowGraph, machine: Machine = MACHINE) -> Iterator[tuple[StageWork, Seconds]]:
+def works(
+    graph: DataflowGraph, machine: CalibratedSystem = MACHINE
+) -> Iterator[tuple[StageWork, SplitTimes]]:
     """Yield stages whose ways are good where both count, and where one counts most."""
-    seconds = Seconds(graph, machine, DEGREE, Holding(), PASSES)
+    seconds = SplitTimes(graph, machine, DEGREE, Residency(), PASSES)
     for weights in (EXPOSED, TimeWeights(1.0, 0.001), TimeWeights(0.001, 1.0)):
         sharding = choose_sharding(seconds.tables(weights))
         assert sharding is not None
@@ -45,8 +47,7 @@ def works(graph: DataflowGraph, machine: Machine = MACHINE) -> Iterator[tuple[St
 def test_kernels_share_out_all_that_the_unfused_price_adds_to_computation(name):
     for work, seconds in works(GRAPHS[name], GPUS):
         exposed, computed = (
-            SplitChoices(seconds.tables(weights)).cost(work.sharding.ways)
-            for weights in (EXPOSED, COMPUTED)
+            seconds.tables(weights).cost(work.sharding.ways) for weights in (EXPOSED, COMPUTED)
         )
         network_s = sum(work.network_s.values())
         assert network_s == pytest.approx(exposed - computed, rel=1e-9, abs=1e-15)
@@ -58,7 +59,7 @@ def test_kernels_share_out_all_that_the_unfused_price_adds_to_computation(name):
     ids=["forward", "training"],
 )
 def test_where_nothing_else_takes_time_a_fused_stage_takes_its_network(graph):
-    chip = MACHINE.system.chip
+    chip = MACHINE.spec.chip
     memories = [m.model_copy(update={"bandwidth_bytes_per_s": 1e30}) for m in chip.memories]
     quick = chip.model_copy(
         update={"matmul_flops_per_s": {"bf16": 1e30}, "memories": tuple(memories)}
@@ -71,7 +72,7 @@ def test_where_nothing_else_takes_time_a_fused_stage_takes_its_network(graph):
 def test_gradients_that_are_open_sums_are_added_up_once_a_step():
     """Split over tokens, every device holds all weights and a part of each gradient."""
     graph = with_backward(SMALL)
-    seconds = Seconds(graph, MACHINE, DEGREE, Holding(), PASSES)
+    seconds = SplitTimes(graph, MACHINE, DEGREE, Residency(), PASSES)
     work = StageWork(
         graph, DEGREE, over_tokens(seconds), seconds.tables(NETWORK_ONLY), LAYERS, PASSES
     )
@@ -96,10 +97,10 @@ def test_messages_are_charged_to_the_kernels_that_send_them():
         assert work.network_s[kernel.name] >= sent_s > 0.0
 
 
-def over_tokens(seconds: Seconds) -> Sharding:
+def over_tokens(seconds: SplitTimes) -> GraphSharding:
     """Return the ways in which every kernel is split over tokens, or else not at all."""
     ways = [
         next((n for n, split in enumerate(splits) if split.dim == "tokens"), 0)
         for splits in seconds.splits
     ]
-    return Sharding(seconds.tables(), tuple(ways), 0.0, 0.0, 0.0)
+    return GraphSharding(seconds.tables(), tuple(ways), 0.0, 0.0, 0.0)

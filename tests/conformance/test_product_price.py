@@ -13,7 +13,7 @@ from small_problems import chip, gqa, level, model, problem, system
 
 from meshwright.cost.layer import op_cost
 from meshwright.cost.streamed_layer import Way, stream_links
-from meshwright.sharding.strategy import Streamed, StreamForm, Structure, make_strategy, stack
+from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.registry import links_of, reverse, streams
 from meshwright.streams.volumes import Transfer
@@ -33,7 +33,7 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     sides = (level(size, kind, latency_s=0.0) for size in (num_columns, num_rows))
     fast = chip(matmul_flops_per_s={"bf16": 1e12}, **fields)
     form = StreamForm.AUTO if closes else StreamForm.LINE_HOLD
-    structure = Structure(streamed=Streamed.BOTH, stream_form=form)
+    structure = PlanOptions(streamed=Streamed.BOTH, stream_form=form)
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
@@ -106,7 +106,7 @@ def test_links_and_buffers_are_those_of_the_product_stream(shape, closes):
 
 def costs_of(way):
     """Return the price of each operator, with a main memory that never waits."""
-    rates = replace(way.problem.engine, memory_bytes_per_s=1e30, stream_sram_bytes=1e12)
+    rates = replace(way.problem.rates, memory_bytes_per_s=1e30, stream_sram_bytes=1e12)
     return {
         op.name: op_cost(op, way.local, rates, way.streams, causal=True) for op in way.piece.ops
     }

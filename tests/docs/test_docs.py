@@ -2,18 +2,14 @@
 
 import re
 import shlex
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from meshwright.calibration.rows import (
-    HardwareFields,
-    ModelFields,
-    ParallelismFields,
-    SoftwareFields,
-)
-from meshwright.cli.main import main, members
+from meshwright.calibration.reading import StatedHardware, StatedRow
+from meshwright.calibration.rows import ModelFields, ParallelismFields, SoftwareFields
+from meshwright.cli.main import main
+from meshwright.options.table import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -71,17 +67,23 @@ def test_readme_python_runs(capsys):
 
 
 def test_readme_leads_to_every_page():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in PAGES if f"(docs/{page.name})" not in text] == []
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        reached.add(page)
+        links = LINK.findall(page.read_text(encoding="utf-8"))
+        found = {(page.parent / link).resolve() for link in links if link.endswith(".md")}
+        waiting += [other for other in found - reached - set(waiting) if other.is_file()]
+    assert [page.name for page in PAGES if page not in reached] == []
 
 
 def test_fields_of_measured_rows_are_listed():
     text = (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8")
-    parts = (ModelFields, HardwareFields, ParallelismFields, SoftwareFields)
-    names = [entry.name for part in parts for entry in fields(part)]
+    parts = (StatedRow, ModelFields, StatedHardware, ParallelismFields, SoftwareFields)
+    names = [name for part in parts for name in part.model_fields]
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_readme_lists_the_commands():
     table = re.findall(r"^\| `(\w+)` \|", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert table == list(members(""))
+    assert table == list(COMMANDS)

@@ -14,11 +14,11 @@ from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS
-from meshwright.sharding.strategy import StrategyOf, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec import chip, model, system, workload
 from meshwright.spec import declaration as provenance
-from meshwright.train import comparison
-from meshwright.train import operator_strategies as operators
+from meshwright.train import answer as operators
+from meshwright.train import compare as comparison
 from meshwright.train.answer import (
     Candidate,
     Coverage,
@@ -33,8 +33,8 @@ from meshwright.train.answer import (
     WhyNot,
 )
 from meshwright.train.measured import factors
-from meshwright.train.measured.answer import Diagnosis, Improvement, Loss
-from meshwright.train.sensitivity import Change
+from meshwright.train.measured.diagnose import Diagnosis, Improvement, Loss
+from meshwright.train.robustness import Change
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plan_json.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \| (.*?)\|", re.MULTILINE)
@@ -55,7 +55,7 @@ DECLARED = {
     "Hot link": HotLink,
     "Segment": Segment,
     "Strategy": StrategyOf,
-    "Structure": Structure,
+    "PlanOptions": PlanOptions,
     "Estimate": Estimate,
     "Time parts": TIME_PARTS,
     "Memory parts": MEMORY_PARTS,
@@ -182,7 +182,7 @@ def test_plan_has_all_fields_and_no_others(printed):
     assert status == 0
     assert faults_of(data, "Plan", "plan", seen) == []
     always = (
-        "Plan", "Candidate", "Segment", "Strategy", "Structure", "Estimate", "Time parts",
+        "Plan", "Candidate", "Segment", "Strategy", "PlanOptions", "Estimate", "Time parts",
         "Memory parts", "Coverage", "Robustness",
     )  # fmt: skip
     for section in always:

@@ -17,17 +17,17 @@ from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
-    Structure,
     make_strategy,
 )
-from meshwright.train.exhaustive import search
 from meshwright.train.legality import check_problem
 from meshwright.train.question import make_problem, training
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 LEAN = {"recompute": (Recompute.NONE,), "context_kind": (ContextKind.RING,)}
 
 

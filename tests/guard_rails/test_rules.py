@@ -13,15 +13,15 @@ from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import Structure, make_strategy
-from meshwright.train.exhaustive import search
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.legality import check_problem
 from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training
 from meshwright.train.robustness import NUM_DRAWS, perturbed, robustness
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
 def parts(task, structure, **degrees):
@@ -31,7 +31,7 @@ def parts(task, structure, **degrees):
 
 def test_1_numerics_are_the_users_and_never_searched():
     """No degree and no structural choice can change what is computed, only where."""
-    searched = {entry.name for entry in fields(Structure)} | set(vars(make_strategy()))
+    searched = {entry.name for entry in fields(PlanOptions)} | set(vars(make_strategy()))
     numerics = {"global_batch_size", "sequence_length", "precision", "optimizer", "causal",
                 "expert_load_imbalance", "capacity_factor"}  # fmt: skip
     assert not searched & numerics
@@ -144,10 +144,10 @@ def test_7_a_winner_beyond_the_evidence_is_flagged(monkeypatch):
     fixed = {"pp": [1], "cp": [1], "tp": [1, 2], "recompute": ["selective"]}
     believed = plan("llama3-8b", "8xH100", work, allowed=fixed)
     lower = believed.best.estimate.mfu_full * 0.99
-    monkeypatch.setattr("meshwright.train.answers.best_measured_mfu", lambda *_: lower)
+    monkeypatch.setattr("meshwright.train.candidates.best_measured_mfu", lambda *_: lower)
     flagged = plan("llama3-8b", "8xH100", work, allowed=fixed)
     assert any("outside the evidence" in note for note in flagged.warnings)
-    monkeypatch.setattr("meshwright.train.answers.best_measured_mfu", lambda *_: 1.0)
+    monkeypatch.setattr("meshwright.train.candidates.best_measured_mfu", lambda *_: 1.0)
     inside = plan("llama3-8b", "8xH100", work, allowed=fixed)
     assert not any("outside the evidence" in note for note in inside.warnings)
 

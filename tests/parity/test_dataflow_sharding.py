@@ -6,7 +6,7 @@ import pytest
 from dataflow_graphs import random_tables
 from sampled import sampled
 
-from meshwright.dataflow.sharding import SplitChoices, choose_sharding
+from meshwright.dataflow.sharding import choose_sharding
 from meshwright.search.choices.program import solve_program
 
 EXACT = {"rel": 1e-7, "abs": 1e-9}
@@ -14,7 +14,7 @@ EXACT = {"rel": 1e-7, "abs": 1e-9}
 
 def everything(tables):
     """Return cost and memory of all ways; what each demand costs is worked out for itself."""
-    choices = SplitChoices(tables)
+    choices = tables
     ranges = (range(len(ways)) for ways in tables.splits)
     for ways in product(*ranges):
         held = sum(float(h[way]) for h, way in zip(tables.held_bytes, ways, strict=True))
@@ -27,9 +27,9 @@ def test_three_ways_agree(seed):
     least = min(cost for cost, _, _ in everything(tables))
     found = choose_sharding(tables)
     assert found.cost == pytest.approx(least, **EXACT)
-    assert SplitChoices(tables).cost(found.ways) == pytest.approx(least, **EXACT)
+    assert tables.cost(found.ways) == pytest.approx(least, **EXACT)
     assert found.gap < 1e-6
-    assert solve_program(SplitChoices(tables).graph).time_s == pytest.approx(least, **EXACT)
+    assert solve_program(tables.choices).time_s == pytest.approx(least, **EXACT)
 
 
 @pytest.mark.parametrize("seed", sampled(range(60), 8))
@@ -41,7 +41,7 @@ def test_three_ways_agree_within_a_memory(seed):
     found = choose_sharding(tables, room)
     assert found.held_bytes <= room
     assert found.cost == pytest.approx(least, **EXACT)
-    program = solve_program(SplitChoices(tables).graph, room)
+    program = solve_program(tables.choices, room)
     assert program.time_s == pytest.approx(least, **EXACT)
 
 

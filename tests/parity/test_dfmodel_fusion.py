@@ -13,8 +13,8 @@ from meshwright.dataflow.fusion.lattice import lattice_of, limits_of
 from meshwright.dataflow.fusion.problem import (
     DFMODEL,
     OWN,
+    DeviceShare,
     FusionProblem,
-    Share,
     Tensors,
     fusion_problem,
 )
@@ -39,7 +39,7 @@ VENDOR = (
 def problem(tp, pp, tile, rules=DFMODEL, grid=SN10.grid, *, by_kernel=False):
     """Return the layer on one of eight chips; an all-reduce runs round a ring both ways."""
     reduce_s = (tp - 1) / tp * STREAM_BYTES / SN10.link_bytes_per_s
-    share = Share(
+    share = DeviceShare(
         tp=tp,
         splits=SPLITS,
         network_s={"proj": reduce_s, "ffn1": reduce_s},
@@ -181,7 +181,7 @@ def a100_problem():
         ),
         grid=grid,
         num_tiles=tiles,
-        room_bytes=np.inf,
+        spare_dram_bytes=np.inf,
         micro_batches=(1,),
         rules=DFMODEL,
         runs_by_kernel=True,

@@ -14,8 +14,8 @@ from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_columns
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, row
-from meshwright.train.exhaustive import search
 from meshwright.train.question import make_problem, training
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 NUM_ROWS = 10_000

@@ -8,10 +8,9 @@ import pytest
 from meshwright.dataflow.fusion.answer import FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.fuse import fuse_graph
-from meshwright.dataflow.fusion.problem import Share, fusion_problem
+from meshwright.dataflow.fusion.problem import DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import fuse
-from meshwright.dataflow.fusion.splits import LINKS_ONLY, Ring
-from meshwright.dataflow.sharding import SplitChoices
+from meshwright.dataflow.fusion.splits import LINKS_ONLY, ChipRing
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import fft, gpt_layer
@@ -45,15 +44,15 @@ GRAPHS = {
 
 def all_times_s(graph: DataflowGraph, link: float) -> list[float]:
     """Return the seconds of every split over two chips."""
-    ring = Ring(graph, GRID, 2, link)
+    ring = ChipRing(graph, GRID, 2, link)
     tables = ring.tables(LINKS_ONLY, splits_weights=ring.trains)
-    network, found = SplitChoices(tables), []
+    network, found = tables, []
     for ways in product(*(range(len(listed)) for listed in tables.splits)):
         dims = {
             kernel.name: listed[way].dim
             for kernel, listed, way in zip(graph.kernels, tables.splits, ways, strict=True)
         }
-        share = Share(2, dims, network.costs_by_kernel(ways), tile=TILE)
+        share = DeviceShare(2, dims, network.costs_by_kernel(ways), tile=TILE)
         found.append(fuse(fusion_problem(graph, GRID, share)).time_s)
     return found
 

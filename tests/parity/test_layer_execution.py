@@ -19,9 +19,9 @@ from meshwright.sharding.algebra import Move, Operand, Sharding, matmul, reshard
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.forward import attention_layout, elementwise_input, traveling_axes
 from meshwright.sharding.local_sizes import FLAT
-from meshwright.sharding.strategy import ContextKind, Streamed, Structure
-from meshwright.sharding.tensor_sharding import arbiter, home, matrices
-from meshwright.sharding.tensor_sharding import weight_home as derived_weight_home
+from meshwright.sharding.strategy import ContextKind, PlanOptions, Streamed
+from meshwright.sharding.tensor_sharding import activation_sharding, arbiter, matrices
+from meshwright.sharding.tensor_sharding import weight_sharding as derived_weight_home
 from meshwright.spec.collective import CollectiveKind as Kind
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
@@ -111,7 +111,7 @@ class Ranks:
         return self.run(held, reshard(held.layout, self.active(want)), name, is_forward=is_forward)
 
 
-def weight_home(weight, structure):
+def weight_sharding(weight, structure):
     """Return where a weight lies; one that is cut anywhere is cut along its columns here."""
     layout = derived_weight_home(weight, structure)
     for axis in layout.split.get(FLAT, ()):
@@ -154,7 +154,7 @@ class Layer:
         weights = {w.name: w for op in graph.ops for w in op.weights}
         self.full = {n: rng.normal(size=self.shape(w.dims)) for n, w in sorted(weights.items())}
         self.weights = {
-            n: self.on.lay(self.full[n], w.dims, weight_home(w, structure))
+            n: self.on.lay(self.full[n], w.dims, weight_sharding(w, structure))
             for n, w in weights.items()
         }
         stream = rng.normal(size=self.shape(graph.input.dims))
@@ -168,7 +168,7 @@ class Layer:
         return [n for dim in dims for n in digits(self.sizes[dim])]
 
     def rest(self, tensor):
-        return home(tensor, self.structure)
+        return activation_sharding(tensor, self.structure)
 
     def resting(self, tensor):
         held = self.values[tensor.name]
@@ -265,7 +265,7 @@ class Layer:
 
     def keep(self, weight, made):
         """Sum a weight gradient over all axes that leave it open: dp*cp together, others apart."""
-        want, name = weight_home(weight, self.structure), f"{weight.name}.gradient"
+        want, name = weight_sharding(weight, self.structure), f"{weight.name}.gradient"
         for move in reshard(made.layout, self.on.active(want)):
             group = Move(move.kind, "dp*cp") if move.axis == "cp" else move
             self.on.book(name, group, is_forward=False)
@@ -321,7 +321,7 @@ class Layer:
                 dx.append(step.reshape(s.shape))
                 dw.append(np.sum(grads * values * r, axis=0).reshape(w.shape))
             self.gradients[source.name].append(Held(x.dims, x.layout, dx))
-            rest = self.on.active(weight_home(weight, self.structure))
+            rest = self.on.active(weight_sharding(weight, self.structure))
             open_axes = tuple(a for a in dy.layout.axes if a not in rest.axes)
             self.keep(weight, Held(weight.dims, Sharding(rest.split, open_axes), dw))
 
@@ -497,9 +497,9 @@ KINDS = {
     "four-norms": {"attention": GQA, "num_norms": 4},
 }
 STRUCTURES = {
-    "plain": Structure(sequence_parallel=False, zero_stage=0, streamed=Streamed.WEIGHTS),
-    "split": Structure(sequence_parallel=True, zero_stage=0, streamed=Streamed.INPUTS),
-    "ulysses": Structure(zero_stage=0, context_kind=ContextKind.ULYSSES),
+    "plain": PlanOptions(sequence_parallel=False, zero_stage=0, streamed=Streamed.WEIGHTS),
+    "split": PlanOptions(sequence_parallel=True, zero_stage=0, streamed=Streamed.INPUTS),
+    "ulysses": PlanOptions(zero_stage=0, context_kind=ContextKind.ULYSSES),
 }
 MESHES = [("tp", "cp"), ("tp", "tatp"), ("cp", "tatp")]
 

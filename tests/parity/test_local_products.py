@@ -9,7 +9,7 @@ from meshwright.cost.matmul import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.local_sizes import local_elements, local_size
-from meshwright.sharding.strategy import Streamed, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Streamed, make_strategy
 from meshwright.sharding.tensor_sharding import forward_products
 from meshwright.spec.model import (
     AttentionSpec,
@@ -74,7 +74,7 @@ def derived_shape(op, structure, sizes, strategy):
     ],
 )
 def test_priced_products_are_the_derived_ones(degrees, sequence_parallel, streamed):
-    structure = Structure(sequence_parallel=sequence_parallel, streamed=streamed)
+    structure = PlanOptions(sequence_parallel=sequence_parallel, streamed=streamed)
     strategy = make_strategy(**degrees)
     for layer in (*GRAPH.layers, GRAPH.head):
         sizes = layer.bind(SEQUENCE * strategy.micro_batch_size, SEQUENCE)

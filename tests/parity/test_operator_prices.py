@@ -11,7 +11,7 @@ from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_columns
 from meshwright.network.resharding import LayoutMoves, all_ways, busiest_s, moved
-from meshwright.sharding.strategy import Recompute, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
 from meshwright.wafer.operators.groups import BEFORE, handovers, operator_groups
 from meshwright.wafer.operators.options import Frame
@@ -29,7 +29,7 @@ def asked(spec=SMALL, capacity_bytes=4e9, **fields):
 
 
 def graph_of(what, num_sequences=8, **choices):
-    structure = Structure(**({"zero_stage": 1} | choices))
+    structure = PlanOptions(**({"zero_stage": 1} | choices))
     frame = Frame(structure, what.system.num_devices, num_sequences)
     return model_graph(what, frame, physical_network(what))
 

@@ -12,10 +12,10 @@ from meshwright.cost.layer import price_layers, streamed_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     Recompute,
     Streamed,
     StreamForm,
-    Structure,
     make_strategy,
     stack,
 )
@@ -59,7 +59,7 @@ def case_of(name, spec, streamed, recompute):
     """Return the problem, its structure and strategy, and the groups of the strategy."""
     degrees, choices = CASES[name]
     known = {"sequence_parallel": False, "streamed": streamed, "recompute": recompute}
-    structure = Structure(**(known | choices))
+    structure = PlanOptions(**(known | choices))
     what, strategy = PROBLEMS[spec], make_strategy(**degrees)
     return what, structure, strategy, what.network(structure.axis_order, stack([strategy]))
 
@@ -131,7 +131,7 @@ def test_each_block_streams_its_own_tensor():
     """Slow links: keys and values of long sequences are dear, weights of a narrow network cheap."""
     on = system(level(4, "mesh", bandwidth=1e10), level(4, "mesh", bandwidth=1e10))
     strategy = make_strategy(tatp=4)
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     graphs = SoftwareStack(cuda_graphs=True)  # launches would hide what streams cost
     spec = model(dense(gqa(8, 8), ffn=64))
     what = problem(spec, on, sequence_length=1024, software=graphs)

@@ -22,16 +22,16 @@ from meshwright.sharding.space import MICRO_BATCH_SIZES, Choices, device_counts
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Streamed,
-    Structure,
     make_strategy,
     row,
     stack,
     take,
 )
-from meshwright.train.exhaustive import search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 SEEDS = range(200)
@@ -161,7 +161,7 @@ def _plan(degrees, order, pipeline, shards, recompute, offload, overlap):
     shard, stage, reshard = shards
     rest = {name: value for name, value in degrees.items() if name != "dp"}
     strategy = make_strategy(**rest, dp_shard=shard, dp_replicate=degrees["dp"] // shard)
-    structure = Structure(
+    structure = PlanOptions(
         sequence_parallel=pipeline[0], context_kind=pipeline[1], schedule=pipeline[2],
         zero_stage=stage, reshard_after_forward=reshard, recompute=recompute, offload=offload,
         axis_order=order, overlap_tensor_parallel=overlap, streamed=pipeline[3],

@@ -18,7 +18,7 @@ from meshwright.serve.search import Objective, search_serving
 from meshwright.serve.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import AXES, ContextKind, Structure, make_strategy, stack, take
+from meshwright.sharding.strategy import AXES, ContextKind, PlanOptions, make_strategy, stack, take
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
 MODELS = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite", "llama3-70b")
@@ -73,7 +73,7 @@ def every_structure(question):
     orders = (AXES,) if question.num_experts else (PIPELINE_INSIDE, CONTEXT_OUTSIDE)
     for order, kind, split in product(orders, ContextKind, (False, True)):
         if not (split and question.is_decode):
-            yield Structure(
+            yield PlanOptions(
                 sequence_parallel=split, context_kind=kind, axis_order=order, zero_stage=0
             )
 

@@ -19,11 +19,11 @@ from meshwright.network.simulation.critical_path import critical_path, seconds_b
 from meshwright.network.simulation.run import simulate
 from meshwright.schedule.registry import schedules
 from meshwright.sharding.strategy import (
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Streamed,
     StreamForm,
-    Structure,
     make_strategy,
 )
 from meshwright.spec.chip import MemoryLevel
@@ -38,7 +38,7 @@ EXACT = {"rel": 1e-9}
 FAST_MEMORY = chip(
     ROOM, memories=(MemoryLevel(name="hbm", capacity_bytes=ROOM, bandwidth_bytes_per_s=1e16),)
 )
-WAITS = Structure(overlap_data_parallel=False)
+WAITS = PlanOptions(overlap_data_parallel=False)
 
 
 def real_problem(*sides, **fields):
@@ -55,7 +55,7 @@ def agrees(asked, strategy, structure):
 @pytest.mark.parametrize("recompute", list(Recompute))
 @pytest.mark.parametrize("make", [grid_problem, real_problem])
 def test_one_device_takes_what_it_computes(make, recompute):
-    price, step = agrees(make(2, 2), make_strategy(), Structure(recompute=recompute))
+    price, step = agrees(make(2, 2), make_strategy(), PlanOptions(recompute=recompute))
     priced = {name: only(getattr(price.contended.step.time, name)) for name in TIME_PARTS}
     assert step.time_parts_s == pytest.approx(priced, abs=1e-15)
 
@@ -64,7 +64,7 @@ def test_one_device_takes_what_it_computes(make, recompute):
 def test_collectives_that_are_waited_for_take_their_closed_form(sides):
     """tp without sequence parallelism: sums of activations before the next operator."""
     tp = sides[0] * sides[1]
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     agrees(real_problem(*sides), make_strategy(tp=tp), structure)
     agrees(grid_problem(*sides), make_strategy(tp=tp), structure)
 
@@ -84,7 +84,7 @@ def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
     """Without waits for the main memory: rounds of compute and links, the last one without link."""
     asked = grid_problem(*sides, chip=FAST_MEMORY, bandwidth=bandwidth)
     strategy = make_strategy(tatp=sides[0] * sides[1])
-    agrees(asked, strategy, Structure(streamed=Streamed.INPUTS))
+    agrees(asked, strategy, PlanOptions(streamed=Streamed.INPUTS))
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_input_streams_on_a_cycle_take_their_rounds(sides, bandwidth):
 def test_streams_agree_within_a_fifth(sides, streamed, form):
     """Faster: rounds that wait for memory, the way back of attention, and rounds in which items
     and sums meet are not played. Slower: waits of items and of sums on a ring follow each other."""
-    structure = Structure(streamed=streamed, stream_form=form)
+    structure = PlanOptions(streamed=streamed, stream_form=form)
     strategy = make_strategy(tatp=sides[0] * sides[1])
     price, step = simulated(grid_problem(*sides), strategy, structure)
     assert 0.8 < step.step_time_s / step_s(price.contended) < 1.1
@@ -106,7 +106,7 @@ def test_streams_agree_within_a_fifth(sides, streamed, form):
 def test_both_streams_agree_within_a_fifth(sides, tp, tatp, bandwidth):
     """Faster for the reasons above; rows and columns share no link, in either."""
     asked = grid_problem(*sides, bandwidth=bandwidth)
-    strategy, structure = make_strategy(tp=tp, tatp=tatp), Structure(streamed=Streamed.BOTH)
+    strategy, structure = make_strategy(tp=tp, tatp=tatp), PlanOptions(streamed=Streamed.BOTH)
     price, step = simulated(asked, strategy, structure)
     assert set(price.contention.slowdown) >= {"tp", "tatp"}
     assert max(price.contention.slowdown.values()) == pytest.approx(1.0)
@@ -139,7 +139,7 @@ def beside_s(asked, strategy, structure, price):
 def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlaps):
     """A gathered input hides under its own operator; the price gives it a share of the layer."""
     asked, strategy = grid_problem(*sides), make_strategy(tp=sides[0] * sides[1])
-    structure = Structure(overlap_tensor_parallel=overlaps)
+    structure = PlanOptions(overlap_tensor_parallel=overlaps)
     price, step = simulated(asked, strategy, structure)
     beside = beside_s(asked, strategy, structure, price)
     assert beside > 0.0
@@ -155,7 +155,7 @@ def test_sequence_parallelism_differs_by_what_runs_beside_at_most(sides, overlap
                                      {"dp_shard": 4, "tatp": 2}])  # fmt: skip
 def test_data_parallel_messages_beside_computation_are_never_waited_for_longer(degrees, zero_stage):
     asked, strategy = grid_problem(4, 2), make_strategy(**degrees)
-    beside = Structure(zero_stage=zero_stage, sequence_parallel=False)
+    beside = PlanOptions(zero_stage=zero_stage, sequence_parallel=False)
     waited = replace(beside, overlap_data_parallel=False)
     price = placed(asked, strategy, beside)
     step_beside = simulated(asked, strategy, beside, price)[1]
@@ -170,7 +170,7 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     """Two replicas without ZeRO, one layer: its gradients leave when the whole layer is done, and
     the embedding, which comes last, hides what it takes to compute."""
     asked = grid_problem(2, 1, spec=model(num_layers=1), global_batch_size=2)
-    strategy, structure = make_strategy(dp_shard=2), Structure(zero_stage=0)
+    strategy, structure = make_strategy(dp_shard=2), PlanOptions(zero_stage=0)
     price, step = simulated(asked, strategy, structure)
     layer, embedding, _ = piece_passes(
         asked, structure, strategy, groups_of(asked, strategy, price)
@@ -187,7 +187,7 @@ def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, n
     sides = {2: (2, 1), 3: (3, 1), 4: (2, 2)}[num_stages]
     asked = grid_problem(*sides)
     strategy = make_strategy(pp=num_stages, num_virtual_stages=chunks)
-    structure = Structure(schedule=schedule)
+    structure = PlanOptions(schedule=schedule)
     price = placed(asked, strategy, structure)
     physical = physical_network(asked)
     exchanges = Exchanges(structure, groups_of(asked, strategy, price), price.ranks, physical, 0.0)
@@ -257,19 +257,19 @@ def test_an_interleaved_pipeline_takes_what_its_timeline_says(seed):
 def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
     """A stage computes at the rate of its own device; the price lets the slowest set the pace."""
     asked = grid_problem(2, 1, speed_factors=speeds)
-    strategy, structure = make_strategy(pp=2), Structure(schedule=schedule)
+    strategy, structure = make_strategy(pp=2), PlanOptions(schedule=schedule)
     price, step = simulated(asked, strategy, structure)
     groups = groups_of(asked, strategy, price)
 
     def stage_s(direction, stage):
-        engine = asked.engine_at(speeds.get(stage, 1.0))
-        layer, *edges = piece_passes(asked, structure, strategy, groups, engine)
+        rates = asked.rates_at(speeds.get(stage, 1.0))
+        layer, *edges = piece_passes(asked, structure, strategy, groups, rates)
         works = [*getattr(layer, direction) * 2, *getattr(edges[stage], direction)]
         return sum(work.compute_s for work in works)
 
     forward_s = [stage_s("forward", 0), stage_s("forward", 1)]
     backward_s = [stage_s("backward", 0), stage_s("backward", 1)]
-    send_s = asked.engine.activation_bytes * 64 * 64 / 1e11
+    send_s = asked.rates.activation_bytes * 64 * 64 / 1e11
     count = int(only(price.closed_form.pipeline.pipeline.num_micro_batches))
     times = blocking(forward_s, backward_s, send_s)
     expected_s = build_timeline(schedules[schedule], 2, 1, count, times).makespan_s
@@ -283,7 +283,7 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
 
 def test_members_of_a_group_wait_for_the_slow_one():
     """tp on two devices of which one runs at half rate: the same as if both did."""
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     one = agrees(grid_problem(2, 1, speed_factors={1: 0.5}), make_strategy(tp=2), structure)
     both = agrees(
         grid_problem(2, 1, speed_factors={0: 0.5, 1: 0.5}), make_strategy(tp=2), structure
@@ -292,7 +292,7 @@ def test_members_of_a_group_wait_for_the_slow_one():
 
 
 def test_a_slow_device_that_no_rank_runs_on_slows_nothing_that_is_played():
-    structure, strategy = Structure(sequence_parallel=False), make_strategy(tp=2)
+    structure, strategy = PlanOptions(sequence_parallel=False), make_strategy(tp=2)
     slow = simulated(grid_problem(3, 1, speed_factors={2: 0.25}), strategy, structure)[1]
     fast = simulated(grid_problem(3, 1), strategy, structure)[1]
     assert slow.timeline.makespan_s == pytest.approx(fast.timeline.makespan_s, **EXACT)
@@ -301,11 +301,11 @@ def test_a_slow_device_that_no_rank_runs_on_slows_nothing_that_is_played():
 
 
 MIXED = [
-    ({"tp": 2, "pp": 2, "dp_shard": 2}, Structure(zero_stage=3, recompute=Recompute.FULL)),
-    ({"tatp": 4, "dp_shard": 2}, Structure(zero_stage=2, sequence_parallel=False)),
-    ({"cp": 2, "pp": 4}, Structure(schedule=ScheduleKind.GPIPE, sequence_parallel=False)),
+    ({"tp": 2, "pp": 2, "dp_shard": 2}, PlanOptions(zero_stage=3, recompute=Recompute.FULL)),
+    ({"tatp": 4, "dp_shard": 2}, PlanOptions(zero_stage=2, sequence_parallel=False)),
+    ({"cp": 2, "pp": 4}, PlanOptions(schedule=ScheduleKind.GPIPE, sequence_parallel=False)),
     ({"pp": 4, "dp_shard": 2, "num_virtual_stages": 2},
-     Structure(schedule=ScheduleKind.INTERLEAVED, sequence_parallel=False, zero_stage=0)),
+     PlanOptions(schedule=ScheduleKind.INTERLEAVED, sequence_parallel=False, zero_stage=0)),
     ({"dp_shard": 4, "dp_replicate": 2}, replace(WAITS, zero_stage=3, sequence_parallel=False)),
 ]  # fmt: skip
 
@@ -359,12 +359,12 @@ def test_parts_sum_to_the_step_and_none_is_negative(played):
 
 
 @pytest.mark.parametrize(("degrees", "structure", "rel"), [
-    ({"tp": 4}, Structure(sequence_parallel=False), 1e-9),
-    ({"tp": 4}, Structure(), 1e-9),
-    ({"pp": 2}, Structure(sequence_parallel=False), 1e-9),
-    ({"pp": 4}, Structure(schedule=ScheduleKind.GPIPE, sequence_parallel=False), 1e-9),
-    ({"pp": 2, "dp_shard": 2}, Structure(sequence_parallel=False), 0.02),
-    ({"dp_shard": 2, "tp": 2}, Structure(zero_stage=3, sequence_parallel=False), 0.02),
+    ({"tp": 4}, PlanOptions(sequence_parallel=False), 1e-9),
+    ({"tp": 4}, PlanOptions(), 1e-9),
+    ({"pp": 2}, PlanOptions(sequence_parallel=False), 1e-9),
+    ({"pp": 4}, PlanOptions(schedule=ScheduleKind.GPIPE, sequence_parallel=False), 1e-9),
+    ({"pp": 2, "dp_shard": 2}, PlanOptions(sequence_parallel=False), 0.02),
+    ({"dp_shard": 2, "tp": 2}, PlanOptions(zero_stage=3, sequence_parallel=False), 0.02),
 ])  # fmt: skip
 def test_few_micro_batches_stand_for_all_of_them(monkeypatch, degrees, structure, rel):
     """Each one that is left out repeats the last ones; layers of a stage pass as one run then, so

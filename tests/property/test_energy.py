@@ -9,7 +9,7 @@ from small_problems import problem, random_problem, random_strategy, structures
 
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_one
-from meshwright.sharding.strategy import Offload, StreamForm, Structure, make_strategy
+from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.placing import place
@@ -72,7 +72,7 @@ def test_streams_between_neighbours_cross_one_link_each(form):
     """A block of 2x2 has a cycle; forms that send nothing twice send what any gather needs."""
     asked = with_energies(grid_problem(2, 2, global_batch_size=8, sequence_length=64))
     structure, strategy = (
-        Structure(stream_form=form, sequence_parallel=False),
+        PlanOptions(stream_form=form, sequence_parallel=False),
         make_strategy(tatp=4),
     )
     price = laid(asked, structure, strategy, ("tatp",), ((2, 2),))
@@ -87,7 +87,7 @@ def test_a_message_between_devices_apart_pays_for_each_link():
     ZeRO-1 over two devices: each sends half of the gradients (4 bytes) and of the weights (2).
     """
     asked = with_energies(grid_problem(4, 2, global_batch_size=8, sequence_length=64))
-    structure = Structure(sequence_parallel=False, zero_stage=1)
+    structure = PlanOptions(sequence_parallel=False, zero_stage=1)
     strategy = make_strategy(dp_shard=2, tatp=3)
     lone = make_strategy(dp_shard=2)
     beside = laid(asked, structure, lone, ("dp_shard",), ((2, 1),))
@@ -107,7 +107,7 @@ def test_a_message_between_devices_apart_pays_for_each_link():
 
 def test_the_same_work_takes_the_same_energy_on_any_stage():
     asked = with_energies(problem(global_batch_size=8))
-    structure = Structure(sequence_parallel=False, zero_stage=0)
+    structure = PlanOptions(sequence_parallel=False, zero_stage=0)
     one, two = (price_one(asked, structure, make_strategy(pp=pp)).step for pp in (1, 2))
     assert only(two.energy_parts_j["compute_j"]) == pytest.approx(
         only(one.energy_parts_j["compute_j"]), rel=1e-12
@@ -118,7 +118,7 @@ def test_the_same_work_takes_the_same_energy_on_any_stage():
 def test_idle_power_is_a_switch():
     asked = with_energies(problem(global_batch_size=8))
     off = replace(asked, system=with_powers(asked.system, idle_power_w=0.0))
-    structure, strategy = Structure(sequence_parallel=False), make_strategy(dp_shard=4)
+    structure, strategy = PlanOptions(sequence_parallel=False), make_strategy(dp_shard=4)
     on, counted = (price_one(what, structure, strategy).step for what in (asked, off))
     assert only(on.time.total_s) == only(counted.time.total_s)
     assert only(counted.energy_parts_j["idle_j"]) == 0.0

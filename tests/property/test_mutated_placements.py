@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.sharding.strategy import Structure, make_strategy
-from meshwright.train import files
+from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.question import training
 from meshwright.wafer.drawing import draw
@@ -25,7 +25,7 @@ VALUES = st.one_of(
 @pytest.fixture(scope="module")
 def original():
     work = training("wafer-2x2", sequence_length=128, global_batch_size=8)
-    structure = Structure(sequence_parallel=False, zero_stage=1)
+    structure = PlanOptions(sequence_parallel=False, zero_stage=1)
     plan = estimate("gpt2-medium", "wafer-2x2", work, make_strategy(tp=2, dp_shard=2), structure)
     return json.loads(files.to_json(plan))
 
@@ -75,7 +75,7 @@ def test_a_plan_on_no_grid_has_no_placement(original):
     work = training("4xH100", sequence_length=128, global_batch_size=8)
     flat = json.loads(files.to_json(
         estimate("gpt2-medium", "4xH100", work, make_strategy(dp_shard=4),
-                 Structure(sequence_parallel=False))
+                 PlanOptions(sequence_parallel=False))
     ))  # fmt: skip
     assert flat["best"]["placement"] is None
     flat["best"]["placement"] = original["best"]["placement"]

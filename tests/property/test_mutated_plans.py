@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import MeshwrightError, SpecError
-from meshwright.sharding.strategy import Structure, make_strategy
-from meshwright.train import files
+from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.explain import explain
 from meshwright.train.measured.factors import Measurement
-from meshwright.train.measured.learning import learn
+from meshwright.train.measured.trials import learn
 from meshwright.train.question import problem_of, training
 
 VALUES = st.one_of(
@@ -30,8 +30,8 @@ VALUES = st.one_of(
 def original():
     work = training("8xH100", sequence_length=1024, global_batch_size=16)
     strategy = make_strategy(dp_shard=4, tp=2)
-    plain = estimate("gpt2-medium", "8xH100", work, strategy, Structure())
-    job = Measurement("job", problem_of(plain), strategy, Structure(), 0.1)
+    plain = estimate("gpt2-medium", "8xH100", work, strategy, PlanOptions())
+    job = Measurement("job", problem_of(plain), strategy, PlanOptions(), 0.1)
     plan = replace(plain, factors=learn([job]))
     return json.loads(files.to_json(plan))
 

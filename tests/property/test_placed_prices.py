@@ -5,7 +5,7 @@ from placed_problems import ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
 from meshwright.cost.pipeline import TIME_PARTS
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.wafer.choices import all_choices
 from meshwright.wafer.placing import place, routed
 from meshwright.wafer.price import only, physical_network, price_placed
@@ -64,7 +64,7 @@ def test_ways_to_lay_two_axes_by_hand():
     tp lies along the columns inside of it or outside."""
     asked = problem(on=system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=ROOM))
     strategy = make_strategy(tp=2, dp_shard=4)
-    found = list(all_choices(Structure(), strategy, asked.grid_sides))
+    found = list(all_choices(PlanOptions(), strategy, asked.grid_sides))
     by_level = {
         tuple(
             tuple((a, s[k]) for a, s in zip(c.axes, c.shapes, strict=True) if s[k] > 1)

@@ -15,10 +15,10 @@ from meshwright.cost.step import price_columns
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     StrategyOf,
-    Structure,
     row,
     stack,
     take,
@@ -258,4 +258,4 @@ def test_offload_without_a_host_has_no_price():
     task, _, columns = drawn(3, offload=Offload.NONE)
     bare = replace(task, system=task.system.model_copy(update={"host": None}))
     with pytest.raises(SpecError, match="no host memory"):
-        price_columns(bare, Structure(offload=Offload.ALL), columns)
+        price_columns(bare, PlanOptions(offload=Offload.ALL), columns)

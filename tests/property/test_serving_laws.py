@@ -11,12 +11,12 @@ from meshwright.catalog.systems import load_system
 from meshwright.serve.operators import hit_fraction
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import Structure, make_strategy, stack
+from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
 SYSTEM = load_system("16xH100")
 CONSTANTS = load_calibration("hopper")
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 NAMES = ("llama3-8b", "mixtral-8x7b", "gemma2-9b", "deepseek-v2-lite")
 MODELS = {name: load_model(name) for name in NAMES}
 degrees = st.sampled_from([(1, 1, 1), (2, 1, 1), (4, 2, 1), (8, 1, 2), (2, 4, 2), (1, 2, 8)])

@@ -10,10 +10,10 @@ from meshwright.cost.layer import price_layers
 from meshwright.sharding.axes.tatp import may_stream_inputs
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     Recompute,
     Streamed,
     StreamForm,
-    Structure,
     stack,
 )
 from meshwright.spec.workload import SoftwareStack
@@ -32,7 +32,7 @@ def random_case(seed):
         causal=chance.random() < 0.8,
     )
     strategies = [random_strategy(chance, what) for _ in range(6)]
-    structure = Structure(
+    structure = PlanOptions(
         sequence_parallel=chance.random() < 0.5,
         context_kind=chance.choice(list(ContextKind)),
         recompute=chance.choice(list(Recompute)),
@@ -43,7 +43,7 @@ def random_case(seed):
 
 def layers_of(what, structure, columns, streamed):
     """Return the prices of the kinds of layers with one tensor streamed, or the choice open."""
-    chosen = Structure(**(vars(structure) | {"streamed": streamed}))
+    chosen = PlanOptions(**(vars(structure) | {"streamed": streamed}))
     network = what.network(chosen.axis_order, columns)
     recompute = chosen.recompute
     return price_layers(what, chosen, network, (recompute,), uses_tatp=True)[recompute].kinds

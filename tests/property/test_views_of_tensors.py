@@ -1,5 +1,6 @@
 """Reshapes and transposes fold into factors: every element is where NumPy has it."""
 
+from contextlib import suppress
 from itertools import product
 from math import prod
 
@@ -50,9 +51,8 @@ def test_views_are_those_of_numpy(data, shape) -> None:
         order = data.draw(st.permutations(range(len(value.axes))))
         value, array = value.permuted(order), array.transpose(order)
         wanted = other_shape(data.draw, array.size)
-        seen = value.reshaped(wanted)
-        if seen is not None:
-            value, array = seen, array.reshape(wanted)
+        with suppress(UnevenError):
+            value, array = value.reshaped(wanted), array.reshape(wanted)
         assert value.shape == array.shape
         assert elements(value) == array.reshape(-1).tolist()
 
@@ -63,7 +63,8 @@ def test_kernels_on_views_read_every_place_whole(data, shape) -> None:
     to = GraphBuilder(2.0)
     x = to.input("x", [*shape, 2], 2.0)
     view = x.permuted(data.draw(st.permutations(range(len(shape) + 1))))
-    view = view.reshaped(other_shape(data.draw, prod(shape) * 2)) or view
+    with suppress(UnevenError):
+        view = view.reshaped(other_shape(data.draw, prod(shape) * 2))
     out = make.elementwise(to, "f", [view])
     graph = to_graph(to.graph("g", [out], origin="here"))
     (read,) = graph.kernels[0].inputs
@@ -75,7 +76,8 @@ def test_kernels_on_views_read_every_place_whole(data, shape) -> None:
 def test_a_reshape_that_cuts_a_factor_unevenly_is_no_view() -> None:
     to = GraphBuilder(2.0)
     x = to.input("x", [6, 4], 2.0).permuted((1, 0))
-    assert x.reshaped([6, 4]) is None
+    with pytest.raises(UnevenError, match="against"):
+        x.reshaped([6, 4])
     copied = make.reshaped(to, "copy", x, [6, 4])
     assert copied.shape == (6, 4)
     assert to.kernels["copy"].unit == "none"

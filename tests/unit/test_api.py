@@ -9,7 +9,7 @@ from meshwright.base.errors import InfeasibleError, SpecError, UnknownNameError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
-from meshwright.train import files
+from meshwright.train import plan_file as files
 
 QUESTION = {"on": "8xH100", "seq": "1k", "global_batch": 64}
 WORDS = ["gpt2-medium", "--on", "8xH100", "--seq", "1k", "--global-batch", "64"]

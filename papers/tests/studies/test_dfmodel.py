@@ -3,8 +3,13 @@
 import pytest
 
 from meshwright_papers.studies.dfmodel import trillion
-from meshwright_papers.studies.dfmodel.eight_chips import best_fused, by_kernel, vendor
-from meshwright_papers.studies.dfmodel.megatron import RUNS, predicted
+from meshwright_papers.studies.dfmodel.published_runs import (
+    RUNS,
+    best_fused,
+    by_kernel,
+    predicted,
+    vendor,
+)
 
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])

@@ -2,18 +2,17 @@
 
 import pytest
 
-from meshwright_papers.studies.claims import Verdict
 from meshwright_papers.studies.layers_in_sram import (
     BATCH,
     DENSE,
     MOE,
     PRINTED,
-    engine_at,
     gain,
     longest_pass,
+    rates_at,
     ridge,
 )
-from meshwright_papers.studies.registry import studies
+from meshwright_papers.studies.study import Verdict, studies
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +28,11 @@ def test_the_largest_layer_of_50_mb(kind, hidden):
 
 
 def test_a_large_pass_is_limited_by_arithmetic_and_a_small_one_by_weights():
-    engine, hidden = engine_at(0), 4096
+    rates, hidden = rates_at(0), 4096
     flops = 2 * BATCH * hidden**2
-    assert DENSE.layer_s(hidden, BATCH, engine) >= flops / engine.matmul_flops_per_s
-    read_s = 2 * (hidden**2 + 2 * 8 * hidden) / engine.memory_bytes_per_s
-    assert DENSE.layer_s(hidden, 8, engine) == pytest.approx(read_s)
+    assert DENSE.layer_s(hidden, BATCH, rates) >= flops / rates.matmul_flops_per_s
+    read_s = 2 * (hidden**2 + 2 * 8 * hidden) / rates.memory_bytes_per_s
+    assert DENSE.layer_s(hidden, 8, rates) == pytest.approx(read_s)
     assert gain(DENSE, hidden, BATCH) == pytest.approx(1)
     assert gain(DENSE, hidden, 8) == pytest.approx(5.5 / 3.35)
 

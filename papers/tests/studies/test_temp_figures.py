@@ -3,11 +3,15 @@
 import pytest
 
 from meshwright.sharding.strategy import make_strategy
-from meshwright_papers.studies.temp.ablation import mean_gain
-from meshwright_papers.studies.temp.collectives import Communication, as_tensor_parallel, saved
-from meshwright_papers.studies.temp.motivation.rings import round_s, shared_link_times
-from meshwright_papers.studies.temp.solver.search_time import bracket
-from meshwright_papers.studies.temp.takeaways import GROUPS
+from meshwright_papers.studies.temp.rings import round_s, shared_link_times
+from meshwright_papers.studies.temp.solver import bracket
+from meshwright_papers.studies.temp.strategies import GROUPS
+from meshwright_papers.studies.temp.throughput import (
+    Communication,
+    as_tensor_parallel,
+    mean_gain,
+    saved,
+)
 
 
 def test_a_wrap_is_seven_times_as_long_only_where_relays_store():

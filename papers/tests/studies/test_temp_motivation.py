@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from meshwright_papers.studies.temp.cases import CASES, wafer
-from meshwright_papers.studies.temp.machines import NEVER_SLOW, TB, Machine
-from meshwright_papers.studies.temp.motivation.sweet_spot import Curve, layer_curve
-from meshwright_papers.studies.temp.motivation.tensor_parallelism import (
+from meshwright_papers.studies.temp.setup import CASES, NEVER_SLOW, TB, Machine, wafer
+from meshwright_papers.studies.temp.sweet_spot import Curve, layer_curve
+from meshwright_papers.studies.temp.tensor_parallelism import (
     REPLICATED,
     STRATEGY,
     estimated,

@@ -4,10 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshwright_papers.studies.claims import Claim, Verdict
-from meshwright_papers.studies.temp.cases import OURS
-from meshwright_papers.studies.temp.settings.grid import SETTINGS, Setting, claim_under
-from meshwright_papers.studies.temp.settings.wafer import gain, memory, saving, speedup
+from meshwright_papers.studies.study import Claim, Verdict
+from meshwright_papers.studies.temp.settings import (
+    SETTINGS,
+    Setting,
+    claim_under,
+    gain,
+    memory,
+    saving,
+    speedup,
+)
+from meshwright_papers.studies.temp.setup import OURS
 from meshwright_papers.studies.temp.throughput import PUBLISHED_CUT
 
 CLAIM = Claim("Fig. 0", "something", "1.2x", "seed", "", Verdict.DIFFERS, "")

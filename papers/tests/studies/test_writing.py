@@ -4,8 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright_papers.studies.claims import Table
-from meshwright_papers.studies.writing import table_svg
+from meshwright_papers.studies.study import Table, table_svg
 
 
 def bars_of(*rows):

@@ -5,9 +5,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from meshwright_papers.surrogate.candidates import MOST_MICRO_BATCHES
-from meshwright_papers.surrogate.configurations import draw_problem, without_computation
 from meshwright_papers.surrogate.dataset import (
+    QUANTITIES,
     draw_group,
     read_rows,
     rows_of,
@@ -16,7 +15,11 @@ from meshwright_papers.surrogate.dataset import (
 )
 from meshwright_papers.surrogate.features import FEATURES
 from meshwright_papers.surrogate.network import shipped_network
-from meshwright_papers.surrogate.samples import QUANTITIES
+from meshwright_papers.surrogate.sampling import (
+    MOST_MICRO_BATCHES,
+    draw_problem,
+    without_computation,
+)
 
 COLUMNS = ("features", "closed_form", "simulated", "contended_s")
 
@@ -82,8 +85,8 @@ def test_instant_chips_leave_messages_alone():
     problem = draw_problem(np.random.default_rng([9, 0]))
     bare = without_computation(problem)
     assert bare.system.levels == problem.system.levels
-    assert bare.engine.matmul_flops_per_s > 1e6 * problem.engine.matmul_flops_per_s
-    assert bare.engine.stream_sram_bytes == problem.engine.stream_sram_bytes
+    assert bare.rates.matmul_flops_per_s > 1e6 * problem.rates.matmul_flops_per_s
+    assert bare.rates.stream_sram_bytes == problem.rates.stream_sram_bytes
 
 
 def test_a_file_gives_the_same_rows(rows, tmp_path):

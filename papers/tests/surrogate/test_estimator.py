@@ -6,12 +6,10 @@ from placed_problems import grid_problem
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.wafer.price import choice_network
-from meshwright_papers.surrogate.candidates import choices_of
-from meshwright_papers.surrogate.dataset import draw_group, shipped_rows
-from meshwright_papers.surrogate.estimator import shipped
+from meshwright_papers.surrogate.dataset import QUANTITIES, draw_group, shipped_rows
+from meshwright_papers.surrogate.estimator import predicted, score, shipped, tuned_scores
 from meshwright_papers.surrogate.network import shipped_network
-from meshwright_papers.surrogate.samples import QUANTITIES
-from meshwright_papers.surrogate.scores import predicted, score, tuned_scores
+from meshwright_papers.surrogate.sampling import choices_of
 
 STEP = QUANTITIES.index("step_s")
 

@@ -3,17 +3,19 @@
 import numpy as np
 import pytest
 
-from meshwright_papers.surrogate.dataset import shipped_rows
+from meshwright_papers.surrogate.dataset import FIRST_LEARNED, shipped_rows
 from meshwright_papers.surrogate.features import FEATURES
 from meshwright_papers.surrogate.network import (
+    fit,
     read_network,
+    regression,
     shipped_network,
     standard,
+    targets,
+    train_network,
+    tuned,
     write_network,
 )
-from meshwright_papers.surrogate.samples import FIRST_LEARNED
-from meshwright_papers.surrogate.training import fit, regression, targets, train_network
-from meshwright_papers.surrogate.tuning import tuned
 
 FEW = 60
 
@@ -25,7 +27,7 @@ def rows():
 
 @pytest.mark.slow
 def test_numpy_says_what_scikit_learn_says(rows, monkeypatch):
-    monkeypatch.setattr("meshwright_papers.surrogate.training.EPOCHS", 20)
+    monkeypatch.setattr("meshwright_papers.surrogate.network.EPOCHS", 20)
     few = rows.take(slice(FEW))
     network = train_network(few, seed=3)
     (centre, spread), (middle, scale) = standard(targets(few)), standard(few.features)

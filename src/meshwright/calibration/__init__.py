@@ -1,1 +1,1 @@
-"""Predictions held against published measurements: rows, questions, errors, fits."""
+"""Predictions held against published measurements: rows, jobs, errors, fits."""

@@ -35,7 +35,7 @@ anew without that source, and without other sources of its vendor.
 INTERVALS = """## Intervals
 
 Each prediction has an interval in which four of five measurements are expected; it lies evenly, as
-a factor, about the prediction. It is wider for questions with experts, with words of products
+a factor, about the prediction. It is wider for jobs with experts, with words of products
 below 16 bits (for each halving), and on chips of which no measured row is of the family. Half-width
 and factors come from the errors of sources left out. Judged here on sources of which neither the
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
@@ -105,7 +105,9 @@ def _lines(
     yield "## Refused rows\n"
     yield from table(("reason", "rows"), refusal_counts(found.predictions))
     yield "## What sources leave unstated\n"
-    yield from table(("framework", "default"), [(f.name, f.why) for f in FRAMEWORKS], words=2)
+    yield from table(
+        ("framework", "default"), [(f.name, f.why) for f in FRAMEWORKS.values()], words=2
+    )
 
 
 def table(
@@ -242,7 +244,7 @@ Written by `meshwright validate --document docs/validation.md`, beside that file
 row is predicted from its stated configuration alone: throughput of a batch of equal requests that
 start together, or of a queue that keeps the server busy. Errors are |ln(predicted / measured)|; a
 bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
-server or family of chips. How a row becomes a question, and what is priced: [serving](serving.md).
+server or family of chips. How a row becomes a job, and what is priced: [serving](serving.md).
 """
 
 

@@ -151,7 +151,7 @@ def families_of(predictions: Iterable[Prediction]) -> list[Family]:
     found: dict[Hashable, dict[Hashable, list[Prediction]]] = defaultdict(lambda: defaultdict(list))
     for entry in predictions:
         if entry.log_error is not None:
-            found[_question_key(entry)][_plan_key(entry)].append(entry)
+            found[_setup_key(entry)][_plan_key(entry)].append(entry)
     plans = (
         [_middle(rows) for rows in of_plan.values()]
         for of_plan in found.values()
@@ -164,27 +164,27 @@ def noise_of(predictions: Iterable[Prediction]) -> float | None:
     """Return the median over repeated configurations of how far apart they were measured."""
     found: dict[Hashable, list[float]] = defaultdict(list)
     for entry in predictions:
-        if entry.measured_tokens_per_s is not None and entry.question is not None:
-            key = (_question_key(entry), _plan_key(entry))
+        if entry.measured_tokens_per_s is not None and entry.job is not None:
+            key = (_setup_key(entry), _plan_key(entry))
             found[key].append(entry.measured_tokens_per_s)
     return _of(np.median, [max(e) / min(e) - 1.0 for e in found.values() if len(e) > 1])
 
 
-def _question_key(entry: Prediction) -> Hashable:
+def _setup_key(entry: Prediction) -> Hashable:
     """Return what is asked by a row, whatever its plan."""
-    row = entry.row
-    model = replace(row.model, name=None, params_b=None)
-    batch = entry.question.problem.workload.global_batch_size if entry.question else None
+    row, software = entry.row, entry.row.software
+    model = row.model.model_copy(update={"name": None, "params_b": None})
+    batch = entry.job.problem.workload.global_batch_size if entry.job else None
+    stated = (software.compile, software.async_tp, software.packed_sequences)
+    plain = (row.group, model, row.hardware, batch, row.precision, stated, row.task)
     server = row.framework if row.is_inference else None
-    requests = (server, row.batch, row.input_len, row.output_len)
-    plain = (row.group, model, row.hardware, batch, row.precision, row.software, row.task)
-    return (*plain, *requests)
+    return (*plain, server, row.batch, row.input_len, row.output_len)
 
 
 def _plan_key(entry: Prediction) -> Hashable:
     """Return the plan of a row."""
-    question = entry.question
-    return (question.strategy, question.structure) if question else None
+    job = entry.job
+    return (job.strategy, job.structure) if job else None
 
 
 def _middle(rows: Sequence[Prediction]) -> Prediction:
@@ -224,8 +224,8 @@ def _regret(measured: FloatArray, chosen: int) -> float:
 
 def _rule_of_thumb(entry: Prediction) -> tuple[float, float, float]:
     """Return the order of a common rule: least model parallelism, then the largest micro-batch."""
-    assert entry.question is not None
-    s = entry.question.strategy
+    assert entry.job is not None
+    s = entry.job.strategy
     return s.tp * s.pp * s.cp, s.tp, -s.micro_batch_size
 
 
@@ -240,7 +240,7 @@ def _spearman_of_sweeps(predictions: Iterable[Prediction]) -> float | None:
             sweeps[key].append(entry)
     found, weights = [], []
     for rows in sweeps.values():
-        distinct = {(_question_key(row), _plan_key(row)) for row in rows}
+        distinct = {(_setup_key(row), _plan_key(row)) for row in rows}
         correlation = _spearman(rows) if len(distinct) >= FEWEST_IN_SWEEP else None
         if correlation is not None:
             found.append(correlation)

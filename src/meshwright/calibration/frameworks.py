@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-
-from meshwright.calibration.rows import Row
 
 
 @dataclass(frozen=True)
@@ -100,40 +97,7 @@ FSDP = Framework(
     why="PyTorch FSDP where nothing else is known",
 )  # fmt: skip
 
-FRAMEWORKS = (MEGATRON_LM, NEMO, DEEPSPEED, LLM_FOUNDRY, TORCHTITAN, MAXTEXT, FSDP)
-
-_NAMES = (
-    (r"nemo|megatron[-_ ]?bridge|megatron-?hub", NEMO),
-    (r"bigscience|deepspeed|bloom", DEEPSPEED),
-    (r"llm-?foundry|mosaic|composer", LLM_FOUNDRY),
-    (r"torchtitan", TORCHTITAN),
-    (r"maxtext|pax|jax|levanter", MAXTEXT),
-    (r"megatron|korthikanti", MEGATRON_LM),
-    (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", FSDP),
-)
-
-
-def framework_of(row: Row) -> Framework:
-    """Return the framework of a row: as it is named, else as its source or its plan suggests."""
-    for text in (row.framework, row.group, row.source.title, row.source.repo):
-        for pattern, framework in _NAMES:
-            if text and re.search(pattern, text.lower()):
-                return _of_its_time(framework, row)
-    if "tpu" in (row.hardware.chip_id or row.hardware.chip or "").lower():
-        return MAXTEXT
-    plan = row.parallelism
-    if plan.fsdp or plan.zero_stage == 3:
-        return FSDP
-    return _of_its_time(MEGATRON_LM, row)
-
-
-def _of_its_time(framework: Framework, row: Row) -> Framework:
-    """Return the recipes of today for Megatron-LM with what its papers did not have yet.
-
-    That is any chip after the A100, and fused attention.
-    """
-    if framework is not MEGATRON_LM:
-        return framework
-    chip = (row.hardware.chip_id or row.hardware.chip or "").lower()
-    is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
-    return MEGATRON_LM if is_early else NEMO
+FRAMEWORKS = {
+    profile.name: profile
+    for profile in (MEGATRON_LM, NEMO, DEEPSPEED, LLM_FOUNDRY, TORCHTITAN, MAXTEXT, FSDP)
+}

@@ -173,8 +173,8 @@ def _legend(rows: Mapping[str, Sequence[Prediction]]) -> Iterator[str]:
 
 def _per_chip(entry: Prediction) -> tuple[float, float]:
     """Return predicted and measured throughput for each chip [tokens/s]."""
-    assert entry.question is not None
-    chips = entry.question.problem.system.num_devices
+    assert entry.job is not None
+    chips = entry.job.problem.system.num_devices
     return (entry.predicted_tokens_per_s or 0.0) / chips, (entry.measured_tokens_per_s or 0) / chips
 
 

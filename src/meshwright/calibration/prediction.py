@@ -1,12 +1,13 @@
-"""What a row measured, in one unit: tokens per second of the whole job.
+"""A row priced: the throughput and the memory that the cost model predicts, beside the measured.
 
-Sources count FLOPs in their own ways, so rates in FLOP/s are turned into tokens by the rule of
-their source, and only where neither tokens nor seconds are stated.
+Throughput is compared in one unit, tokens per second of the whole job. Sources count FLOPs in their
+own ways, so rates in FLOP/s are turned into tokens by the rule of their source, and only where
+neither tokens nor seconds are stated. Memory is that of the fullest device, counted as its source
+counts it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -15,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
-from meshwright.calibration.questions import Question, Reason, RefusedError, question_of
-from meshwright.calibration.rows import Row
+from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
+from meshwright.calibration.rows import FlopsRule, Row
 from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import interval
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse, fullest
@@ -39,10 +40,10 @@ def has_measurement(row: Row) -> bool:
     return row.task == "oom" or any(figure is not None for figure in figures)
 
 
-def measured_tokens_per_s(question: Question) -> float | None:
+def measured_tokens_per_s(job: Job) -> float | None:
     """Return the throughput of the whole job [tokens/s]; None: not measured."""
-    row, work = question.row, question.problem.workload
-    found, chips = row.measured, question.problem.system.num_devices
+    row, work = job.row, job.problem.workload
+    found, chips = row.measured, job.problem.system.num_devices
     if found.tokens_per_s is not None:
         return found.tokens_per_s
     if found.tokens_per_s_per_chip is not None:
@@ -51,41 +52,39 @@ def measured_tokens_per_s(question: Question) -> float | None:
         return work.tokens_per_step / found.iteration_time_s
     if found.samples_per_s is not None:
         return found.samples_per_s * work.sequence_length
-    flops, rate = counted_flops_per_token(question), found.tflops_per_chip
+    flops, rate = counted_flops_per_token(job), found.tflops_per_chip
     if rate is None and found.mfu is not None:
-        peak = stated_rate(question.problem.system.chip, work.precision.activation)
+        peak = stated_rate(job.problem.system.chip, work.precision.activation)
         rate = found.mfu * peak / 1e12
     if rate is None or flops is None:
         return None
     return rate * 1e12 * chips / flops
 
 
-def counted_flops_per_token(question: Question) -> float | None:
+def counted_flops_per_token(job: Job) -> float | None:
     """Return the FLOPs that the source of a row counts for one token; None: rule not stated.
 
     Hardware FLOPs of Megatron: 96 B s l h^2 (1 + s/6h + V/16lh), a forward pass repeated; its
     model FLOPs are three quarters of the layers. Rules by parameters: 6 N or 8 N, with full scores
     where they are named. Otherwise the model FLOPs of all products, with full or causal scores.
     """
-    rule = (question.row.flops_counting or "").lower().replace(" ", "")
-    work, model = question.problem.workload, question.problem.model
-    length = float(work.sequence_length)
-    params = (question.row.model.params_b or 0.0) * 1e9
-    if re.search(r"4\*2\*n", rule):
+    rule, model = job.row.flops_counting, job.problem.model
+    length = float(job.problem.workload.sequence_length)
+    if rule is None:
+        return None
+    if rule is FlopsRule.EIGHT_N:
+        params = (job.row.model.params_b or 0.0) * 1e9
         return 8.0 * params if params else None
-    if re.search(r"6\*?n\+12", rule):
+    if rule is FlopsRule.SIX_N:
         whole = count_parameters(model).num_params
         return 6.0 * whole + 12.0 * model.num_layers * model.hidden_size * length
-    if not rule or "notstated" in rule:
-        return None
-    is_full = re.search(r"fulls\^2|nocausal|withoutcausal|megatron", rule)
-    is_causal = not is_full and re.search(r"causal|half", rule)
-    count = ScoreCount.CAUSAL if is_causal else ScoreCount.FULL
+    is_hardware = rule in (FlopsRule.HARDWARE, FlopsRule.HARDWARE_CAUSAL)
+    is_causal = rule in (FlopsRule.MODEL_CAUSAL, FlopsRule.HARDWARE_CAUSAL)
     flops = step_flops(
-        question.problem.graph, num_tokens=1.0, sequence_length=length, count=count,
-        recompute="full" if "hardwareflops" in rule or "hardwaretflop" in rule else "none",
+        job.problem.graph, num_tokens=1.0, sequence_length=length,
+        count=ScoreCount.CAUSAL if is_causal else ScoreCount.FULL,
+        recompute="full" if is_hardware else "none",
     )  # fmt: skip
-    is_hardware = "hardware" in rule and "modelflops" not in rule
     return float(flops.hardware if is_hardware else flops.model)
 
 
@@ -137,25 +136,25 @@ class RowMemory:
         return float(np.log(self.predicted_bytes / self.measured_bytes))
 
 
-def row_memory(question: Question, priced: Priced) -> RowMemory:
+def row_memory(job: Job, priced: Priced) -> RowMemory:
     """Return the memory of a row that was priced.
 
     A row fits when what it uses is within what the chip has: the margin of plans is a guard of the
     search. Where nothing is said of recomputation, whoever ran the plan chose as much as it took,
     so a row fits if full recomputation makes it fit.
     """
-    row, use = question.row, _fullest(priced)
+    row, use = job.row, _fullest(priced)
     stated = row.measured.memory_bytes_per_chip
-    counting = Counting.DEVICE if question.framework.counts_runtime else Counting.ALLOCATOR
+    counting = Counting.DEVICE if job.framework.counts_runtime else Counting.ALLOCATOR
     state, kept = row.measured.param_opt_bytes, row.measured.activation_bytes
     if stated is None and state is not None and kept is not None:
         counting, stated = Counting.TENSORS, state + kept
     return RowMemory(
         use=use,
         counting=counting,
-        num_communicators=float(num_communicators(question.strategy)),
+        num_communicators=float(num_communicators(job.strategy)),
         measured_bytes=stated,
-        fits=None if row.task == ANALYTIC else _fits(question, use),
+        fits=None if row.task == ANALYTIC else _fits(job, use),
     )
 
 
@@ -164,25 +163,20 @@ def used_bytes(use: MemoryUse) -> float:
     return float(use.total_bytes - use.margin_bytes)
 
 
-def _fits(question: Question, use: MemoryUse) -> bool:
+def _fits(job: Job, use: MemoryUse) -> bool:
     """Return whether a row fits, with full recomputation where it may be."""
-    capacity = question.problem.system.chip.main_memory.capacity_bytes
-    if used_bytes(use) <= capacity or question.row.recompute is not None:
+    capacity = job.problem.system.chip.main_memory.capacity_bytes
+    if used_bytes(use) <= capacity or job.row.recompute is not None:
         return used_bytes(use) <= capacity
-    leaner = replace(question.structure, recompute=Recompute.FULL)
-    again = price_one(question.problem, leaner, question.strategy)
+    leaner = replace(job.structure, recompute=Recompute.FULL)
+    again = price_one(job.problem, leaner, job.strategy)
     return used_bytes(_fullest(again)) <= capacity
 
 
 def _fullest(priced: Priced) -> MemoryUse:
     """Return the memory of the fullest device as plain numbers."""
     use, _ = fullest(priced.step.memory)
-    return MemoryUse(**{name: _number(getattr(use, name)) for name in MEMORY_PARTS})
-
-
-def _number(column: Any) -> float:
-    """Return the number of a column of one row."""
-    return float(np.asarray(column, dtype=float).reshape(-1)[0])
+    return MemoryUse(**{name: _one(getattr(use, name)) for name in MEMORY_PARTS})
 
 
 DID_NOT_FIT = "oom"
@@ -193,7 +187,7 @@ class Prediction:
     """A row beside what the model says; all that is not known is None."""
 
     row: Row
-    question: Question | None = None
+    job: Job | None = None
     predicted_tokens_per_s: float | None = None
     measured_tokens_per_s: float | None = None
     memory: RowMemory | None = None
@@ -232,30 +226,30 @@ def _predicted(row: Row, calibration: str) -> Prediction:
     try:
         if not has_measurement(row):
             raise RefusedError(Reason.MEASURED, row.task)
-        question = question_of(row, calibration)
-        return compared(question)
+        job = job_of(row, calibration)
+        return compared(job)
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
         return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
 
 
-def compared(question: Question) -> Prediction:
-    """Return the prediction of a question beside its measurement."""
-    priced = price_one(question.problem, question.structure, question.strategy)
-    row, work = question.row, question.problem.workload
-    memory, measured = row_memory(question, priced), measured_tokens_per_s(question)
+def compared(job: Job) -> Prediction:
+    """Return the prediction of a job beside its measurement."""
+    priced = price_one(job.problem, job.structure, job.strategy)
+    row, work = job.row, job.problem.workload
+    memory, measured = row_memory(job, priced), measured_tokens_per_s(job)
     if measured is None and memory.measured_bytes is None and row.task != DID_NOT_FIT:
         raise RefusedError(Reason.MEASURED, "the rule by which FLOPs were counted is not known")
     predicted = work.tokens_per_step / _one(priced.step.time.total_s)
     return Prediction(
         row,
-        question,
+        job,
         predicted_tokens_per_s=predicted,
         measured_tokens_per_s=measured,
         memory=memory,
         parts_s={name: _one(getattr(priced.step.time, name)) for name in TIME_PARTS},
-        interval=interval(question.problem, predicted),
+        interval=interval(job.problem, predicted),
     )
 
 
@@ -276,7 +270,7 @@ def measurements(rows: Sequence[Row], calibration: str, origin: str) -> list[Mea
     faults = [
         Fault(entry.row.id, *_why_not(entry))
         for entry in predictions
-        if entry.question is None or entry.measured_tokens_per_s is None
+        if entry.job is None or entry.measured_tokens_per_s is None
     ]
     if faults or not predictions:
         raise SpecError(faults or Fault("", "holds no row"), origin=origin)
@@ -285,13 +279,11 @@ def measurements(rows: Sequence[Row], calibration: str, origin: str) -> list[Mea
 
 def measurement(entry: Prediction) -> Measurement:
     """Return the measured step of a row that has one."""
-    question, tokens_per_s = entry.question, entry.measured_tokens_per_s
-    assert question is not None
+    job, tokens_per_s = entry.job, entry.measured_tokens_per_s
+    assert job is not None
     assert tokens_per_s is not None
-    step_s = question.problem.workload.tokens_per_step / tokens_per_s
-    return Measurement(
-        entry.row.id, question.problem, question.strategy, question.structure, step_s
-    )
+    step_s = job.problem.workload.tokens_per_step / tokens_per_s
+    return Measurement(entry.row.id, job.problem, job.strategy, job.structure, step_s)
 
 
 def _why_not(entry: Prediction) -> tuple[str, str]:

@@ -20,15 +20,15 @@ from meshwright.calibration.errors import (
     noise_of,
 )
 from meshwright.calibration.inference.prediction import server_name_of
+from meshwright.calibration.jobs import Reason
 from meshwright.calibration.memory import memory_data, memory_lines
 from meshwright.calibration.prediction import Prediction
-from meshwright.calibration.questions import Reason, chip_name_of
 from meshwright.calibration.rows import Row
 from meshwright.report.screen import percent
 
 VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,
-    "chip": lambda row: chip_name_of(row.hardware),
+    "chip": lambda row: row.hardware.chip or "not stated",
     "batch": lambda row: "queue" if row.batch is None else str(row.batch),
     "model": lambda row: row.model.name or "unnamed",
 }
@@ -249,14 +249,14 @@ def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]
 
 def chips_text(entry: Prediction) -> str:
     """Return the chips of a row."""
-    assert entry.question is not None
-    return f"{entry.row.hardware.chips}x{entry.question.problem.system.chip.name}"
+    assert entry.job is not None
+    return f"{entry.row.hardware.chips}x{entry.job.problem.system.chip.name}"
 
 
 def degrees_text(entry: Prediction) -> str:
     """Return the plan of a row in few words: degrees that are not 1, and the micro-batch."""
-    assert entry.question is not None
-    s = entry.question.strategy
+    assert entry.job is not None
+    s = entry.job.strategy
     degrees = {"tp": s.tp, "pp": s.pp, "vpp": s.num_virtual_stages, "cp": s.cp, "ep": s.ep,
                "dp": s.dp}  # fmt: skip
     shown = [f"{name}{degree:.0f}" for name, degree in degrees.items() if degree > 1]
@@ -265,7 +265,7 @@ def degrees_text(entry: Prediction) -> str:
 
 def _asked_text(entry: Prediction) -> str:
     """Return what a row ran: chips and plan, or the requests that it served."""
-    if entry.question is None:
+    if entry.job is None:
         return requests_text(entry.row)
     return f"{chips_text(entry)} {degrees_text(entry)}"
 

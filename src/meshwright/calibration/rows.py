@@ -1,146 +1,214 @@
-"""Measurements as their sources state them: rows of a JSON array, read with all faults at once.
+"""Measurements as they are stored: rows of typed fields, and the published tables.
 
-A field that a source does not state is None; fields that no price depends on are passed over.
+A field that a source does not state is None. How the words of a source become these fields:
+:mod:`meshwright.calibration.reading`.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Annotated, Any, Literal
 
-from meshwright.base.errors import Fault, SpecError
-from meshwright.catalog.files import unreadable
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
-Part = TypeVar("Part")
+from meshwright.sharding.strategy import Recompute
+from meshwright.spec.chip import DType
+
+DATA = Path(__file__).parent / "data"
+_UNSTATED = ("", "null", "none stated", "unknown")
 
 
-@dataclass(frozen=True)
-class Source:
+def _stated(value: Any) -> Any:
+    """Return a value, or None where words say that it is not stated; whole floats are whole."""
+    if isinstance(value, str) and value.strip().lower() in _UNSTATED:
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _as_text(value: Any) -> Any:
+    """Return a number in the place of a text as that text."""
+    return str(value) if isinstance(value, int | float) else value
+
+
+_MAYBE = BeforeValidator(_stated)
+Flag = Annotated[Annotated[bool, Strict()] | None, _MAYBE]
+Count = Annotated[Annotated[int, Strict(), Field(ge=1)] | None, _MAYBE]
+CountOrZero = Annotated[Annotated[int, Strict(), Field(ge=0)] | None, _MAYBE]
+Amount = Annotated[Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)] | None, _MAYBE]
+Name = Annotated[str, BeforeValidator(_as_text)]
+Text = Annotated[str | None, BeforeValidator(_as_text)]
+
+
+class Fields(BaseModel):
+    """Some fields of a row; what no price depends on is passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Source(Fields):
     """Where a figure stands."""
 
-    title: str | None = None
-    repo: str | None = None
-    path: str | None = None
-    commit: str | None = None
+    title: Text = None
+    repo: Text = None
+    path: Text = None
+    commit: Text = None
 
 
-@dataclass(frozen=True)
-class ModelFields:
+class ModelFields(Fields):
     """Dims of the model; ``seq`` in tokens, ``params_b`` in billions."""
 
-    name: str | None = None
-    params_b: float | None = None
-    layers: int | None = None
-    hidden: int | None = None
-    ffn: int | None = None
-    ffn_gated: bool | None = None
-    heads: int | None = None
-    kv_heads: int | None = None
-    head_dim: int | None = None
-    vocab: int | None = None
-    seq: int | None = None
-    n_experts: int | None = None
-    topk: int | None = None
-    moe_ffn: int | None = None
-    shared_experts: int | None = None
-    first_dense_layers: int | None = None
-    position: str | None = None
+    name: Text = None
+    catalog_name: Text = None
+    """The public model of the catalog that this is; None: it is built from the dims."""
+    params_b: Amount = None
+    layers: Count = None
+    hidden: Count = None
+    ffn: Count = None
+    ffn_gated: Flag = None
+    heads: Count = None
+    kv_heads: Count = None
+    head_dim: Count = None
+    vocab: Count = None
+    seq: Count = None
+    n_experts: CountOrZero = None
+    topk: CountOrZero = None
+    moe_ffn: Count = None
+    shared_experts: CountOrZero = None
+    first_dense_layers: CountOrZero = None
+    position: Text = None
 
 
-@dataclass(frozen=True)
-class HardwareFields:
-    """Chips and networks, in the words of the source."""
+class HardwareFields(Fields):
+    """Chips and the network that the source states; rates are of one direction."""
 
-    chip: str | None = None
-    chip_id: str | None = None
-    chips: int | None = None
-    chips_per_node: int | None = None
-    intra_node: str | None = None
-    inter_node: str | None = None
-    slices: int | None = None
+    chip: Text = None
+    """A chip of the catalog; a name that the catalog does not have is refused when it is priced."""
+    chips: Count = None
+    chips_per_node: Count = None
+    slices: Count = None
+    """TPU slices joined by the data-centre network."""
+    nvlink_domain: Count = None
+    """Chips of one NVLink domain: 72 of NVL72."""
+    nvlinks_per_chip: Count = None
+    inter_node_gbit_per_chip: Amount = None
+    """Rate between nodes of each chip [Gb/s]."""
+    inter_node_gbit_per_node: Amount = None
+    """The same where the source states it of a whole node [Gb/s]."""
+    rail_optimized: Flag = None
+    """Each chip has its own switch; None: as in the standard system of the chip."""
 
 
-@dataclass(frozen=True)
-class ParallelismFields:
+class ParallelismFields(Fields):
     """Degrees and choices of the plan."""
 
-    tp: int | None = None
-    sp: bool | None = None
-    pp: int | None = None
-    vpp: int | None = None
-    dp: int | None = None
-    fsdp: bool | None = None
-    zero_stage: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    etp: int | None = None
+    tp: Count = None
+    sp: Flag = None
+    pp: Count = None
+    vpp: Count = None
+    dp: Count = None
+    fsdp: Flag = None
+    zero_stage: CountOrZero = None
+    cp: Count = None
+    ep: Count = None
+    etp: Count = None
 
 
-@dataclass(frozen=True)
-class SoftwareFields:
-    """What the remarks of a source say about its software."""
+class SoftwareFields(Fields):
+    """What a source says about its software."""
 
-    compile: bool | None = None
-    async_tp: bool | None = None
-    packed_sequences: bool | None = None
+    compile: Flag = None
+    async_tp: Flag = None
+    packed_sequences: Flag = None
+    compiled_loss: Flag = None
+    """The cross entropy is compiled: one FP32 copy of the logits."""
+    bf16_reductions: Flag = None
+    """Full sharding reduces gradients in bf16."""
 
 
-@dataclass(frozen=True)
-class MeasuredFields:
-    """What was measured; tokens_per_s of the whole job."""
+class PrecisionFields(Fields):
+    """Number formats; a format that is not stated is None."""
 
-    iteration_time_s: float | None = None
-    tokens_per_s: float | None = None
-    tokens_per_s_per_chip: float | None = None
-    samples_per_s: float | None = None
-    tflops_per_chip: float | None = None
-    mfu: float | None = None
-    memory_bytes_per_chip: float | None = None
-    param_opt_bytes: float | None = None
+    activation: DType | None = None
+    matmul: DType | None = None
+    """Of the matrix products, where it is narrower than activations."""
+    weight: DType | None = None
+    """Serving: of stored weights."""
+    scaling: Literal["current", "mx", "row", "tensor"] | None = None
+    """Of 8-bit operands: ``current`` and ``mx`` of Transformer Engine, one scale for each row or
+    for each tensor of torchao."""
+    fp32_gradients: bool = False
+    """Gradients of micro-batches are summed in FP32."""
+    fp8_all_gather: bool = False
+    """Full sharding gathers weights in 8 bits."""
+
+
+class FlopsRule(StrEnum):
+    """What a source counts as FLOPs: N parameters, L layers of width h, s tokens, one token."""
+
+    EIGHT_N = "8 N"
+    SIX_N = "6 N + 12 L h s"
+    MODEL = "model FLOPs, full scores"
+    MODEL_CAUSAL = "model FLOPs, causal scores"
+    HARDWARE = "hardware FLOPs, full scores"
+    """With the forward pass repeated."""
+    HARDWARE_CAUSAL = "hardware FLOPs, causal scores"
+
+
+class MeasuredFields(Fields):
+    """What was measured; ``tokens_per_s`` of the whole job."""
+
+    iteration_time_s: Amount = None
+    tokens_per_s: Amount = None
+    tokens_per_s_per_chip: Amount = None
+    samples_per_s: Amount = None
+    tflops_per_chip: Amount = None
+    mfu: Amount = None
+    memory_bytes_per_chip: Amount = None
+    param_opt_bytes: Amount = None
     """Parameters, gradients and optimizer state, of one chip."""
-    activation_bytes: float | None = None
-    latency_s: float | None = None
+    activation_bytes: Amount = None
+    latency_s: Amount = None
     """Of a batch of requests, from the first token of the prompts to the last of the answers."""
-    total_tokens_per_s: float | None = None
-    output_tokens_per_s: float | None = None
-    output_tokens_per_s_per_chip: float | None = None
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
+    total_tokens_per_s: Amount = None
+    output_tokens_per_s: Amount = None
+    output_tokens_per_s_per_chip: Amount = None
+    ttft_ms: Amount = None
+    tpot_ms: Amount = None
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement with its configuration. ``micro_batch`` of TPU rows is of one chip."""
+class CommonFields(Fields):
+    """What a row of the tables and a row of a user's file have in common."""
 
-    id: str
-    group: str
-    task: str = "pretrain"
-    source: Source = field(default_factory=Source)
-    model: ModelFields = field(default_factory=ModelFields)
-    hardware: HardwareFields = field(default_factory=HardwareFields)
-    parallelism: ParallelismFields = field(default_factory=ParallelismFields)
-    software: SoftwareFields = field(default_factory=SoftwareFields)
-    measured: MeasuredFields = field(default_factory=MeasuredFields)
-    framework: str | None = None
-    micro_batch: int | None = None
-    global_batch: int | None = None
-    grad_accum: int | None = None
-    precision: str | None = None
-    recompute: str | None = None
-    flash_attention: bool | None = None
-    flops_counting: str | None = None
-    batch: int | None = None
+    id: Name
+    group: Name
+    """The source that its errors are counted with."""
+    task: Name = "pretrain"
+    source: Source = Source()
+    model: ModelFields = ModelFields()
+    parallelism: ParallelismFields = ParallelismFields()
+    software: SoftwareFields = SoftwareFields()
+    measured: MeasuredFields = MeasuredFields()
+    framework: Text = None
+    """Of a stored row: the profile of the framework, or the server."""
+    framework_version: Text = None
+    date: Text = None
+    """When the software was current, YYYY-MM."""
+    micro_batch: Count = None
+    """Sequences; in rows of MaxText those of one chip."""
+    global_batch: Count = None
+    grad_accum: Count = None
+    flash_attention: Flag = None
+    batch: Count = None
     """Inference: requests that start together; not stated: a queue that keeps the server busy."""
-    input_len: int | None = None
-    output_len: int | None = None
-    definition: str | None = None
+    input_len: CountOrZero = None
+    output_len: CountOrZero = None
+    definition: Text = None
     """Inference: what the throughput of the source counts."""
-    notes: str | None = None
+    notes: Text = None
 
     @property
     def is_inference(self) -> bool:
@@ -148,176 +216,36 @@ class Row:
         return self.input_len is not None or self.output_len is not None
 
 
-_PARTS = {
-    "source": Source, "model": ModelFields, "hardware": HardwareFields,
-    "parallelism": ParallelismFields, "software": SoftwareFields, "measured": MeasuredFields,
-}  # fmt: skip
-_MAY_BE_ZERO = (
-    "n_experts", "shared_experts", "first_dense_layers", "zero_stage", "topk", "input_len",
-    "output_len",
-)  # fmt: skip
-_UNSTATED = ("", "null", "none stated", "unknown")
+class Row(CommonFields):
+    """One measurement with its configuration."""
 
-
-def read_rows(path: Path) -> list[Row]:
-    """Return the measurements of a JSON file.
-
-    Raises
-    ------
-    SpecError
-        With all faults of the file.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise SpecError(Fault("", f"no JSON: {error}"), origin=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise SpecError(unreadable(error), origin=str(path)) from error
-    return rows_of(content, str(path))
-
-
-def rows_of(content: Any, origin: str) -> list[Row]:
-    """Return the rows of a parsed array, or all of its faults."""
-    if not isinstance(content, list):
-        found = Fault("", f"expected an array of rows, found {_kind(content)}", "[{...}, ...]")
-        raise SpecError(found, origin=origin)
-    faults: list[Fault] = []
-    rows = [_row(entry, f"[{index}]", faults) for index, entry in enumerate(content)]
-    names = [row.id for row in rows]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    faults += [Fault("id", f"{name!r} stands at several rows", "one name each") for name in doubled]
-    if faults:
-        raise SpecError(faults, origin=origin)
-    return rows
-
-
-def _row(entry: Any, at: str, faults: list[Fault]) -> Row:
-    """Return one row; what is wrong with it is added to the faults."""
-    if not isinstance(entry, Mapping):
-        faults.append(Fault(at, f"expected a row of fields, found {_kind(entry)}"))
-        return Row(at, "unnamed")
-    parts: dict[str, Any] = {}
-    for name, kind in _PARTS.items():
-        stated = entry.get(name)
-        if stated is not None and not isinstance(stated, Mapping):
-            faults.append(Fault(f"{at}.{name}", f"expected fields, found {_kind(stated)}"))
-        parts[name] = _part(kind, stated if isinstance(stated, Mapping) else {}, at, name, faults)
-    plain = {key: value for key, value in entry.items() if key not in _PARTS}
-    plain = {"id": at, "group": "unnamed"} | {k: v for k, v in plain.items() if v is not None}
-    row: Row = _part(Row, plain, at, "", faults)
-    return Row(**{f.name: parts.get(f.name, getattr(row, f.name)) for f in fields(Row)})
-
-
-def _part(
-    kind: type[Part], stated: Mapping[str, Any], at: str, name: str, faults: list[Fault]
-) -> Part:
-    """Return a part of a row from what is stated; its types say what may stand there."""
-    found = {}
-    for entry in fields(cast(Any, kind)):
-        value = stated.get(entry.name)
-        if value is None or entry.name in _PARTS:
-            continue
-        path = ".".join(filter(None, (at, name, entry.name)))
-        read = _value(value, str(entry.type), entry.name)
-        if isinstance(read, Fault):
-            faults.append(Fault(path, read.message, read.fix))
-        elif read is not None:
-            found[entry.name] = read
-    defaults = {"id": at, "group": "unnamed"} if kind is Row else {}
-    return kind(**(defaults | found))
-
-
-def _value(value: Any, kind: str, name: str) -> Any:
-    """Return a value as its type asks for it, None where it says nothing, or the fault."""
-    wanted = kind.split(" ", maxsplit=1)[0]
-    if wanted == "str":
-        return str(value) if isinstance(value, str | int | float) else _wrong(value, "text")
-    if isinstance(value, str) and value.strip().lower() in _UNSTATED:
-        return None
-    if wanted == "bool":
-        return value if isinstance(value, bool) else _wrong(value, "true, false or null")
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return _wrong(value, "a number or null")
-    least = 0 if name in _MAY_BE_ZERO else 1 if wanted == "int" else 0.0
-    if not math.isfinite(value) or value < least or (wanted == "float" and value == 0):
-        return _wrong(value, "a number above 0" if least == 0.0 else f"{least} or more")
-    if wanted == "int":
-        return int(value) if float(value).is_integer() else _wrong(value, "a whole number")
-    return float(value)
-
-
-def _wrong(value: Any, allowed: str) -> Fault:
-    """Return the fault of a value."""
-    shown = repr(value) if isinstance(value, str | int | float | bool) else _kind(value)
-    return Fault("", f"expected {allowed}, found {shown}")
-
-
-def _kind(value: Any) -> str:
-    """Return what a JSON value is, in words."""
-    return {dict: "an object", list: "an array", str: "text", type(None): "null"}.get(
-        type(value), repr(value)
-    )
-
-
-_TRAINING_TABLE = Path(__file__).parent / "data" / "training.json"
+    hardware: HardwareFields = HardwareFields()
+    precision: PrecisionFields | None = None
+    recompute: Recompute | None = None
+    flops_counting: FlopsRule | None = None
+    reasons: Mapping[str, str] = Field(default_factory=dict)
+    """By field: the words of the source, where they are not the value itself."""
 
 
 @cache
 def published_rows() -> tuple[Row, ...]:
-    """Return all training measurements of the table.
-
-    A row holds its id, group and task, then indices into the lists of sources, models, hardware
-    and plans, then what only it has.
-    """
-    table = json.loads(_TRAINING_TABLE.read_text(encoding="utf-8"))
-    return tuple(
-        rows_of([_training_row(entry, table) for entry in table["rows"]], _TRAINING_TABLE.name)
-    )
-
-
-def _training_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its parts in place."""
-    name, group, task, source, model, hardware, plan, own = entry
-    return {
-        "id": name,
-        "group": group,
-        "task": task,
-        "source": table["sources"][source],
-        "model": table["models"][model],
-        "hardware": table["hardware"][hardware],
-        "parallelism": table["plans"][plan],
-        **own,
-    }
-
-
-_SERVING_TABLE = Path(__file__).parent / "data" / "inference.json"
+    """Return the published measurements of training."""
+    return _table("training.json")
 
 
 @cache
 def published_inference_rows() -> tuple[Row, ...]:
-    """Return all measurements of the table.
+    """Return the published measurements of serving."""
+    return _table("inference.json")
 
-    A row holds its id and group, then indices into the lists of sources, models, hardware and
-    settings, then batch, lengths of prompt and answer, and what was measured.
-    """
-    table = json.loads(_SERVING_TABLE.read_text(encoding="utf-8"))
+
+def _table(name: str) -> tuple[Row, ...]:
+    """Return the rows of a stored table, in which a number stands for a part that rows share."""
+    table = json.loads((DATA / name).read_text(encoding="utf-8"))
+    parts = table["parts"]
     return tuple(
-        rows_of([_serving_row(entry, table) for entry in table["rows"]], _SERVING_TABLE.name)
+        Row.model_validate(
+            {key: parts[key][value] if key in parts else value for key, value in entry.items()}
+        )
+        for entry in table["rows"]
     )
-
-
-def _serving_row(entry: list[Any], table: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its parts in place."""
-    name, group, source, model, hardware, setting, batch, prompt, answer, measured = entry
-    return {
-        "id": name,
-        "group": group,
-        "source": table["sources"][source],
-        "model": table["models"][model],
-        "hardware": table["hardware"][hardware],
-        "batch": batch,
-        "input_len": prompt,
-        "output_len": answer,
-        "measured": measured,
-        **table["settings"][setting],
-    }

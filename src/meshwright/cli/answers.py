@@ -58,7 +58,7 @@ def plan(args: Namespace) -> int:
 
 
 def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import plan_screen
     from meshwright.train.report_detail import plan_lines
@@ -81,7 +81,7 @@ def _show_serving(found: ServingPlan, args: Namespace) -> int:
 
 
 def _show_front(found: api.Front, args: Namespace) -> int:
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
@@ -92,7 +92,7 @@ def _show_front(found: api.Front, args: Namespace) -> int:
 
 
 def _show_replan(found: Any, args: Namespace) -> int:
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.explain import what_would_change
     from meshwright.train.report import replan_screen
     from meshwright.train.report_detail import plan_lines
@@ -126,7 +126,7 @@ def estimate(args: Namespace) -> int:
 
 def fit(args: Namespace) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.explain import what_would_fit
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
@@ -171,7 +171,7 @@ def check(args: Namespace) -> int:
 
 def compare(args: Namespace) -> int:
     """Print the best plan of each recipe; 3 where nothing fits even when all is free."""
-    from meshwright.train.comparison import comparison_data
+    from meshwright.train.compare import comparison_data
     from meshwright.train.report import comparison_screen
     from meshwright.train.report_detail import comparison_lines
 
@@ -188,7 +188,7 @@ def explain(args: Namespace) -> int:
     """Print why a plan is what it is, or where a measured step loses time."""
     found, answer = api._explained(args, _call(args))
     if args.measured is not None:
-        from meshwright.train.measured.answer import diagnosis_data
+        from meshwright.train.measured.diagnose import diagnosis_data
         from meshwright.train.measured.report import diagnosis_lines
 
         lines = diagnosis_lines(found, answer, is_whole=args.detail)
@@ -196,7 +196,7 @@ def explain(args: Namespace) -> int:
         return 0
     from dataclasses import asdict
 
-    from meshwright.train import files
+    from meshwright.train import plan_file as files
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
 
@@ -285,7 +285,7 @@ def fuse(args: Namespace) -> int:
 
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan, 130 where Ctrl-C came before the last point."""
-    from meshwright.sweep.outcome import counts_of, sweep_data, sweep_lines
+    from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
 
     asked, swept = api._swept(args, _call(args))
     show(sweep_lines(asked, swept), sweep_data(asked, swept) if args.json else None, args.json)

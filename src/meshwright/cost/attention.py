@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.base.arrays import larger, smaller
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
@@ -38,22 +38,22 @@ def attended_fraction(
     )
 
 
-def attention_forward_s(flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
+def attention_forward_s(flops: Any, traffic_bytes: Any, rates: DeviceRates) -> Any:
     """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
     return larger(
-        flops / engine.attention_forward_flops_per_s, traffic_bytes / engine.memory_bytes_per_s
+        flops / rates.attention_forward_flops_per_s, traffic_bytes / rates.memory_bytes_per_s
     )
 
 
-def attention_backward_s(backward_flops: Any, traffic_bytes: Any, engine: Engine) -> Any:
+def attention_backward_s(backward_flops: Any, traffic_bytes: Any, rates: DeviceRates) -> Any:
     """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
     return larger(
-        backward_flops / engine.attention_backward_flops_per_s,
-        traffic_bytes / engine.memory_bytes_per_s,
+        backward_flops / rates.attention_backward_flops_per_s,
+        traffic_bytes / rates.memory_bytes_per_s,
     )
 
 
-def unaligned_attention_s(flops: Any, engine: Engine) -> Any:
+def unaligned_attention_s(flops: Any, rates: DeviceRates) -> Any:
     """Return the seconds of plain attention whose head size is no multiple of 8 words.
 
     Operands that do not start at 16 bytes keep batched products off the matrix units; the vector
@@ -61,7 +61,7 @@ def unaligned_attention_s(flops: Any, engine: Engine) -> Any:
     experiments on A100 show it).
     Source: NVIDIA Deep Learning Performance, Matrix Multiplication Background, section 2.1.
     """
-    return flops / (UNALIGNED_SHARE * engine.vector_flops_per_s)
+    return flops / (UNALIGNED_SHARE * rates.vector_flops_per_s)
 
 
 def attention_backward_ratio(*, is_materialized: bool) -> float:
@@ -74,7 +74,7 @@ def attention_backward_ratio(*, is_materialized: bool) -> float:
     return 2.0 if is_materialized else 2.5
 
 
-def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) -> OpCost:
+def _attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
     """Return the attention core: FLOPs of the two products over the scores that are computed.
 
     2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
@@ -92,18 +92,18 @@ def _attention_cost(op: Op, layer: LocalLayer, engine: Engine, *, causal: bool) 
     tokens = layer.rows_of(op)
     flops = tokens * length * share * heads * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
-    traffic = engine.activation_bytes * tokens * width
-    written = 0.0 if op.moved is None else engine.activation_bytes * tokens * length * heads
+    traffic = rates.activation_bytes * tokens * width
+    written = 0.0 if op.moved is None else rates.activation_bytes * tokens * length * heads
     forward, backward = (words * written for words in op.words_per_element)
     backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
-    core_s = attention_forward_s(flops, traffic, engine)
-    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, engine)
-    if is_whole and spec.head_size % ALIGNED_WORDS and engine.vector_flops_per_s:
-        core_s = unaligned_attention_s(flops, engine)
-        core_back_s = unaligned_attention_s(backward_flops, engine)
+    core_s = attention_forward_s(flops, traffic, rates)
+    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, rates)
+    if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:
+        core_s = unaligned_attention_s(flops, rates)
+        core_back_s = unaligned_attention_s(backward_flops, rates)
     return OpCost(
-        forward_s=core_s + traffic_s(forward, engine),
-        input_gradient_s=core_back_s + traffic_s(backward, engine),
+        forward_s=core_s + traffic_s(forward, rates),
+        input_gradient_s=core_back_s + traffic_s(backward, rates),
         forward_flops=flops,
         backward_flops=backward_flops,
         forward_traffic_bytes=traffic + forward,

@@ -19,7 +19,7 @@ from meshwright.cost.streamed_layer import AXIS
 from meshwright.graph.op import Phase
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import Recompute, StrategyOf, Structure
+from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -124,7 +124,7 @@ _PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp"
 
 def comm_cost(
     calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Any],
-    strategy: StrategyOf[Any], structure: Structure, call_time: CallTime, word_bytes: float,
+    strategy: StrategyOf[Any], structure: PlanOptions, call_time: CallTime, word_bytes: float,
     together: Sequence[CollectiveCall] = (),
 ) -> CommCost:  # fmt: skip
     """Return the communication of a layer, exposed; calls that travel in rounds left out.

@@ -23,14 +23,14 @@ from meshwright.cost.pipeline import (
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
-    Structure,
+    PlanOptions,
 )
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import OptimizerPreset
 
 
 def synced_bytes(
-    params: Any, shards: Any, replicas: Any, num_micro_batches: Any, structure: Structure,
+    params: Any, shards: Any, replicas: Any, num_micro_batches: Any, structure: PlanOptions,
     optimizer: OptimizerPreset,
 ) -> Any:  # fmt: skip
     """Return what a rank sends at the least to synchronise parameters in a step [bytes].
@@ -76,7 +76,7 @@ SyncedKinds = Sequence[tuple[Any, DataParallelLinks]]
 
 
 def gradient_sync(
-    kinds: SyncedKinds, pipeline: PipelineCost, structure: Structure,
+    kinds: SyncedKinds, pipeline: PipelineCost, structure: PlanOptions,
     optimizer: OptimizerPreset, *, sums_whole: bool = False,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
@@ -145,7 +145,7 @@ def _norm_s(links: DataParallelLinks) -> Any:
 
 
 def sharding_copies_s(
-    state: StageState, pipeline: PipelineCost, structure: Structure, memory_bytes_per_s: Any
+    state: StageState, pipeline: PipelineCost, structure: PlanOptions, memory_bytes_per_s: Any
 ) -> Any:
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
 

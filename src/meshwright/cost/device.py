@@ -40,12 +40,12 @@ class CoreArray:
 
 
 @dataclass(frozen=True)
-class Engine:
+class DeviceRates:
     """What one device does in a second; each rate a number, or a column of perturbed numbers."""
 
     matmul_flops_per_s: Any
     """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
-    edge_flops_per_s: Any
+    logits_flops_per_s: Any
     """Reached by large matrix products in the activation type: logits [FLOP/s]."""
     attention_forward_flops_per_s: Any
     attention_backward_flops_per_s: Any
@@ -74,15 +74,15 @@ class Engine:
     """How many times the least bytes routing moves [1]."""
     expert_kernels: Any = 0.0
     """Launches that show for each narrow product of one expert [1]."""
-    adds_gradients_apart: bool = False
+    separate_accumulation_kernel: bool = False
     """Gradients of a micro-batch are added in a pass of their own."""
     freezes_weights: bool = False
     """Nobody asks for gradients of weights."""
 
 
-def launch_bound_s(busy_s: Any, num_kernels: Any, engine: Engine) -> Any:
+def exposed_launch_s(busy_s: Any, num_kernels: Any, rates: DeviceRates) -> Any:
     """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
-    return positive_part(num_kernels * engine.launch_s - busy_s)
+    return positive_part(num_kernels * rates.launch_s - busy_s)
 
 
 _SAME_RATE: dict[DType, DType] = {"fp16": "bf16", "bf16": "fp16"}
@@ -163,7 +163,7 @@ def core_array_of(chip: ChipSpec) -> CoreArray | None:
     )
 
 
-def make_engine(
+def device_rates(
     chip: ChipSpec,
     precision: Precision,
     software: SoftwareStack,
@@ -171,8 +171,8 @@ def make_engine(
     *,
     speed_factor: float = 1.0,
     freezes_weights: bool = False,
-) -> Engine:
-    """Return the engine of one device; ``speed_factor`` is the share of its cores that work.
+) -> DeviceRates:
+    """Return the rates of one device; ``speed_factor`` is the share of its cores that work.
 
     Low-precision linear layers leave attention, logits and elementwise work in the activation
     type, so they have their own rate.
@@ -187,9 +187,9 @@ def make_engine(
     if software.attention_kernels == "portable":
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0
-    return Engine(
+    return DeviceRates(
         matmul_flops_per_s=_linear_rate(chip, precision, calibration) * sustained,
-        edge_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
+        logits_flops_per_s=reached_rate(chip, precision.activation, calibration) * sustained,
         attention_forward_flops_per_s=activation_peak
         * (calibration.attention_forward_efficiency * kernels),
         attention_backward_flops_per_s=activation_peak
@@ -208,6 +208,7 @@ def make_engine(
         grouped_efficiency=calibration.grouped_matmul_efficiency,
         expert_passes=calibration.expert_traffic_factor,
         expert_kernels=calibration.expert_kernels,
-        adds_gradients_apart=not software.fused_gradient_accumulation and not freezes_weights,
+        separate_accumulation_kernel=not software.fused_gradient_accumulation
+        and not freezes_weights,
         freezes_weights=freezes_weights,
     )

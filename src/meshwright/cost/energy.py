@@ -15,7 +15,7 @@ from meshwright.cost.data_parallel import synced_bytes
 from meshwright.cost.pipeline import MeanWork, PipelinePrice, StepTime
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import StrategyOf, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.system import SystemSpec
 
@@ -155,7 +155,7 @@ IDLE_ABOVE_CAP = "power-idle-above-cap"
 
 
 def step_energy_parts_j(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], price: PipelinePrice,
     time: StepTime, link_j: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the energy of a step of all devices in use, by part [J]; empty: not known.
@@ -177,7 +177,7 @@ def step_energy_parts_j(
 
 
 def least_link_j(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], work: MeanWork,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], work: MeanWork,
     price: PipelinePrice,
 ) -> Any:  # fmt: skip
     """Return the energy of what a device sends at the least in a step [J]; None: not known."""
@@ -188,7 +188,7 @@ def least_link_j(
 
 
 def data_parallel_bytes(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], work: MeanWork,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], work: MeanWork,
     num_micro_batches: Any,
 ) -> Any:  # fmt: skip
     """Return what a device sends at the least over the data-parallel axes in a step [bytes]."""
@@ -206,7 +206,7 @@ def data_parallel_bytes(
 
 
 def throttled(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], price: PipelinePrice,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], price: PipelinePrice,
     time: StepTime, link_j: Any = None,
 ) -> StepTime:  # fmt: skip
     """Return the time of a step that draws no more than the caps of its system.
@@ -272,7 +272,7 @@ def idles_above_cap(system: SystemSpec, num_devices: Any) -> Any:
 
 def _update_bytes(problem: Problem, time: StepTime) -> Any:
     """Return the memory traffic of the update [bytes]."""
-    return time.optimizer_s * problem.engine.memory_bytes_per_s
+    return time.optimizer_s * problem.rates.memory_bytes_per_s
 
 
 def _mean_of(price: PipelinePrice) -> MeanWork:

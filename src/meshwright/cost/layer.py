@@ -18,8 +18,8 @@ from meshwright.base.arrays import larger, where
 from meshwright.cost.attention import _attention_cost
 from meshwright.cost.communication import Collectives, CommCost, OpSums, comm_cost
 from meshwright.cost.device import (
-    Engine,
-    launch_bound_s,
+    DeviceRates,
+    exposed_launch_s,
 )
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_cost
@@ -31,7 +31,7 @@ from meshwright.cost.streamed_layer import LayerStreams, Way, ways_to_stream
 from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
 from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.saved_activations import SavedTensor
-from meshwright.sharding.strategy import Recompute, Streamed, Structure
+from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
 from meshwright.spec.workload import SelectiveRecompute
 
 _TRANSIENT = "working_bytes"
@@ -59,7 +59,7 @@ class LayerCost:
     ep_s: Any
     stream_s: Any
     """Tensor streams over tatp: rounds that wait for a link or for HBM [s]."""
-    forward_share: Any
+    forward_total_s: Any
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Any
     """Communication over tp once for each optimizer step [s]."""
@@ -132,7 +132,7 @@ def _scaled(cost: OpCost, share: float) -> OpCost:
 
 
 def op_sums(
-    layer: LayerGraph, local: LocalLayer, engine: Engine, streams: LayerStreams | None, *,
+    layer: LayerGraph, local: LocalLayer, rates: DeviceRates, streams: LayerStreams | None, *,
     causal: bool, selective: SelectiveRecompute = "attention",
 ) -> OpSums:  # fmt: skip
     """Return the prices of all operators of a layer, or of a block of one, added up.
@@ -143,7 +143,7 @@ def op_sums(
         What selective recomputation repeats: the attention core; every second product and all
         elementwise operators; or all but the products.
     """
-    costs = [(op, op_cost(op, local, engine, streams, causal=causal)) for op in layer.ops]
+    costs = [(op, op_cost(op, local, rates, streams, causal=causal)) for op in layer.ops]
     matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
     core = [cost for op, cost in costs if op.is_recomputed_selectively]
     apart = (OpKind.MATMUL, OpKind.ATTENTION)
@@ -195,14 +195,14 @@ class BlockCost:
         total, again = self.everything, self.again
         return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
 
-    def total_s(self, engine: Engine) -> Any:
+    def total_s(self, rates: DeviceRates) -> Any:
         """Return one micro-batch through the block alone, both passes [s]."""
         total, again, comm = self.everything, self.again, self.comm
         ahead_s = total.forward_s
         back_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
-        ahead_s = ahead_s + launch_bound_s(ahead_s, total.forward_kernels, engine)
+        ahead_s = ahead_s + exposed_launch_s(ahead_s, total.forward_kernels, rates)
         kernels = total.backward_kernels + again.forward_kernels
-        back_s = back_s + launch_bound_s(back_s, kernels, engine)
+        back_s = back_s + exposed_launch_s(back_s, kernels, rates)
         return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
 
 
@@ -222,15 +222,15 @@ def _chosen(takes_second: Any, first: Any, second: Any) -> Any:
     return type(first)(**parts)
 
 
-def layer_cost(blocks: Sequence[BlockCost], engine: Engine, zero: Any) -> LayerCost:
+def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Any) -> LayerCost:
     """Return the price of a layer; ``zero`` gives every part the length of the columns."""
     total = sum_of([block.everything for block in blocks], OpCost)
     again = sum_of([block.again for block in blocks], OpCost)
     comm = sum_of([block.comm for block in blocks], CommCost)
-    launch_forward = launch_bound_s(total.forward_s, total.forward_kernels, engine)
+    launch_forward = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
     backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
     backward_kernels = total.backward_kernels + again.forward_kernels
-    launch = launch_forward + launch_bound_s(backward_s, backward_kernels, engine)
+    launch = launch_forward + exposed_launch_s(backward_s, backward_kernels, rates)
     ahead_s = total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
     parts = {
         "forward_s": total.forward_s,
@@ -242,7 +242,7 @@ def layer_cost(blocks: Sequence[BlockCost], engine: Engine, zero: Any) -> LayerC
         "cp_s": comm.cp_s,
         "ep_s": comm.ep_s,
         "stream_s": comm.stream_s + sum(block.stream_s for block in blocks),
-        "forward_share": ahead_s,
+        "forward_total_s": ahead_s,
         "per_step_s": comm.per_step_s,
         "kept_bytes": sum(block.kept_bytes for block in blocks),
         "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
@@ -273,7 +273,7 @@ class LayerPrices:
 
 def price_layers(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     network: AxisNetwork,
     recomputes: tuple[Recompute, ...],
     *,
@@ -301,7 +301,7 @@ def price_layers(
                 takes = takes_inputs(alone, again)
                 pairs = zip(takes, blocks, priced[1].blocks(again), strict=True)
                 blocks = [chosen_block(*pair) for pair in pairs]
-            cost = layer_cost(blocks, problem.engine, 0.0 * network.strategy.tp)
+            cost = layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
             if index == len(problem.pieces) - 1:
                 cost = _with_all_at_work(cost)
             pieces[recompute].append(cost)
@@ -328,7 +328,7 @@ class PricedWay:
         work = problem.workload
         return [
             op_sums(
-                block, way.local, problem.engine, way.streams,
+                block, way.local, problem.rates, way.streams,
                 causal=work.causal, selective=work.software.selective_recompute,
             )
             for block in way.blocks
@@ -337,7 +337,7 @@ class PricedWay:
     @cached_property
     def transient_bytes(self) -> list[Any]:
         """The largest transient of each block [bytes]."""
-        way, word = self.way, self.way.problem.engine.activation_bytes
+        way, word = self.way, self.way.problem.rates.activation_bytes
         return [
             reduce(larger, [largest_transient_bytes(op, way.local, word) for op in block.ops])
             for block in way.blocks
@@ -362,7 +362,7 @@ class PricedWay:
 
     def _blocks(self, recompute: Recompute) -> list[BlockCost]:
         way = self.way
-        strategy, word = way.network.strategy, way.problem.engine.activation_bytes
+        strategy, word = way.network.strategy, way.problem.rates.activation_bytes
         calls, whole = way.calls_of_blocks(recompute), joined_sums(self.sums)
         together = [call for of_block in calls for call in of_block]
 
@@ -417,16 +417,16 @@ def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Any]
     do not decide.
     """
     weights, inputs = priced
-    engine = weights.way.problem.engine
+    rates = weights.way.problem.rates
     pairs = zip(weights.blocks(recompute), inputs.blocks(recompute), strict=True)
     return [
-        (two.total_s(engine) < one.total_s(engine)) & is_legal
+        (two.total_s(rates) < one.total_s(rates)) & is_legal
         for (one, two), is_legal in zip(pairs, inputs.way.is_legal, strict=True)
     ]
 
 
 def streamed_blocks(
-    problem: Problem, structure: Structure, network: AxisNetwork
+    problem: Problem, structure: PlanOptions, network: AxisNetwork
 ) -> list[list[tuple[Way, LayerGraph]]]:
     """Return how each block of each piece of the model streams, under one strategy.
 
@@ -451,7 +451,7 @@ def streamed_blocks(
 
 
 def op_cost(
-    op: Op, layer: LocalLayer, engine: Engine, streams: LayerStreams | None, *, causal: bool
+    op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams | None, *, causal: bool
 ) -> OpCost:
     """Return the price of one operator.
 
@@ -462,9 +462,9 @@ def op_cost(
     """
     if op.kind is OpKind.MATMUL:
         if streams is None:
-            return matmul_cost(op, layer, engine)
-        return streamed_matmul_cost(op, layer, engine, streams)
+            return matmul_cost(op, layer, rates)
+        return streamed_matmul_cost(op, layer, rates, streams)
     if op.kind is OpKind.ATTENTION:
-        alone = _attention_cost(op, layer, engine, causal=causal)
-        return alone if streams is None else streamed_attention(alone, op.name, streams, engine)
-    return _memory_bound_cost(op, layer, engine)
+        alone = _attention_cost(op, layer, rates, causal=causal)
+        return alone if streams is None else streamed_attention(alone, op.name, streams, rates)
+    return _memory_bound_cost(op, layer, rates)

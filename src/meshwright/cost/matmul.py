@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from meshwright.base.arrays import ceil_div, larger, smaller
-from meshwright.cost.device import CoreArray, Engine
+from meshwright.cost.device import CoreArray, DeviceRates
 from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
@@ -68,16 +68,18 @@ def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
     return MatmulShape(1.0, rows, inner, columns)
 
 
-def matmul_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
+def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a linear layer with all of its operands at hand."""
-    shape, word = matmul_shape(op, layer), word_of(op, engine)
-    made = products(op, shape, whole_traffic_bytes(shape, word, engine), engine)
+    shape, word = matmul_shape(op, layer), word_of(op, rates)
+    made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
     inputs, outputs = shares_at_rest(op, layer)
-    casts = cast_s(shape, word, engine, input_times=inputs, output_times=outputs)
+    casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
     cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
-    if engine.freezes_weights:
+    if rates.freezes_weights:
         return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
-    return _adding_apart(cost, params_of(shape), engine) if engine.adds_gradients_apart else cost
+    return (
+        _adding_apart(cost, params_of(shape), rates) if rates.separate_accumulation_kernel else cost
+    )
 
 
 def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
@@ -85,7 +87,7 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
     the gradients of its outputs: both are cast first and gathered in the narrow type.
-    Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
+    Source: NVIDIA Transformer DeviceRates, and torchtitan's Float8 tensor parallelism.
     """
     if not splits_width(op):
         return 1.0, 1.0
@@ -94,20 +96,20 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
     return (1.0, share) if is_row_split else (share, 1.0)
 
 
-def _adding_apart(cost: OpCost, params: Any, engine: Engine) -> OpCost:
+def _adding_apart(cost: OpCost, params: Any, rates: DeviceRates) -> OpCost:
     """Return a layer whose gradients are added to those before by a kernel of its own."""
     num_bytes = APART_ACCUMULATION_BYTES * params
     return replace(
         cost,
-        weight_gradient_s=cost.weight_gradient_s + num_bytes / engine.memory_bytes_per_s,
+        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
         backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
         backward_kernels=cost.backward_kernels + 1.0,
     )
 
 
-def word_of(op: Op, engine: Engine) -> float:
+def word_of(op: Op, rates: DeviceRates) -> float:
     """Return the bytes of an operand: logits are made in the type of the activations."""
-    return engine.activation_bytes if "vocab" in op.output.dims else engine.matmul_word_bytes
+    return rates.activation_bytes if "vocab" in op.output.dims else rates.matmul_word_bytes
 
 
 def params_of(shape: MatmulShape) -> Any:
@@ -115,37 +117,39 @@ def params_of(shape: MatmulShape) -> Any:
     return shape.count * shape.inner * shape.columns
 
 
-def products(op: Op, shape: MatmulShape, moved: Sequence[Any], engine: Engine) -> Products:
+def products(op: Op, shape: MatmulShape, moved: Sequence[Any], rates: DeviceRates) -> Products:
     """Return the three products of one shape, given the main-memory bytes of each.
 
     Each expert is a product of its own. In a narrow type its casts and scales are launched one by
     one, after the host has learned how many rows it gets, so that these launches show.
     """
     is_logits = "vocab" in op.output.dims
-    rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
     launches_s: Any = 0.0
     if "experts" in op.weights[0].dims:
-        rate = rate * engine.grouped_efficiency
-        is_narrow = word_of(op, engine) < engine.activation_bytes
-        launches_s = shape.count * engine.expert_kernels * engine.launch_s * is_narrow
+        rate = rate * rates.grouped_efficiency
+        is_narrow = word_of(op, rates) < rates.activation_bytes
+        launches_s = shape.count * rates.expert_kernels * rates.launch_s * is_narrow
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     forward, to_input, to_weight = (
         Product(
-            matmul_compute_s(count, *size, rate, engine) + launches_s,
-            traffic / engine.memory_bytes_per_s,
+            matmul_compute_s(count, *size, rate, rates) + launches_s,
+            traffic / rates.memory_bytes_per_s,
             traffic,
         )
         for size, traffic in zip(sizes, moved, strict=True)
     )
-    return Products(forward, to_input, NO_PRODUCT if engine.freezes_weights else to_weight)
+    return Products(forward, to_input, NO_PRODUCT if rates.freezes_weights else to_weight)
 
 
-def whole_traffic_bytes(shape: MatmulShape, word: float, engine: Engine) -> tuple[Any, Any, Any]:
+def whole_traffic_bytes(
+    shape: MatmulShape, word: float, rates: DeviceRates
+) -> tuple[Any, Any, Any]:
     """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
     count, rows, inner, columns = shape
     forward, to_input, to_weight = (
-        matmul_traffic_bytes(count, *size, word, engine)
+        matmul_traffic_bytes(count, *size, word, rates)
         for size in ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     )
     return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * params_of(shape)
@@ -176,7 +180,7 @@ def products_cost(made: Products, rounds: Any, flops: Any, casts: tuple[Any, Any
 
 
 def cast_s(
-    shape: MatmulShape, word: float, engine: Engine, *, input_times: Any = 1.0,
+    shape: MatmulShape, word: float, rates: DeviceRates, *, input_times: Any = 1.0,
     output_times: Any = 1.0,
 ) -> tuple[Any, Any]:  # fmt: skip
     """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
@@ -192,16 +196,16 @@ def cast_s(
     """
 
     def seconds(num_elements: Any) -> Any:
-        if word >= engine.activation_bytes:
+        if word >= rates.activation_bytes:
             return 0.0 * num_elements
-        return traffic_s(num_elements * (engine.activation_bytes + 2.0 * word), engine)
+        return traffic_s(num_elements * (rates.activation_bytes + 2.0 * word), rates)
 
     rows = shape.count * shape.rows
     return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)
 
 
 def matmul_compute_s(
-    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, engine: Engine
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, rates: DeviceRates
 ) -> Any:
     """Return the arithmetic seconds of ``count`` products (rows x inner) @ (inner x columns).
 
@@ -222,14 +226,14 @@ def matmul_compute_s(
     than a wave are priced high (conservative). A chip that states the arrays of its cores and the
     network that feeds them is priced by :func:`blocked_product_s`.
     """
-    if engine.core_array is not None:
+    if rates.core_array is not None:
         return blocked_product_s(
-            count, rows, inner, columns, rate, engine.matmul_word_bytes, engine.core_array
+            count, rows, inner, columns, rate, rates.matmul_word_bytes, rates.core_array
         )
-    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
-    waves = ceil_div(tiles, engine.num_cores)
-    tile_flops = 2.0 * engine.tile_rows * engine.tile_columns * inner
-    return waves * engine.num_cores * tile_flops / rate
+    tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
+    waves = ceil_div(tiles, rates.num_cores)
+    tile_flops = 2.0 * rates.tile_rows * rates.tile_columns * inner
+    return waves * rates.num_cores * tile_flops / rate
 
 
 def blocked_product_s(
@@ -269,8 +273,8 @@ def blocked_product_s(
 
 
 def matmul_traffic_bytes(
-    count: Any, rows: Any, inner: Any, columns: Any, word_bytes: Any, engine: Engine
+    count: Any, rows: Any, inner: Any, columns: Any, word_bytes: Any, rates: DeviceRates
 ) -> Any:
     """Return the least bytes that products move: operands read once, results written once."""
     operands = word_bytes * (rows * inner + inner * columns)
-    return count * (operands + engine.activation_bytes * rows * columns)
+    return count * (operands + rates.activation_bytes * rows * columns)

@@ -17,8 +17,8 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.saved_activations import SavedTensor
-from meshwright.sharding.strategy import Offload, StrategyOf, Structure
-from meshwright.sharding.tensor_sharding import weight_home
+from meshwright.sharding.strategy import Offload, PlanOptions, StrategyOf
+from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset
 
@@ -75,7 +75,7 @@ class StageState:
     """Micro-batches whose activations are alive, in units of all layers of the stage [1]."""
     working_bytes: Any
     num_layers: Any
-    sums_apart: Any = 0.0
+    sums_before_scatter: Any = 0.0
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
     num_communicators: Any = 1.0
     """Axes of more than one device."""
@@ -107,7 +107,7 @@ def resident_bytes(
 def memory_use(
     state: StageState,
     shards: ShardDegrees,
-    structure: Structure,
+    structure: PlanOptions,
     optimizer: OptimizerPreset,
     *,
     capacity_bytes: float,
@@ -151,7 +151,7 @@ def memory_use(
 
 
 def _state_bytes(
-    state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
 ) -> tuple[Any, Any, Any]:
     """Return the bytes of weights, gradients and optimizer state on one device [bytes].
 
@@ -169,7 +169,7 @@ def _state_bytes(
     states = resident_bytes(state, per_param, shards, is_sharded=stage >= 1)
     again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
     if stage >= 3 and not structure.reshard_after_forward:
-        again = again + state.all_params * state.sums_apart
+        again = again + state.all_params * state.sums_before_scatter
     return weights, gradients + again * optimizer.reduced_gradient_bytes_per_param, states
 
 
@@ -179,7 +179,7 @@ def num_axes(*degrees: Any) -> Any:
 
 
 def host_bytes(
-    state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
 ) -> Any:
     """Return the bytes that one device keeps in the memory of its host [bytes]."""
     total = state.dense_params * 0.0
@@ -227,14 +227,14 @@ def kept_bytes(
 
 
 def parameters_on_device(
-    layer: LayerGraph, structure: Structure, strategy: StrategyOf[Any]
+    layer: LayerGraph, structure: PlanOptions, strategy: StrategyOf[Any]
 ) -> tuple[Any, Any]:
     """Return the parameters of a layer on one device: outside of routed experts, and in them."""
     dense: Any = 0.0
     expert: Any = 0.0
     for op in layer.ops:
         for weight in op.weights:
-            split = weight_home(weight, structure).split
+            split = weight_sharding(weight, structure).split
             elements = local_elements(weight, split, layer.sizes, strategy)
             if "experts" in weight.dims:
                 expert = expert + elements
@@ -277,7 +277,7 @@ def host_of(problem: Problem) -> HostLink:
 
 
 def step_memory(
-    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
+    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[MemoryUse, ...]:
     """Return the memory of each stage: of the first, the fullest middle and the last one."""
     return tuple(
@@ -294,7 +294,7 @@ def step_memory(
 
 
 def fits_memory(
-    problem: Problem, structure: Structure, shards: ShardDegrees, states: Sequence[StageState]
+    problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
 ) -> tuple[Any, Any]:
     """Return the memory of the fullest device [bytes], and whether device and host hold it."""
     uses = step_memory(problem, structure, shards, states)

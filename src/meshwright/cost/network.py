@@ -35,7 +35,7 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> t
 
 
 @dataclass(frozen=True)
-class Layout:
+class AxisPlacement:
     """Where the members of each axis lie, by axis, for columns of strategies."""
 
     strides: Mapping[str, Any]
@@ -44,7 +44,7 @@ class Layout:
     """The block that an axis fills, where axes fill blocks; empty on other networks."""
 
     def keys(self, axes: Sequence[str]) -> list[Any]:
-        """Return the columns that tell the layouts of some axes apart."""
+        """Return the columns that tell the placements of some axes apart."""
         parts = [self.strides[axis] for axis in axes]
         for axis in axes:
             if axis in self.reaches:
@@ -57,10 +57,10 @@ def _code(columns: Sequence[Any]) -> Any:
     return reduce(lambda code, column: code * 65_536.0 + column, columns)
 
 
-def make_layout(
+def place_axes(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyOf[Any],
     num_experts: int, *, in_blocks: bool = True,
-) -> Layout:  # fmt: skip
+) -> AxisPlacement:  # fmt: skip
     """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
 
     Experts borrow the devices of other axes, which is not yet worked out for blocks.
@@ -72,7 +72,7 @@ def make_layout(
     """
     strides = strides_of(axis_order, strategy)
     is_blocked = in_blocks and uses_blocks(levels) and not num_experts
-    return Layout(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
+    return AxisPlacement(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
 
 
 def strides_of(axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> dict[str, Any]:
@@ -97,7 +97,7 @@ class AxisNetwork:
     levels: Sequence[NetworkLevel]
     efficiency: tuple[Any, ...]
     strategy: StrategyOf[Any]
-    layout: Layout
+    placement: AxisPlacement
     sizes: Mapping[str, Any]
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts_per_token: int = 0
@@ -124,10 +124,10 @@ class AxisNetwork:
 
     def _group(self, axis: str, degree: Any) -> Group[Any]:
         whole = degree + 0.0 * self.strategy.tp
-        strided = make_group(self.levels, self.layout.strides[axis], whole, self.efficiency)
-        if axis not in self.layout.reaches:
+        strided = make_group(self.levels, self.placement.strides[axis], whole, self.efficiency)
+        if axis not in self.placement.reaches:
             return strided
-        reach = _part_of(self.layout.reaches[axis], whole)
+        reach = _part_of(self.placement.reaches[axis], whole)
         fits = reach.sizes[0] > 0
         return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
 

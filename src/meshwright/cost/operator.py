@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.op import Op, OpKind
 
 
-def _memory_bound_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
+def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a norm, an elementwise operator, a lookup, a permutation or the loss."""
     num_bytes: Any = 0.0
     for tensor in op.traffic:
-        word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
+        word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         num_bytes = num_bytes + word * layer.rows_of(op) * layer.width(tensor)
     if op.kind is OpKind.ROUTE:
-        num_bytes = num_bytes * engine.expert_passes
+        num_bytes = num_bytes * rates.expert_passes
     forward, backward = (words * num_bytes for words in op.words_per_element)
     return OpCost(
-        forward_s=traffic_s(forward, engine),
-        input_gradient_s=traffic_s(backward, engine),
+        forward_s=traffic_s(forward, rates),
+        input_gradient_s=traffic_s(backward, rates),
         forward_traffic_bytes=forward,
         backward_traffic_bytes=backward,
         forward_kernels=1.0,
@@ -29,9 +29,9 @@ def _memory_bound_cost(op: Op, layer: LocalLayer, engine: Engine) -> OpCost:
     )
 
 
-def traffic_s(num_bytes: Any, engine: Engine) -> Any:
+def traffic_s(num_bytes: Any, rates: DeviceRates) -> Any:
     """Return the seconds of a memory-bound kernel that moves ``num_bytes``."""
-    return num_bytes / engine.elementwise_bytes_per_s
+    return num_bytes / rates.elementwise_bytes_per_s
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,9 @@ from meshwright.schedule.registry import schedules
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.strategy import (
+    PlanOptions,
     ScheduleKind,
     StrategyOf,
-    Structure,
 )
 
 _COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
@@ -66,7 +66,7 @@ class PipelinePrice:
 
 def price_pipeline(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     strategy: StrategyOf[Any],
     prices: LayerPrices,
     send_s: Any,
@@ -113,7 +113,7 @@ def price_pipeline(
 
 
 def _mean_work(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], prices: LayerPrices,
     layout: StageLayout, num_micro_batches: Any,
 ) -> MeanWork:  # fmt: skip
     """Return what a device does in a step on average: all layers and edges, over the stages.
@@ -146,7 +146,7 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
 
 def _pipeline_cost(
     problem: Problem, slowest: LayerCost, num_micro_batches: Any, bubble_s: Any,
-    strategy: StrategyOf[Any], structure: Structure, send_s: Any,
+    strategy: StrategyOf[Any], structure: PlanOptions, send_s: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
@@ -180,7 +180,7 @@ def _pipeline_cost(
     }
 
 
-def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+def send_bytes(problem: ProblemOf[Any], structure: PlanOptions, strategy: StrategyOf[Any]) -> Any:
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
     whole = resting_bytes(problem, structure, strategy)
     if problem.workload.software.scatters_sends and not structure.sequence_parallel:
@@ -188,11 +188,13 @@ def send_bytes(problem: ProblemOf[Any], structure: Structure, strategy: Strategy
     return whole
 
 
-def resting_bytes(problem: ProblemOf[Any], structure: Structure, strategy: StrategyOf[Any]) -> Any:
+def resting_bytes(
+    problem: ProblemOf[Any], structure: PlanOptions, strategy: StrategyOf[Any]
+) -> Any:
     """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    return problem.engine.activation_bytes * call_elements(call, sizes, strategy)
+    return problem.rates.activation_bytes * call_elements(call, sizes, strategy)
 
 
 def num_communicators(strategy: StrategyOf[Any]) -> Any:
@@ -208,7 +210,7 @@ def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
 
 
 def _tied_sync_s(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], send_s: Any
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], send_s: Any
 ) -> Any:
     """Return the seconds of summing the gradient of a tied embedding over both ends.
 
@@ -224,7 +226,7 @@ def _tied_sync_s(
 
 
 def _stage_state(
-    problem: Problem, structure: Structure, strategy: StrategyOf[Any], prices: LayerPrices,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], prices: LayerPrices,
     layout: StageLayout, position: str, num_micro_batches: Any,
 ) -> StageState:  # fmt: skip
     """Return what the stage at a position holds."""
@@ -255,7 +257,7 @@ def _stage_state(
         in_flight=where(in_flight > 0, in_flight, 0.0),
         working_bytes=weighted_part(costs, weights, "working_bytes") + waiting,
         num_layers=sum(counts[1:], counts[0]),
-        sums_apart=(strategy.pp > 1) * 1.0,
+        sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),
     )
 

@@ -10,17 +10,17 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, Generic, TypeVar
 
-from meshwright.cost.device import Engine, make_engine
-from meshwright.cost.network import AxisNetwork, Layout, level_efficiencies, make_layout
+from meshwright.cost.device import DeviceRates, device_rates
+from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.ranks import clear_grids
 from meshwright.sharding.axes.tatp import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.saved_activations import Keeping, SavedTensor, saved_elements
+from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
-from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, Streamed, Structure
+from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute, StrategyOf, Streamed
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -42,8 +42,8 @@ class Mapper(StrEnum):
     """In the nested blocks of the least contended price; messages leave hot links."""
 
 
-DerivedLayout = tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]
-LayoutKey = tuple[bool, ContextKind, Recompute, Streamed]
+DerivedShardings = tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]
+ShardingKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
 
 
@@ -56,8 +56,11 @@ def _sizes_of_heads(piece: LayerGraph) -> tuple[tuple[str, int], ...]:
 
 @lru_cache(maxsize=1024)
 def _derived(
-    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: Structure, keeping: Keeping
-) -> DerivedLayout:
+    ops: tuple[Op, ...],
+    sizes: tuple[tuple[str, int], ...],
+    structure: PlanOptions,
+    keeping: CheckpointPolicy,
+) -> DerivedShardings:
     """Return the collectives of a piece of a model and what it keeps; problems share them.
 
     Of its sizes only ``HEADS`` count: whether heads share keys decides whose gradients are summed.
@@ -91,14 +94,14 @@ class ProblemOf(ABC, Generic[Work]):
         return (*self.graph.layers, self.graph.embedding, self.graph.head)
 
     @cached_property
-    def engine(self) -> Engine:
+    def rates(self) -> DeviceRates:
         """What one device does in a second: the slowest one."""
-        return self.engine_at(min(self.system.slowest_speed_factor, 1.0))
+        return self.rates_at(min(self.system.slowest_speed_factor, 1.0))
 
-    def engine_at(self, speed_factor: float) -> Engine:
+    def rates_at(self, speed_factor: float) -> DeviceRates:
         """Return what a device does in a second that has a share of its cores."""
         work = self.workload
-        return make_engine(
+        return device_rates(
             self.system.chip,
             work.precision,
             work.software,
@@ -113,18 +116,18 @@ class ProblemOf(ABC, Generic[Work]):
         return level_efficiencies(self.system, self.calibration)
 
     @cached_property
-    def _layouts(self) -> dict[LayoutKey, tuple[DerivedLayout, ...]]:
+    def _shardings(self) -> dict[ShardingKey, tuple[DerivedShardings, ...]]:
         return {}
 
     @cached_property
-    def keeping(self) -> Keeping:
+    def keeping(self) -> CheckpointPolicy:
         """What the software of the workload keeps for the backward pass."""
         work = self.workload
         matmul, activation = BYTES_OF[work.precision.matmul], BYTES_OF[work.precision.activation]
         is_cast = work.software.keeps_cast_inputs and matmul < activation
-        return Keeping(work.software.selective_recompute, matmul if is_cast else None)
+        return CheckpointPolicy(work.software.selective_recompute, matmul if is_cast else None)
 
-    def layouts(self, structure: Structure) -> tuple[DerivedLayout, ...]:
+    def derived_shardings(self, structure: PlanOptions) -> tuple[DerivedShardings, ...]:
         """Return, for each piece, its collectives and what it keeps, under a structure.
 
         Derived once for each combination of the choices on which they depend.
@@ -135,24 +138,26 @@ class ProblemOf(ABC, Generic[Work]):
             structure.recompute,
             Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS,
         )
-        if key not in self._layouts:
-            plain = Structure(
+        if key not in self._shardings:
+            plain = PlanOptions(
                 sequence_parallel=key[0], context_kind=key[1], recompute=key[2], streamed=key[3],
                 zero_stage=0,
             )  # fmt: skip
-            self._layouts[key] = tuple(
+            self._shardings[key] = tuple(
                 _derived(piece.ops, _sizes_of_heads(piece), plain, self.keeping)
                 for piece in self.pieces
             )
-        return self._layouts[key]
+        return self._shardings[key]
 
     def network(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> AxisNetwork:
         """Return the groups of columns of strategies under one order of the axes."""
-        return self.network_with(self.layout(axis_order, strategy), strategy)
+        return self.network_with(self.axis_placement(axis_order, strategy), strategy)
 
-    def layout(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> Layout:
+    def axis_placement(
+        self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]
+    ) -> AxisPlacement:
         """Return where the members of each axis lie under one order of the axes."""
-        return make_layout(
+        return place_axes(
             self.system.levels,
             axis_order,
             strategy,
@@ -160,14 +165,14 @@ class ProblemOf(ABC, Generic[Work]):
             in_blocks=self.mapper is not Mapper.SMAP,
         )
 
-    def network_with(self, layout: Layout, strategy: StrategyOf[Any]) -> AxisNetwork:
-        """Return the groups of columns of strategies whose layout is known."""
+    def network_with(self, placement: AxisPlacement, strategy: StrategyOf[Any]) -> AxisNetwork:
+        """Return the groups of columns of strategies whose axes are placed."""
         kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
         return AxisNetwork(
             levels=self.system.levels,
             efficiency=self.efficiencies,
             strategy=strategy,
-            layout=layout,
+            placement=placement,
             sizes={"kv_heads": kv_heads},
             experts_per_token=self.experts_per_token,
         )

@@ -134,16 +134,16 @@ def stage_cost(
     chosen = [pick(*counts) for counts in zip(*by_position, strict=True)]
     slowest = weighted_sum(all_costs, chosen)
     whole = (*layout.total, 1.0, 1.0)
-    forward_s = weighted_part(all_costs, whole, "forward_share")
+    forward_s = weighted_part(all_costs, whole, "forward_total_s")
     gradient_s = weighted_part(all_costs, whole, "weight_gradient_s")
     total_s = weighted_part(all_costs, whole, "total_s")
     others = larger(layout.num_stages - 1.0, 1.0)
     layers = sum(chosen[1 : len(kinds)], chosen[0])
-    slowest_input_s = slowest.total_s - slowest.forward_share - slowest.weight_gradient_s
+    slowest_input_s = slowest.total_s - slowest.forward_total_s - slowest.weight_gradient_s
     return StageCost(
         bottleneck=slowest,
         layers_of_bottleneck=layers,
-        others_forward_s=(forward_s - slowest.forward_share) / others,
+        others_forward_s=(forward_s - slowest.forward_total_s) / others,
         others_backward_input_s=(total_s - forward_s - gradient_s - slowest_input_s) / others,
         others_backward_weight_s=(gradient_s - slowest.weight_gradient_s) / others,
     )

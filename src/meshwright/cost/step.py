@@ -33,10 +33,10 @@ from meshwright.cost.pipeline import (
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.strategy import (
     Offload,
+    PlanOptions,
     Strategy,
     StrategyColumns,
     StrategyOf,
-    Structure,
     stack,
 )
 from meshwright.spec.collective import CollectiveKind
@@ -44,7 +44,7 @@ from meshwright.spec.workload import OptimizerPreset
 
 
 def optimizer_step_s(
-    state: StageState, shards: ShardDegrees, structure: Structure, optimizer: OptimizerPreset,
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
     memory_bytes_per_s: Any,
 ) -> Any:  # fmt: skip
     """Return the seconds of the update: its memory traffic over the parameters of the shard."""
@@ -54,7 +54,7 @@ def optimizer_step_s(
 
 
 def offload_step_s(
-    state: StageState, shards: ShardDegrees, pipeline: PipelineCost, structure: Structure,
+    state: StageState, shards: ShardDegrees, pipeline: PipelineCost, structure: PlanOptions,
     optimizer: OptimizerPreset, host_bytes_per_s: float,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of host traffic of a step: what nothing hides, and the rest.
@@ -142,7 +142,7 @@ class StepPrice:
 
 def price_step(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     strategy: StrategyOf[Any],
     price: PipelinePrice,
     links: SyncLinks,
@@ -169,7 +169,7 @@ def price_step(
 
 def step_times(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     shards: ShardDegrees,
     price: PipelinePrice,
     links: SyncLinks,
@@ -185,11 +185,11 @@ def step_times(
     )
     if structure.zero_stage == 3 and software.copies_shards:
         copied = sharding_copies_s(
-            heaviest, price.pipeline, structure, problem.engine.elementwise_bytes_per_s
+            heaviest, price.pipeline, structure, problem.rates.elementwise_bytes_per_s
         )
         synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
     optimizer_s = optimizer_step_s(
-        heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
+        heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
     )
     offloaded = plain(0.0 * optimizer_s)
     if structure.offload is not Offload.NONE:
@@ -208,14 +208,14 @@ class Priced:
     """Strategies under one structure, with the price of each."""
 
     strategy: StrategyColumns
-    structure: Structure
+    structure: PlanOptions
     step: StepPrice
     pipeline: PipelinePrice
 
 
 def price_columns(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     strategy: StrategyColumns,
     network: AxisNetwork | None = None,
 ) -> Priced:
@@ -238,13 +238,13 @@ def price_columns(
     return Priced(strategy, structure, step, pipeline)
 
 
-def price_one(problem: Problem, structure: Structure, strategy: Strategy) -> Priced:
+def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Priced:
     """Return the price of one strategy: a column of one row."""
     return price_columns(problem, structure, stack([strategy]))
 
 
 def send_s(
-    problem: ProblemOf[Any], structure: Structure, strategy: Any, collectives: Collectives
+    problem: ProblemOf[Any], structure: PlanOptions, strategy: Any, collectives: Collectives
 ) -> Any:
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
     num_bytes = send_bytes(problem, structure, strategy)

@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import Problem
@@ -26,8 +26,8 @@ from meshwright.sharding.axes.tatp import may_stream_inputs, streams_inputs
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import FLAT, degree_of
 from meshwright.sharding.saved_activations import CAST, SavedTensor
-from meshwright.sharding.strategy import Recompute, StrategyOf, Streamed, StreamForm, Structure
-from meshwright.sharding.tensor_sharding import weight_home
+from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf, Streamed, StreamForm
+from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import TensorStream, streams
 from meshwright.streams.round_model import (
@@ -87,7 +87,7 @@ class LinkTimes:
     backward_relay_s: Any
 
 
-def link_times(travel: Travel, links: StreamLinks, engine: Engine) -> LinkTimes:
+def link_times(travel: Travel, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
     """Return the times of one operator.
 
     Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
@@ -96,7 +96,7 @@ def link_times(travel: Travel, links: StreamLinks, engine: Engine) -> LinkTimes:
     members = links.num_members
     most = larger(travel.forward_bytes, travel.backward_bytes)
     buffers = stream_buffer_bytes(most, links.num_buffers)
-    chunks = num_chunks_to_fit(buffers, engine.stream_sram_bytes, 0.0 * buffers)
+    chunks = num_chunks_to_fit(buffers, rates.stream_sram_bytes, 0.0 * buffers)
     relays = (chunks > MOST_CHUNKS) & (members > 1)
     chunks = where(chunks > MOST_CHUNKS, 1.0, chunks)
 
@@ -109,7 +109,7 @@ def link_times(travel: Travel, links: StreamLinks, engine: Engine) -> LinkTimes:
 
     def relay_s(num_bytes: Any) -> Any:
         moved = relay_bytes(num_bytes, members, links.num_parts)
-        return where(relays, moved / engine.memory_bytes_per_s, 0.0)
+        return where(relays, moved / rates.memory_bytes_per_s, 0.0)
 
     return LinkTimes(
         forward_s=link_s(travel.forward_bytes),
@@ -149,7 +149,7 @@ class Travel:
         return self.backward_item_bytes + self.backward_sum_bytes
 
 
-def transfer_of(op: Op, structure: Structure, axis: str = AXIS) -> Transfer:
+def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Transfer:
     """Return what travels for an operator, from the dim of its weight that an axis splits.
 
     Logits gather their tokens whole: their part of the table is too large to be read in each
@@ -159,7 +159,7 @@ def transfer_of(op: Op, structure: Structure, axis: str = AXIS) -> Transfer:
         return Transfer.WEIGHTS
     if op.kind is not OpKind.MATMUL:
         return Transfer.NOTHING
-    dim = weight_home(op.weights[0], structure).dim_of(axis)
+    dim = weight_sharding(op.weights[0], structure).dim_of(axis)
     if dim in (None, "vocab"):
         return Transfer.NOTHING
     if dim == FLAT:
@@ -168,7 +168,7 @@ def transfer_of(op: Op, structure: Structure, axis: str = AXIS) -> Transfer:
 
 
 def beside(
-    calls: Sequence[CollectiveCall], layer: LayerGraph, structure: Structure
+    calls: Sequence[CollectiveCall], layer: LayerGraph, structure: PlanOptions
 ) -> list[Op | None]:
     """Return for each call the product or attention core in whose rounds it travels; else None.
 
@@ -197,7 +197,7 @@ def beside(
     return found
 
 
-def _is_cut(call: CollectiveCall, structure: Structure) -> bool:
+def _is_cut(call: CollectiveCall, structure: PlanOptions) -> bool:
     """Return whether a call is cut into pieces, one of which passes in each round."""
     if call.axis == AXIS:
         return call.streamed
@@ -206,7 +206,7 @@ def _is_cut(call: CollectiveCall, structure: Structure) -> bool:
     return along_rows and is_gather_or_scatter and not (call.of_weight or call.per_step)
 
 
-def _streams_weight(op: Op, structure: Structure) -> bool:
+def _streams_weight(op: Op, structure: PlanOptions) -> bool:
     return op.kind is OpKind.MATMUL and transfer_of(op, structure) is Transfer.WEIGHTS
 
 
@@ -216,21 +216,21 @@ def _computes(op: Op) -> bool:
     return is_product or op.kind is OpKind.ATTENTION
 
 
-def call_word_bytes(call: CollectiveCall, engine: Engine, gradient_bytes: float) -> float:
+def call_word_bytes(call: CollectiveCall, rates: DeviceRates, gradient_bytes: float) -> float:
     """Return the bytes of one element of a call: of a weight, of its gradient, or an activation.
 
     Sums of activations travel in the type of the activations.
     """
     if call.of_weight and call.streamed:
         is_gradient = call.phase is Phase.WEIGHT_GRADIENT
-        return gradient_bytes if is_gradient else engine.matmul_word_bytes
+        return gradient_bytes if is_gradient else rates.matmul_word_bytes
     word = call.tensor.word_bytes
-    return engine.activation_bytes if word is None else word
+    return rates.activation_bytes if word is None else word
 
 
 def layer_travels(
-    layer: LayerGraph, calls: Sequence[CollectiveCall], structure: Structure,
-    sizes: Mapping[str, Any], strategy: StrategyOf[Any], engine: Engine, gradient_bytes: float,
+    layer: LayerGraph, calls: Sequence[CollectiveCall], structure: PlanOptions,
+    sizes: Mapping[str, Any], strategy: StrategyOf[Any], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
 ) -> dict[str, Travel]:  # fmt: skip
     """Return what travels beside each operator of a layer that works round by round, by name.
@@ -256,13 +256,13 @@ def layer_travels(
         direction = "forward" if call.phase is Phase.FORWARD else "backward"
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
         name = f"{direction}_{what}_bytes"
-        word = call_word_bytes(call, engine, gradient_bytes)
+        word = call_word_bytes(call, rates, gradient_bytes)
         owned = word * call_elements(call, sizes, strategy) / degree_of(axis, strategy)
         parts[name] = parts.get(name, 0.0) + owned
     return {name: Travel(**parts) for name, parts in found.items()}
 
 
-def stream_links(network: AxisNetwork, structure: Structure) -> StreamLinks:
+def stream_links(network: AxisNetwork, structure: PlanOptions) -> StreamLinks:
     """Return the links between neighbours of the tensor streams: the slowest that they cross."""
     is_open = structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
     return _links(network, AXIS, _forms(structure), may_cycle=is_open)
@@ -333,7 +333,7 @@ def _has_cycle(group: Group[Any]) -> Any:
     return ((num_long > 1) & any_even) | closes
 
 
-def _forms(structure: Structure) -> tuple[TensorStream, TensorStream]:
+def _forms(structure: PlanOptions) -> tuple[TensorStream, TensorStream]:
     """Return the stream on a cycle, and the one where there is none."""
     form = structure.stream_form
     is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
@@ -356,7 +356,7 @@ class Way:
     """One kind of layer, or an edge, with one tensor that streams: weights or inputs."""
 
     problem: Problem
-    structure: Structure
+    structure: PlanOptions
     """Its streamed tensor is fixed."""
     network: AxisNetwork
     index: int
@@ -406,18 +406,20 @@ class Way:
 
     def _travels(self, axis: str) -> dict[str, Travel]:
         """Return what travels along an axis beside each operator."""
-        calls, _ = self.layout(Recompute.NONE)
+        calls, _ = self.derived_shardings(Recompute.NONE)
         gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
         return layer_travels(
             self.piece, calls, self.structure, self.sizes, self.network.strategy,
-            self.problem.engine, gradient, axis,
+            self.problem.rates, gradient, axis,
         )  # fmt: skip
 
-    def layout(
+    def derived_shardings(
         self, recompute: Recompute
     ) -> tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]:
         """Return the collectives, and what is kept for the backward pass."""
-        return self.problem.layouts(replace(self.structure, recompute=recompute))[self.index]
+        return self.problem.derived_shardings(replace(self.structure, recompute=recompute))[
+            self.index
+        ]
 
     def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
         """Return each call, the operator that needs it, and whether it travels in its rounds.
@@ -425,7 +427,7 @@ class Way:
         What closes the backward pass belongs to the first operator.
         """
         names = {op.name for op in self.piece.ops}
-        calls = self.layout(recompute)[0]
+        calls = self.derived_shardings(recompute)[0]
         found = []
         workers = beside(calls, self.piece, self.structure)
         for call, worker in zip(calls, workers, strict=True):
@@ -453,7 +455,7 @@ class Way:
             *((number, tensor) for number, op in ops for tensor in op.outputs),
         ):
             block_of.setdefault(tensor.name, number)
-        for entry in self.layout(recompute)[1]:
+        for entry in self.derived_shardings(recompute)[1]:
             found[block_of.get(entry.tensor.name.removesuffix(CAST), 0)].append(entry)
         return found
 
@@ -468,7 +470,7 @@ class Way:
 
 
 def ways_to_stream(
-    problem: Problem, structure: Structure, network: AxisNetwork, index: int, *, uses_tatp: bool,
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, index: int, *, uses_tatp: bool,
     cut: Cut = residual_blocks,
 ) -> tuple[Way, ...]:  # fmt: skip
     """Return the ways for one piece of the model; weights first, where the choice is left open.

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import (
     GRADIENT_ACCUMULATION_BYTES,
@@ -34,7 +34,9 @@ from meshwright.streams.round_model import (
 from meshwright.streams.volumes import Transfer
 
 
-def streamed_attention(alone: OpCost, name: str, streams: LayerStreams, engine: Engine) -> OpCost:
+def streamed_attention(
+    alone: OpCost, name: str, streams: LayerStreams, rates: DeviceRates
+) -> OpCost:
     """Return the attention core with what the stream of its keys and values adds.
 
     Backward, gradients of keys and values return behind them on a ring, after them on a line.
@@ -45,10 +47,10 @@ def streamed_attention(alone: OpCost, name: str, streams: LayerStreams, engine: 
     if travel is None:
         return alone
     members = links.num_members
-    times = link_times(travel, links, engine)
+    times = link_times(travel, links, rates)
 
     def round_hbm_s(traffic_bytes: Any, relay_s: Any) -> Any:
-        return traffic_bytes / (engine.memory_bytes_per_s * members) + relay_s
+        return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s
 
     ahead = forward_s(
         members, alone.forward_s / members, times.forward_s,
@@ -75,7 +77,7 @@ FORWARD_PARTS = tuple(entry.name for entry in fields(OpCost) if "forward" in ent
 
 
 def streamed_matmul_cost(
-    op: Op, layer: LocalLayer, engine: Engine, streams: LayerStreams
+    op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams
 ) -> OpCost:
     """Return a linear layer with what its stream adds.
 
@@ -85,13 +87,13 @@ def streamed_matmul_cost(
     """
     travel, links = streams.travels.get(op.name), streams.links
     if travel is None:
-        return matmul_cost(op, layer, engine)
+        return matmul_cost(op, layer, rates)
     if streams.rows is not None and op.name in streams.rows.travels:
-        return _on_block(op, matmul_shape(op, layer), streams, streams.rows, engine)
-    whole, times = matmul_shape(op, layer), link_times(travel, links, engine)
-    cost = _in_rounds(op, round_shape(whole, travel.transfer, links), travel, links, times, engine)
+        return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
+    whole, times = matmul_shape(op, layer), link_times(travel, links, rates)
+    cost = _in_rounds(op, round_shape(whole, travel.transfer, links), travel, links, times, rates)
     if travel.transfer is not Transfer.WEIGHTS:
-        at_once = _at_once(op, whole, travel, links, times, engine)
+        at_once = _at_once(op, whole, travel, links, times, rates)
         cost = _faster_passes(at_once, cost, links.num_members > 1)
     return replace(
         cost,
@@ -108,7 +110,7 @@ def round_shape(whole: MatmulShape, transfer: Transfer, links: StreamLinks) -> M
 
 
 def stream_traffic_bytes(
-    transfer: Transfer, shape: MatmulShape, rounds: Any, word: float, engine: Engine
+    transfer: Transfer, shape: MatmulShape, rounds: Any, word: float, rates: DeviceRates
 ) -> tuple[Any, Any, Any]:
     """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
 
@@ -125,9 +127,9 @@ def stream_traffic_bytes(
     count, rows, inner, columns = shape
     x = word * count * rows * inner
     w = word * count * inner * columns
-    y = engine.activation_bytes * count * rows * columns
+    y = rates.activation_bytes * count * rows * columns
     accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
-    stays = (x if transfer is Transfer.WEIGHTS else w) <= 0.5 * engine.stream_sram_bytes
+    stays = (x if transfer is Transfer.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
 
     def staying(num_bytes: Any) -> Any:
         return where(stays, num_bytes / rounds, num_bytes)
@@ -142,16 +144,16 @@ def stream_traffic_bytes(
 
 def _in_rounds(
     op: Op, shape: MatmulShape, travel: Travel, links: StreamLinks, times: LinkTimes,
-    engine: Engine,
+    rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer that computes with one sub-tensor while the next one arrives."""
-    rounds, word = links.num_members, word_of(op, engine)
-    in_rounds = stream_traffic_bytes(travel.transfer, shape, rounds, word, engine)
-    alone = whole_traffic_bytes(shape, word, engine)
+    rounds, word = links.num_members, word_of(op, rates)
+    in_rounds = stream_traffic_bytes(travel.transfer, shape, rounds, word, rates)
+    alone = whole_traffic_bytes(shape, word, rates)
     moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, alone, strict=True)]
-    made = products(op, shape, moved, engine)
+    made = products(op, shape, moved, rates)
     flops = 2.0 * shape.rows * params_of(shape) * rounds
-    casts = _casts(shape, travel.transfer, rounds, word, engine)
+    casts = _casts(shape, travel.transfer, rounds, word, rates)
     ahead_s, back_s = _pass_times(made, links, times)
     gradients_s = rounds * made.to_input.time_s + rounds * made.to_weight.time_s
     return replace(
@@ -162,12 +164,12 @@ def _in_rounds(
 
 
 def _casts(
-    shape: MatmulShape, transfer: Transfer, rounds: Any, word: float, engine: Engine
+    shape: MatmulShape, transfer: Transfer, rounds: Any, word: float, rates: DeviceRates
 ) -> tuple[Any, Any]:
     """Return the seconds of casts: of its own part before it travels, else in every round [s]."""
     if transfer is Transfer.SUMS:
-        return cast_s(shape, word, engine, input_times=rounds)
-    return cast_s(shape, word, engine, output_times=rounds)
+        return cast_s(shape, word, rates, input_times=rounds)
+    return cast_s(shape, word, rates, output_times=rounds)
 
 
 def _pass_times(made: Products, links: StreamLinks, times: LinkTimes) -> tuple[Any, Any]:
@@ -187,20 +189,20 @@ def _pass_times(made: Products, links: StreamLinks, times: LinkTimes) -> tuple[A
 
 def _at_once(
     op: Op, whole: MatmulShape, travel: Travel, links: StreamLinks, times: LinkTimes,
-    engine: Engine,
+    rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer with all inputs gathered before, or all sums scattered after.
 
     A gathered tensor that fills more than half of the on-chip memory passes through the main
     memory as it arrives.
     """
-    members, word = links.num_members, word_of(op, engine)
-    made = products(op, whole, whole_traffic_bytes(whole, word, engine), engine)
+    members, word = links.num_members, word_of(op, rates)
+    made = products(op, whole, whole_traffic_bytes(whole, word, rates), rates)
     shape = round_shape(whole, travel.transfer, links)
-    casts = _casts(shape, travel.transfer, members, word, engine)
+    casts = _casts(shape, travel.transfer, members, word, rates)
 
     def passed_s(link_s: Any, num_bytes: Any) -> Any:
-        return (members - 1.0) * _kept_s(link_s, num_bytes, members, engine)
+        return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
 
     return replace(
         products_cost(made, 1.0, 2.0 * whole.rows * params_of(whole), casts),
@@ -212,17 +214,17 @@ def _at_once(
     )
 
 
-def _kept_s(link_s: Any, num_bytes: Any, members: Any, engine: Engine) -> Any:
+def _kept_s(link_s: Any, num_bytes: Any, members: Any, rates: DeviceRates) -> Any:
     """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
 
     One whose whole tensor fills more than half of the on-chip memory is stored as it arrives [s].
     """
-    is_stored = members * num_bytes > 0.5 * engine.stream_sram_bytes
-    return larger(link_s, where(is_stored, num_bytes / engine.memory_bytes_per_s, 0.0))
+    is_stored = members * num_bytes > 0.5 * rates.stream_sram_bytes
+    return larger(link_s, where(is_stored, num_bytes / rates.memory_bytes_per_s, 0.0))
 
 
 def _on_block(
-    op: Op, whole: MatmulShape, columns: LayerStreams, rows: LayerStreams, engine: Engine
+    op: Op, whole: MatmulShape, columns: LayerStreams, rows: LayerStreams, rates: DeviceRates
 ) -> OpCost:
     """Return a linear layer on r x c devices: r c products of two sub-tensors each.
 
@@ -232,14 +234,14 @@ def _on_block(
     """
     of_weight, of_rows = columns.travels[op.name], rows.travels[op.name]
     r, c = columns.links.num_members, rows.links.num_members
-    word, is_sum = word_of(op, engine), of_rows.transfer is Transfer.SUMS
+    word, is_sum = word_of(op, rates), of_rows.transfer is Transfer.SUMS
     shape = round_shape(whole, Transfer.WEIGHTS, columns.links)
     num_cut = 1.0, 1.0 if is_sum else smaller(r, 2.0)
-    made = _mean_rounds(op, shape, r, c, num_cut, engine)
+    made = _mean_rounds(op, shape, r, c, num_cut, rates)
     own_rows = c if is_sum else 1.0
     part = shape._replace(rows=shape.rows / c)
-    casts = cast_s(part, word, engine, input_times=own_rows, output_times=r * c / own_rows)
-    ahead_s, back_s = _block_times(made, columns, rows, op.name, engine)
+    casts = cast_s(part, word, rates, input_times=own_rows, output_times=r * c / own_rows)
+    ahead_s, back_s = _block_times(made, columns, rows, op.name, rates)
     gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
     sent_weights, sent_rows = columns.links.num_sends, rows.links.num_sends
     return replace(
@@ -256,7 +258,7 @@ def _on_block(
 
 
 def _mean_rounds(
-    op: Op, shape: MatmulShape, r: Any, c: Any, num_cut: tuple[Any, Any], engine: Engine
+    op: Op, shape: MatmulShape, r: Any, c: Any, num_cut: tuple[Any, Any], rates: DeviceRates
 ) -> Products:
     """Return the mean round of a block, of r c.
 
@@ -267,10 +269,10 @@ def _mean_rounds(
     num_cut
         Sub-weights whose products are cut into c, forward and backward.
     """
-    moved = stream_traffic_bytes(Transfer.WEIGHTS, shape, r, word_of(op, engine), engine)
+    moved = stream_traffic_bytes(Transfer.WEIGHTS, shape, r, word_of(op, rates), rates)
     parts = [num_bytes / c for num_bytes in moved]
-    cut = products(op, shape._replace(rows=shape.rows / c), parts, engine)
-    uncut = products(op, shape, moved, engine)
+    cut = products(op, shape._replace(rows=shape.rows / c), parts, rates)
+    uncut = products(op, shape, moved, rates)
     shares = (num_cut[0] / r, num_cut[1] / r, num_cut[1] / r)
     return Products(
         *(
@@ -281,15 +283,15 @@ def _mean_rounds(
 
 
 def _block_times(
-    made: Products, columns: LayerStreams, rows: LayerStreams, name: str, engine: Engine
+    made: Products, columns: LayerStreams, rows: LayerStreams, name: str, rates: DeviceRates
 ) -> tuple[Any, Any]:
     """Return the seconds of both passes of one operator on a block [s]."""
     r, c, of_rows = columns.links.num_members, rows.links.num_members, rows.travels[name]
-    weights = link_times(columns.travels[name], columns.links, engine)
-    along = link_times(of_rows, rows.links, engine)
+    weights = link_times(columns.travels[name], columns.links, rates)
+    along = link_times(of_rows, rows.links, rates)
 
     def kept_s(link_s: Any, num_bytes: Any) -> Any:
-        return _kept_s(link_s, num_bytes, c, engine)
+        return _kept_s(link_s, num_bytes, c, rates)
 
     passed_s = kept_s(along.forward_s, of_rows.forward_bytes)
     is_sum = of_rows.transfer is Transfer.SUMS

@@ -1,22 +1,21 @@
-"""Plans of a dataflow graph as data, in SI units."""
+"""The answer for a graph on a system: plans, refusals, the bound, and all of it as data (SI)."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from meshwright.dataflow.layouts import Layout, payload_bytes
-from meshwright.dataflow.roofline import Machine
-from meshwright.dataflow.sharding import Sharding
+from meshwright.dataflow.layouts import payload_bytes
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import factors
 
 INFINITE = float("inf")
-
-
 SLOWER = "slower by its bound"
 
 
@@ -38,7 +37,7 @@ class GraphPlan:
     dp: int
     layers: int
     """Repetitions of the graph on the fullest stage; 1 where it is cut itself."""
-    sharding: Sharding | None
+    sharding: GraphSharding | None
     """Of one repetition; None where the graph is cut."""
     stages: tuple[Stage, ...]
     """Where the graph is cut itself."""
@@ -114,15 +113,15 @@ class GraphPlans:
 
 
 def plans_record(
-    graph: DataflowGraph, machine: Machine, plans: GraphPlans, *, top: int
+    graph: DataflowGraph, system: CalibratedSystem, plans: GraphPlans, *, top: int
 ) -> dict[str, Any]:
     """Return the best plan in full, and the next ones in short."""
     return {
         "graph": graph.name,
         "repeats": graph.repeats,
-        "system": machine.system.name,
+        "system": system.spec.name,
         "fidelity": "closed_form",
-        "is_calibrated": machine.calibration.is_calibrated,
+        "is_calibrated": system.calibration.is_calibrated,
         "lower_bound_s": plans.lower_bound_s,
         "gap": plans.gap,
         "num_priced": len(plans.plans),
@@ -145,31 +144,19 @@ def plans_record(
 
 def plan_record(plan: GraphPlan) -> dict[str, Any]:
     """Return degrees, seconds and memory of a plan."""
-    return {
-        "tp": plan.tp,
-        "pp": plan.pp,
-        "dp": plan.dp,
-        "layers_per_stage": plan.layers,
-        "num_passes": plan.num_passes,
-        "step_s": plan.step_s,
-        "passes_per_s": plan.passes_per_s,
-        "parts_s": dict(plan.parts_s),
-        "stage_s": plan.stage_s,
-        "send_s": plan.send_s,
-        "held_bytes": plan.held_bytes,
-        "lower_bound_s": plan.lower_bound_s,
-    }
+    names = ("tp", "pp", "dp", "num_passes", "step_s", "passes_per_s", "parts_s", "stage_s",
+             "send_s", "held_bytes", "lower_bound_s")  # fmt: skip
+    return {"layers_per_stage": plan.layers, **{name: getattr(plan, name) for name in names}}
 
 
 def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
     """Yield how each kernel is split, and the collectives behind it."""
     if plan.sharding is None:
         return
-    sent: dict[str, list[dict[str, Any]]] = {}
+    sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for placed in plan.sharding.changes:
-        kind = placed.change.kind
-        if kind is not None:
-            sent.setdefault(placed.producer, []).append(
+        if (kind := placed.change.kind) is not None:
+            sent[placed.producer].append(
                 {
                     "kind": kind.value,
                     "num_bytes": payload_bytes(kind, placed.num_bytes, plan.tp),
@@ -177,18 +164,13 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, 
                     "readers": list(placed.readers),
                 }
             )
-    for number, kernel in enumerate(graph.kernels):
-        split = plan.sharding.splits[number]
+    for kernel, split in zip(graph.kernels, plan.sharding.splits, strict=True):
+        place, leaves = split.writes.place, str(split.writes)
+        if place is not None:
+            leaves = f"by {factors(kernel.dims[place])[0]}"
         yield {
             "name": kernel.name,
             "split": split.dim,
-            "writes": layout_name(plan.sharding, number, split.writes),
+            "writes": leaves,
             "collectives": sent.get(kernel.name, []),
         }
-
-
-def layout_name(sharding: Sharding, number: int, layout: Layout) -> str:
-    """Return a layout with the name of the dim that it splits."""
-    if layout.place is None:
-        return str(layout)
-    return f"by {factors(sharding.tables.graph.kernels[number].dims[layout.place])[0]}"

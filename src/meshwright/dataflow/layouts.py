@@ -22,7 +22,7 @@ from meshwright.spec.collective import CollectiveKind
 
 
 @dataclass(frozen=True)
-class Layout:
+class TensorLayout:
     """How one tensor lies on a group: ``place`` numbers the dim of its maker that is split."""
 
     place: int | None = None
@@ -34,8 +34,8 @@ class Layout:
         return "whole" if self.place is None else f"split {self.place}"
 
 
-WHOLE = Layout()
-PARTIAL = Layout(is_partial=True)
+REPLICATED = TensorLayout()
+PARTIAL = TensorLayout(is_partial=True)
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class KernelSplit:
 
     dim: str | None
     """None: every device does all of it."""
-    reads: tuple[Layout, ...]
-    writes: Layout
+    reads: tuple[TensorLayout, ...]
+    writes: TensorLayout
 
 
 def splits_of(kernel: Kernel) -> tuple[KernelSplit, ...]:
     """Return all ways to split a kernel over one group, the unsplit one first."""
-    alone = KernelSplit(None, (WHOLE,) * len(kernel.inputs), WHOLE)
+    alone = KernelSplit(None, (REPLICATED,) * len(kernel.inputs), REPLICATED)
     found = (_split(kernel, dim) for dim in kernel.points if dim not in kernel.whole)
     ways = (alone, *(split for split in found if split is not None))
     return (*ways, _open_sum(kernel)) if _adds_up(kernel) else ways
@@ -61,10 +61,10 @@ def _split(kernel: Kernel, dim: str) -> KernelSplit | None:
     tensors = (kernel.dims, *(operand.dims for operand in kernel.inputs))
     if any(_in_pieces(dims, dim) for dims in tensors):
         return None
-    reads = tuple(Layout(place_of(operand.dims, dim)) for operand in kernel.inputs)
+    reads = tuple(TensorLayout(place_of(operand.dims, dim)) for operand in kernel.inputs)
     place = place_of(kernel.dims, dim)
     if place is not None:
-        return KernelSplit(dim, reads, Layout(place))
+        return KernelSplit(dim, reads, TensorLayout(place))
     return None if kernel.unit is Unit.NONE else KernelSplit(dim, reads, PARTIAL)
 
 
@@ -92,16 +92,16 @@ def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[
 
 
 AXIS = "group"
-CostOf = Callable[[Layout, Layout], float]
+CostOf = Callable[[TensorLayout, TensorLayout], float]
 """What the change from one layout to another costs."""
 
 
 @dataclass(frozen=True)
-class Change:
+class LayoutChange:
     """One change of the layout of a tensor."""
 
-    have: Layout
-    want: Layout
+    have: TensorLayout
+    want: TensorLayout
 
     @property
     def kind(self) -> CollectiveKind | None:
@@ -110,7 +110,7 @@ class Change:
 
 
 @cache
-def collective_of(have: Layout, want: Layout) -> CollectiveKind | None:
+def collective_of(have: TensorLayout, want: TensorLayout) -> CollectiveKind | None:
     """Return the collective that brings a tensor from one layout to another.
 
     Any tensor is a partial sum as it lies: of a whole one only the first device adds its own, and
@@ -122,7 +122,7 @@ def collective_of(have: Layout, want: Layout) -> CollectiveKind | None:
     return moves[0].kind
 
 
-def _sharding(layout: Layout) -> Sharding:
+def _sharding(layout: TensorLayout) -> Sharding:
     if layout.is_partial:
         return Sharding(partial=(AXIS,))
     return Sharding({} if layout.place is None else {str(layout.place): (AXIS,)})
@@ -137,8 +137,8 @@ def payload_bytes(kind: CollectiveKind, tensor_bytes: float, degree: int) -> flo
 
 
 def cheapest_changes(
-    have: Layout, wanted: Collection[Layout], cost: CostOf
-) -> tuple[float, tuple[Change, ...]]:
+    have: TensorLayout, wanted: Collection[TensorLayout], cost: CostOf
+) -> tuple[float, tuple[LayoutChange, ...]]:
     """Return the cheapest way to have a tensor in all wanted layouts, and what it costs."""
     targets = tuple(sorted(set(wanted), key=str))
     costs, ways = _ways(have, targets, cost)
@@ -146,22 +146,22 @@ def cheapest_changes(
     return costs[full], ways[full]
 
 
-def costs_of_sets(have: Layout, targets: Sequence[Layout], cost: CostOf) -> list[float]:
+def costs_of_sets(have: TensorLayout, targets: Sequence[TensorLayout], cost: CostOf) -> list[float]:
     """Return what each set of targets costs; bit k of its number stands for target k."""
     return _ways(have, tuple(targets), cost)[0]
 
 
 def _ways(
-    have: Layout, targets: tuple[Layout, ...], cost: CostOf
-) -> tuple[list[float], list[tuple[Change, ...]]]:
+    have: TensorLayout, targets: tuple[TensorLayout, ...], cost: CostOf
+) -> tuple[list[float], list[tuple[LayoutChange, ...]]]:
     """Return the cheapest way to each set of targets: one layout after the other, from any.
 
     The tensor may be made whole on the way, although nobody asks for that.
     """
-    layouts = targets if WHOLE in targets else (*targets, WHOLE)
+    layouts = targets if REPLICATED in targets else (*targets, REPLICATED)
     size = 1 << len(layouts)
     costs = [0.0, *([inf] * (size - 1))]
-    ways: list[tuple[Change, ...]] = [()] * size
+    ways: list[tuple[LayoutChange, ...]] = [()] * size
     for reached in range(size):
         there = [have, *(layout for k, layout in enumerate(layouts) if reached >> k & 1)]
         for k, want in enumerate(layouts):
@@ -169,8 +169,8 @@ def _ways(
                 least, source = min((cost(layout, want), n) for n, layout in enumerate(there))
                 if costs[reached] + least < costs[reached | 1 << k]:
                     costs[reached | 1 << k] = costs[reached] + least
-                    ways[reached | 1 << k] = (*ways[reached], Change(there[source], want))
-    if WHOLE in targets:
+                    ways[reached | 1 << k] = (*ways[reached], LayoutChange(there[source], want))
+    if REPLICATED in targets:
         return costs, ways
     half = size // 2
     best = [k if costs[k] <= costs[k | half] else k | half for k in range(half)]

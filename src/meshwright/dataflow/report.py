@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.base.units import format_bytes, format_seconds, format_si
 from meshwright.dataflow.answer import GraphPlan, GraphPlans, kernel_records
 from meshwright.dataflow.layouts import splits_of
-from meshwright.dataflow.roofline import Machine
+from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel
 from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
@@ -19,14 +19,14 @@ SHOWN_GAP = 0.0005
 
 
 def plans_lines(
-    graph: DataflowGraph, machine: Machine, plans: GraphPlans, *, top: int
+    graph: DataflowGraph, system: CalibratedSystem, plans: GraphPlans, *, top: int
 ) -> Iterator[str]:
     """Yield the best plan in full, and the next ones in short."""
-    best, system = plans.best, machine.system
+    best, spec = plans.best, system.spec
     often = f" x {graph.repeats}" if graph.repeats > 1 else ""
-    yield f"{graph.name}{often} on {system.name}: {degrees(best)}"
+    yield f"{graph.name}{often} on {spec.name}: {degrees(best)}"
     yield _speed(best)
-    yield from _proof(plans, machine)
+    yield from _proof(plans, system)
     yield ""
     yield from time_lines("one step", best.parts_s, best.step_s)
     if best.sharding is not None:
@@ -34,9 +34,9 @@ def plans_lines(
         stage, sent = format_seconds(best.stage_s), format_seconds(sent_s)
         yield f"a pass through a stage: {stage}; changes of layout in it: {sent}"
     yield ""
-    capacity = system.chip.main_memory.capacity_bytes
+    capacity = spec.chip.main_memory.capacity_bytes
     yield from memory_lines({"weights and tensors": best.held_bytes}, best.held_bytes, capacity,
-                            system.chip.main_memory.name)  # fmt: skip
+                            spec.chip.main_memory.name)  # fmt: skip
     yield ""
     yield from _stages(graph, best) if best.stages else _kernels(graph, best)
     if len(plans.plans) > 1 and top > 1:
@@ -61,14 +61,14 @@ def _speed(plan: GraphPlan) -> str:
     )
 
 
-def _proof(plans: GraphPlans, machine: Machine) -> Iterator[str]:
+def _proof(plans: GraphPlans, system: CalibratedSystem) -> Iterator[str]:
     """Yield how sure it is that nothing is faster."""
     gap = f"at most {plans.gap:.1%} from the best" if plans.gap >= SHOWN_GAP else "proven: gap 0.0%"
     refused = ", ".join(f"{reason} {count}" for reason, count in plans.refused.items())
     every = len(plans.plans) + sum(plans.refused.values())
     counts = f"{len(plans.plans)} of {every} degrees priced"
     counts += f"; refused: {refused}" if refused else ""
-    known = "" if machine.calibration.is_calibrated else ", uncalibrated"
+    known = "" if system.calibration.is_calibrated else ", uncalibrated"
     yield from wrapped("", f"fidelity closed_form{known}, {gap} ({counts})")
 
 
@@ -157,7 +157,7 @@ def _kernel_record(graph: DataflowGraph, kernel: Kernel) -> dict[str, Any]:
         "dims": list(kernel.dims),
         "flops": kernel.flops(graph.sizes),
         "written_bytes": graph.tensor_bytes(kernel),
-        "weight_bytes": sum(graph.weight_bytes(weight) for weight in kernel.weights),
+        "weight_bytes": sum(graph.tensor_bytes(weight) for weight in kernel.weights),
         "splits": [dim for dim in splits if dim is not None],
     }
 

@@ -1,18 +1,23 @@
-"""A system as dataflow graphs see it: what a device does in a second, and what its groups send."""
+"""Seconds of a kernel on a device, by the roofline, and of collectives on the links of a system.
+
+A kernel takes the slowest of arithmetic, memory and launch. Products run in waves of tiles;
+elementwise kernels and moves are bound by the memory unless the rate of elementwise arithmetic is
+known and lower. An elementwise kernel that is the only reader of a tensor runs in the epilogue of
+its maker: neither writes nor reads it in memory.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_affine_candidates
-from meshwright.cost.device import Engine, make_engine, stated_rate
+from meshwright.cost.device import DeviceRates, device_rates, stated_rate
 from meshwright.cost.matmul import matmul_compute_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import local_sizes
@@ -44,21 +49,21 @@ class Links:
 
 
 @dataclass(frozen=True)
-class Machine:
+class CalibratedSystem:
     """A system with the constants that measurements settle."""
 
-    system: SystemSpec
+    spec: SystemSpec
     calibration: Calibration
 
     @cached_property
-    def room_bytes(self) -> float:
+    def usable_bytes(self) -> float:
         """Memory of a device that a plan may fill [bytes]."""
         constants = self.calibration
-        capacity = self.system.chip.main_memory.capacity_bytes
+        capacity = self.spec.chip.main_memory.capacity_bytes
         margin = constants.memory_margin_fraction * capacity
         return capacity - margin - constants.communication_buffer_bytes
 
-    def engine(self, graph: DataflowGraph) -> Engine:
+    def engine(self, graph: DataflowGraph) -> DeviceRates:
         """Return what a device does in a second, in the word of a graph.
 
         Raises
@@ -66,12 +71,12 @@ class Machine:
         SpecError
             When the chip has no rate for products of such words.
         """
-        chip = self.system.chip
+        chip = self.spec.chip
         dtype = _dtype_of(graph, chip)
         precision = Precision(matmul=dtype, activation=dtype)
-        return make_engine(
+        return device_rates(
             chip, precision, SoftwareStack(), self.calibration,
-            speed_factor=self.system.slowest_speed_factor,
+            speed_factor=self.spec.slowest_speed_factor,
         )  # fmt: skip
 
     def peak_flops_per_s(self, graph: DataflowGraph) -> float:
@@ -79,10 +84,10 @@ class Machine:
 
         That of elementwise arithmetic for a graph without products, where it is known.
         """
-        chip = self.system.chip
+        chip = self.spec.chip
         vector = None if _has_products(graph) else self.vector_flops_per_s(graph)
         each = stated_rate(chip, _dtype_of(graph, chip)) if vector is None else vector
-        return self.system.num_alive * each
+        return self.spec.num_alive * each
 
     def vector_flops_per_s(self, graph: DataflowGraph) -> float | None:
         """Return the rate of elementwise arithmetic [FLOP/s]; None: not known, memory decides.
@@ -92,7 +97,7 @@ class Machine:
         SpecError
             When the numbers are wider than any that the chip has.
         """
-        chip = self.system.chip
+        chip = self.spec.chip
         dtype = _DTYPE_OF_NUMBER.get(graph.number_bytes, "fp32")
         rates = chip.vector_flops_per_s
         names: tuple[DType, ...] = (dtype, "fp32")
@@ -106,8 +111,8 @@ class Machine:
         """Return the links of groups whose members are ``stride`` devices apart."""
         if degree == 1:
             return Links(1, {}, 0.0)
-        efficiencies = level_efficiencies(self.system, self.calibration)
-        group = make_group(self.system.levels, float(stride), float(degree), efficiencies)
+        efficiencies = level_efficiencies(self.spec, self.calibration)
+        group = make_group(self.spec.levels, float(stride), float(degree), efficiencies)
         forms = {
             kind: tuple(
                 (float(fixed), float(slope))
@@ -151,13 +156,13 @@ class Roofline:
     """What the kernels of a graph take on one device of a group."""
 
     graph: DataflowGraph
-    machine: Machine
+    system: CalibratedSystem
     degree: int
 
     @cached_property
-    def engine(self) -> Engine:
+    def engine(self) -> DeviceRates:
         """What a device does in a second."""
-        return self.machine.engine(self.graph)
+        return self.system.engine(self.graph)
 
     @cached_property
     def fused(self) -> tuple[Edge, ...]:
@@ -190,13 +195,13 @@ class Roofline:
             num_elements(tensor, local_sizes(self.graph.sizes, dim, self.degree))
             for tensor, dim in zip(tensors, dims, strict=True)
         )
-        return self._word(kernels[0]) * moved / float(self.engine.elementwise_bytes_per_s)
+        return self.graph.word_of(kernels[0]) * moved / float(self.engine.elementwise_bytes_per_s)
 
     def _arithmetic_s(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
         if kernel.unit is Unit.MATRIX:
             shape = product_shape(kernel, sizes)
             return float(matmul_compute_s(*shape, self.engine.matmul_flops_per_s, self.engine))
-        rate = self.machine.vector_flops_per_s(self.graph)
+        rate = self.system.vector_flops_per_s(self.graph)
         return kernel.flops(sizes) / rate if rate else 0.0
 
     def _moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
@@ -206,16 +211,17 @@ class Roofline:
         """
         kernel = self.graph.kernels[number]
         written, read = self._kept
-        local = replace(self.graph, sizes=sizes)
-        output = local.tensor_bytes(kernel)
-        weights = [local.weight_bytes(weight) for weight in kernel.weights]
+        output = self.graph.tensor_bytes(kernel, sizes)
+        weights = [self.graph.tensor_bytes(weight, sizes) for weight in kernel.weights]
         if kernel.unit is Unit.NONE:
             weights = [min(weight, output) for weight in weights]
         moved = sum(weights) + (0.0 if number in written else output)
         for place, operand in enumerate(kernel.inputs):
             if (number, place) not in read:
                 maker = self.graph.number.get(operand.source)
-                word = self._word(None if maker is None else self.graph.kernels[maker])
+                word = self.graph.word_bytes
+                if maker is not None:
+                    word = self.graph.word_of(self.graph.kernels[maker])
                 moved += word * num_elements(operand.dims, sizes)
         return moved
 
@@ -223,12 +229,8 @@ class Roofline:
         is_fused = any(consumer == number for consumer, _ in self._kept[1])
         return 0.0 if is_fused else float(self.engine.launch_s)
 
-    def _word(self, kernel: Kernel | None) -> float:
-        own = None if kernel is None else kernel.word_bytes
-        return self.graph.word_bytes if own is None else own
 
-
-def product_shape(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[Any, Any, Any, Any]:
+def product_shape(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[float, float, float, float]:
     """Return (count, rows, inner, columns) of a product of its first two operands.
 
     A further operand is added to the result; a product with itself has one.

@@ -1,11 +1,15 @@
-"""One choice of degrees after the other: priced with its best sharding, or refused."""
+"""The best degrees for a graph on a system: devices that share kernels, stages, and replicas.
+
+Every way to write the devices as ``tp x pp x dp`` is priced with its best sharding, or refused for
+a reason. Devices of a group for ``tp`` are neighbours; those of ``dp`` come next, those of ``pp``
+are farthest apart.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -16,9 +20,14 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.dataflow.answer import INFINITE, SLOWER, GraphPlan, GraphPlans, Refusal
 from meshwright.dataflow.fusion.fuse import fused_stage_time
-from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Holding, Seconds, TimeWeights
-from meshwright.dataflow.roofline import Machine
-from meshwright.dataflow.sharding import Sharding, SplitTables, choose_for_largest, choose_sharding
+from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.sharding import (
+    GraphSharding,
+    SplitTables,
+    choose_for_largest,
+    choose_sharding,
+)
 from meshwright.dataflow.stages import (
     StagePrice,
     StageTime,
@@ -41,25 +50,32 @@ OVERLAP_MEANS = tuple(
 )
 """Means of computation and collectives; where only one counts, a little of the other decides
 between equals."""
+PROVEN = 1e-6
+"""Gap at which nothing more is tried."""
+AXES = ("tp", "pp", "dp")
+Degrees = tuple[int, int, int]
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and of how many."""
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """A graph on a system, for any degrees."""
+class DegreePricing:
+    """A graph on a system: the best plan, or a refusal, for any degrees."""
 
     graph: DataflowGraph
-    machine: Machine
-    num_passes: int
-    optimizer: OptimizerPreset | None
-    hides_network: bool
-    stage_time: StageTime | None
+    system: CalibratedSystem
+    num_passes: int = 1
+    """Of one step over all replicas: samples, where the graph is one sample."""
+    optimizer: OptimizerPreset | None = None
+    """What a parameter takes in training; needed where the graph makes gradients of weights."""
+    hides_network: bool = False
+    """Whether collectives overlap the computation of other inputs, as on chips through which tiles
+    flow; else one waits for the other."""
+    stage_time: StageTime | None = None
+    """Prices a stage once its kernels are split, in place of the roofline: fusion on a chip."""
     only_best: bool = False
-    """Whether plans that are certainly slower than a known one may be refused."""
-
-    @cached_property
-    def trains(self) -> bool:
-        """Whether the graph makes gradients of weights."""
-        return any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in self.graph.kernels)
+    """Whether plans that a bound shows to be slower than a known one may be refused, and a gap that
+    a limit on memory leaves stays open where ``stage_time`` prices stages: for many questions."""
 
     def priced(
         self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = INFINITE
@@ -98,12 +114,12 @@ class Candidates:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
-        holding = Holding(layers, min(pp, passes), self._bytes_per_param)
-        seconds = self._seconds(tp, dp, holding)
+        residency = Residency(layers, min(pp, passes), self._bytes_per_param)
+        seconds = self._seconds(tp, dp, residency)
         slope, fixed_s = self._line(seconds, dp)
         each_s = slope / rounds
         found = choose_for_largest(
-            self._sums(seconds, each_s), self.machine.room_bytes, uses_program=is_final
+            self._sums(seconds, each_s), self.system.usable_bytes, uses_program=is_final
         )
         if not found:
             return Refusal("memory")
@@ -129,7 +145,7 @@ class Candidates:
             return Refusal(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
         sharding, send_s = works[number].sharding, 0.0
         if pp > 1:
-            links = self.machine.links(tp * dp, pp)
+            links = self.system.links(tp * dp, pp)
             num_bytes = sent_bytes(self.graph, tp, sharding)
             send_s = links.time_s(CollectiveKind.SEND, num_bytes)
         gradient_s, update_s = self._once_a_step(_parameters(seconds, sharding), tp, dp)
@@ -139,21 +155,21 @@ class Candidates:
             rounds * price.bound_s + fixed_s,
         )  # fmt: skip
 
-    def _line(self, seconds: Seconds, dp: int) -> tuple[float, float]:
+    def _line(self, seconds: SplitTimes, dp: int) -> tuple[float, float]:
         """Return a line below what parameters take once a step: seconds for each, and the rest.
 
         Collectives have the time of their fastest algorithm, which is concave in the bytes: the
         chord between the fewest and the most parameters lies below it.
         """
         few, many = (
-            seconds.holding.layers * sum(float(pick(params)) for params in seconds.parameters)
+            seconds.residency.layers * sum(float(pick(params)) for params in seconds.parameters)
             for pick in (np.min, np.max)
         )
         low, high = (sum(self._once_a_step(p, seconds.degree, dp)) for p in (few, many))
         slope = (high - low) / (many - few) if many > few else 0.0
         return slope, low - slope * few
 
-    def _stage(self, work: StageWork, seconds: Seconds, each_s: float) -> StagePrice | None:
+    def _stage(self, work: StageWork, seconds: SplitTimes, each_s: float) -> StagePrice | None:
         """Return what a pass through a stage takes: as its sharding says, or by whoever knows.
 
         Parameters
@@ -174,12 +190,12 @@ class Candidates:
 
     def _cut(self, tp: int, pp: int, dp: int, enough_s: float) -> GraphPlan | Refusal:
         """Return the plan whose stages are parts of the graph."""
-        passes, room = -(-self.num_passes // dp), self.machine.room_bytes
-        fitting = [tables.within(room) for tables in self._sums(self._seconds(tp, dp, Holding()))]
-        sums = [tables for tables in fitting if tables is not None]
+        passes, limit = -(-self.num_passes // dp), self.system.usable_bytes
+        every = self._sums(self._seconds(tp, dp, Residency()))
+        sums = [tables for one in every if (tables := one.within(limit)) is not None]
         if not sums:
             return Refusal("memory")
-        links = self.machine.links(tp * dp, pp)
+        links = self.system.links(tp * dp, pp)
         try:
             found = cut_stages(
                 sums, pp, lambda b: links.time_s(CollectiveKind.SEND, b), most=enough_s / passes
@@ -190,7 +206,7 @@ class Candidates:
             return Refusal(SLOWER)
         bound_s = max(passes * found.lower_bound, self.least_s(tp, pp, dp))
         held = max(stage.held_bytes(sums[0]) for stage in found.stages)
-        if held > room:
+        if held > limit:
             return Refusal("memory of the fastest stages", bound_s)
         slowest = max(found.stages, key=lambda stage: stage.cost)
         return GraphPlan(
@@ -208,31 +224,33 @@ class Candidates:
     def _computation_s(self, tp: int) -> float:
         """Return the least computation of one repetition and pass [s]."""
         if self.stage_time is None:
-            return sum(float(costs.min()) for costs in self._seconds(tp, 1, Holding()).compute_s)
+            return sum(float(costs.min()) for costs in self._seconds(tp, 1, Residency()).compute_s)
         work = sum(k.flops(self.graph.sizes) for k in self.graph.kernels if k.unit is Unit.MATRIX)
-        machine = self.machine
-        return work * machine.system.num_alive / (tp * machine.peak_flops_per_s(self.graph))
+        num_devices, rate = self.system.spec.num_alive, self.system.peak_flops_per_s(self.graph)
+        return work * num_devices / (tp * rate)
 
     def least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
         passes, bound_s = -(-self.num_passes // dp), 0.0
-        for tables in self._sums(self._seconds(tp, dp, Holding())):
+        for tables in self._sums(self._seconds(tp, dp, Residency())):
             whole = choose_sharding(tables)
             total = 0.0 if whole is None else whole.lower_bound
             slowest = max(total / pp, *(float(costs.min()) for costs in tables.costs))
             bound_s = max(bound_s, total + (passes - 1) * slowest)
         return bound_s
 
-    def _seconds(self, tp: int, dp: int, holding: Holding) -> Seconds:
-        return Seconds(self.graph, self.machine, tp, holding, -(-self.num_passes // dp))
+    def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
+        return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
 
-    def _sums(self, seconds: Seconds, s_per_param: float = 0.0) -> list[SplitTables]:
+    def _sums(self, seconds: SplitTimes, seconds_per_parameter: float = 0.0) -> list[SplitTables]:
         weights = OVERLAP_MEANS if self.hides_network else (EXPOSED,)
-        return [seconds.tables(each, s_per_param=s_per_param) for each in weights]
+        return [
+            seconds.tables(each, seconds_per_parameter=seconds_per_parameter) for each in weights
+        ]
 
     @property
     def _bytes_per_param(self) -> float | None:
-        if self.optimizer is None or not self.trains:
+        if self.optimizer is None or not self.graph.trains:
             return None
         preset = self.optimizer
         return (
@@ -243,100 +261,63 @@ class Candidates:
 
     def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
         """Return the seconds of summing gradients over replicas, and of the update [s]."""
-        if self.optimizer is None or not self.trains:
+        if self.optimizer is None or not self.graph.trains:
             return 0.0, 0.0
         gradients = params * self.optimizer.reduced_gradient_bytes_per_param
-        sums_s = self.machine.links(tp, dp).time_s(CollectiveKind.ALL_REDUCE, gradients)
+        sums_s = self.system.links(tp, dp).time_s(CollectiveKind.ALL_REDUCE, gradients)
         moved = params * self.optimizer.step_traffic_bytes_per_param
-        return sums_s, moved / float(self.machine.engine(self.graph).memory_bytes_per_s)
+        return sums_s, moved / float(self.system.engine(self.graph).memory_bytes_per_s)
 
 
-def _parameters(seconds: Seconds, sharding: Sharding) -> float:
+def _parameters(seconds: SplitTimes, sharding: GraphSharding) -> float:
     """Return the parameters on a device, over all repetitions."""
     chosen = zip(seconds.parameters, sharding.ways, strict=True)
-    return seconds.holding.layers * sum(float(params[way]) for params, way in chosen)
-
-
-Degrees = tuple[int, int, int]
-Progress = Callable[[int, int], None]
-"""Hears how many are done, and of how many."""
-PROVEN = 1e-6
-"""Gap at which nothing more is tried."""
+    return seconds.residency.layers * sum(float(params[way]) for params, way in chosen)
 
 
 def plan_graph(
-    graph: DataflowGraph,
-    machine: Machine,
+    pricing: DegreePricing,
     *,
-    num_passes: int = 1,
-    optimizer: OptimizerPreset | None = None,
-    hides_network: bool = False,
-    stage_time: StageTime | None = None,
-    is_allowed: Callable[[int, int, int], bool] = lambda tp, pp, dp: True,
-    only_best: bool = False,
+    allowed: Mapping[str, Collection[int]] | None = None,
     progress: Progress | None = None,
 ) -> GraphPlans:
     """Return the plans of a graph on all devices of a system, the fastest first.
 
-    Parameters
-    ----------
-    num_passes
-        Passes of one step over all replicas: samples, where the graph is one sample.
-    optimizer
-        What a parameter takes in training; asked for where the graph makes gradients of weights.
-    hides_network
-        Whether collectives run beside the computation of other inputs, as on chips through which
-        tiles flow; else one waits for the other.
-    stage_time
-        Prices a stage once its kernels are split, in place of the roofline: fusion on a chip.
-    is_allowed
-        Whether degrees (tp, pp, dp) are looked at.
-    only_best
-        Whether degrees that a bound shows to be slower are left out, and a gap that a limit on
-        memory leaves stays open where ``stage_time`` prices stages: for many questions.
-    progress
-        Hears of the degrees.
-
-    Raises
-    ------
-    SpecError
-        For what cannot be asked: no passes, training without an optimizer.
-    InfeasibleError
-        Where nothing fits; counts the reasons.
+    For the parameters and what is raised see :func:`plan_dataflow`.
     """
-    _check(graph, num_passes, optimizer)
-    candidates = Candidates(
-        graph, machine, num_passes, optimizer, hides_network, stage_time, only_best
-    )
-    every = factorizations(machine.system.num_alive, 3)
-    degrees = [(int(a), int(b), int(c)) for a, b, c in every if is_allowed(a, b, c)]
-    priced = _first_prices(candidates, degrees, progress)
-    if stage_time is None or not only_best:
-        _close_gaps(candidates, priced)
-    return _ordered(candidates, priced)
+    _check(pricing)
+    limits = [None if allowed is None else allowed.get(axis) for axis in AXES]
+    degrees = [
+        (int(tp), int(pp), int(dp))
+        for tp, pp, dp in factorizations(pricing.system.spec.num_alive, 3)
+        if all(limit is None or n in limit for limit, n in zip(limits, (tp, pp, dp), strict=True))
+    ]
+    priced = _first_prices(pricing, degrees, progress)
+    if pricing.stage_time is None or not pricing.only_best:
+        _close_gaps(pricing, priced)
+    return _ordered(pricing, priced)
 
 
-def _ordered(candidates: Candidates, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
+def _ordered(pricing: DegreePricing, priced: Mapping[Degrees, GraphPlan | Refusal]) -> GraphPlans:
     """Return the plans among what was priced, the fastest first, and the bound of all."""
     plans = [plan for plan in priced.values() if isinstance(plan, GraphPlan)]
     refused = Counter(plan.reason for plan in priced.values() if isinstance(plan, Refusal))
     if not plans:
-        raise InfeasibleError(_why_nothing_fits(candidates.graph, candidates.machine, refused))
+        raise InfeasibleError(_why_nothing_fits(pricing, refused))
     ordered = sorted(plans, key=lambda plan: (plan.step_s, plan.held_bytes, plan.degrees))
     bound_s = min(plan.lower_bound_s for plan in priced.values())
     return GraphPlans(tuple(ordered), dict(refused), min(bound_s, ordered[0].step_s))
 
 
 def _first_prices(
-    candidates: Candidates, degrees: list[Degrees], progress: Progress | None
+    pricing: DegreePricing, degrees: list[Degrees], progress: Progress | None
 ) -> dict[Degrees, GraphPlan | Refusal]:
     """Return plans that may still be improved, graphs that are cut between repetitions first."""
     priced: dict[Degrees, GraphPlan | Refusal] = {}
     bounds = {
-        each: candidates.repeated_least_s(*each) if candidates.only_best else 0.0
-        for each in degrees
+        each: pricing.repeated_least_s(*each) if pricing.only_best else 0.0 for each in degrees
     }
-    ordered = sorted(degrees, key=lambda each: (not candidates.is_repeated(each[1]), bounds[each]))
+    ordered = sorted(degrees, key=lambda each: (not pricing.is_repeated(each[1]), bounds[each]))
     for done, each in enumerate(ordered):
         if progress is not None:
             progress(done, len(ordered))
@@ -344,11 +325,11 @@ def _first_prices(
         if bounds[each] >= best_s:
             priced[each] = Refusal(SLOWER, bounds[each])
             continue
-        priced[each] = candidates.priced(*each, is_final=False, enough_s=best_s)
+        priced[each] = pricing.priced(*each, is_final=False, enough_s=best_s)
     return priced
 
 
-def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
+def _close_gaps(pricing: DegreePricing, priced: dict[Degrees, GraphPlan | Refusal]) -> None:
     """Look closely at all degrees that may hold a better plan than the best one so far."""
     closed: set[Degrees] = set()
     while True:
@@ -362,7 +343,7 @@ def _close_gaps(candidates: Candidates, priced: dict[Degrees, GraphPlan | Refusa
         if not open_:
             return
         degrees = min(open_)[1]
-        priced[degrees] = candidates.priced(*degrees)
+        priced[degrees] = pricing.priced(*degrees)
         closed.add(degrees)
 
 
@@ -371,38 +352,35 @@ def _best_s(priced: Mapping[Degrees, GraphPlan | Refusal]) -> float:
     return min(found, default=inf)
 
 
-def _why_nothing_fits(graph: DataflowGraph, machine: Machine, refused: Counter[str]) -> str:
+def _why_nothing_fits(pricing: DegreePricing, refused: Counter[str]) -> str:
+    graph, system = pricing.graph.name, pricing.system.spec
     if not refused:
-        devices = f"no allowed tp x pp x dp makes up {machine.system.num_alive} devices"
-        return f"{graph.name} on {machine.system.name}: {devices}"
+        devices = f"no allowed tp x pp x dp makes up {system.num_alive} devices"
+        return f"{graph} on {system.name}: {devices}"
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.most_common())
-    return f"{graph.name} fits {machine.system.name} in no way ({reasons})"
+    return f"{graph} fits {system.name} in no way ({reasons})"
 
 
-def _check(graph: DataflowGraph, num_passes: int, optimizer: OptimizerPreset | None) -> None:
-    faults = []
-    if num_passes < 1:
-        faults.append(Fault("num_passes", f"found {num_passes}", "at least 1"))
-    trains = any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in graph.kernels)
-    if trains and optimizer is None:
+def _check(pricing: DegreePricing) -> None:
+    graph, faults = pricing.graph, []
+    if pricing.num_passes < 1:
+        faults.append(Fault("num_passes", f"found {pricing.num_passes}", "at least 1"))
+    if graph.trains and pricing.optimizer is None:
         faults.append(Fault("optimizer", "missing, but the graph makes gradients of weights"))
     if faults:
         raise SpecError(faults, origin=graph.name)
 
 
-DEGREES = ("tp", "pp", "dp")
-
-
-def machine_named(system: SystemSpec | str, calibration: str = DEFAULT) -> Machine:
+def calibrated_system(system: SystemSpec | str, calibration: str = DEFAULT) -> CalibratedSystem:
     """Return a system with its constants, by name or file."""
     spec = load_system(system) if isinstance(system, str) else system
     refuse_mixed_chips(spec)
-    return Machine(spec, load_calibration(spec.chip.family, calibration))
+    return CalibratedSystem(spec, load_calibration(spec.chip.family, calibration))
 
 
 def plan_dataflow(
     graph: DataflowGraph,
-    machine: Machine,
+    system: CalibratedSystem,
     *,
     num_passes: int = 1,
     optimizer: str | None = None,
@@ -436,26 +414,13 @@ def plan_dataflow(
     InfeasibleError
         Where nothing fits.
     """
-    trains = any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in graph.kernels)
-    if optimizer is not None and not trains:
+    if optimizer is not None and not graph.trains:
         message = f"{graph.name} makes no gradients of weights"
         raise SpecError(Fault("--optimizer", message, "with --training it does"))
-    preset = load_optimizer(optimizer) if optimizer else default_optimizer(machine.system)
-    fused = fused_stage_time(machine.system.chip)
-    return plan_graph(
-        graph, machine, num_passes=num_passes, optimizer=preset if trains else None,
-        hides_network=hides_network or fused is not None, stage_time=fused,
-        is_allowed=_limits(allowed or {}), only_best=only_best, progress=progress,
+    preset = load_optimizer(optimizer) if optimizer else default_optimizer(system.spec)
+    fused = fused_stage_time(system.spec.chip)
+    pricing = DegreePricing(
+        graph, system, num_passes, preset if graph.trains else None,
+        hides_network=hides_network or fused is not None, stage_time=fused, only_best=only_best,
     )  # fmt: skip
-
-
-def _limits(allowed: Mapping[str, Collection[int]]) -> Callable[[int, int, int], bool]:
-    """Return whether degrees are among the values that are allowed."""
-
-    def is_allowed(*degrees: int) -> bool:
-        return all(
-            degree in allowed.get(name, (degree,))
-            for name, degree in zip(DEGREES, degrees, strict=True)
-        )
-
-    return is_allowed
+    return plan_graph(pricing, allowed=allowed, progress=progress)

@@ -1,6 +1,14 @@
-"""What every way to split a kernel costs, and what lies between the ways of two kernels.
+"""The cheapest way to split every kernel of a graph over one group of devices, with a proof.
 
-Costs are seconds or bytes, whatever is to be least; the search does not ask.
+What each split of each kernel costs, and what two kernels cost each other, are tables: seconds or
+bytes, whatever is to be least. They make a graph of choices, one node for each kernel, which is
+solved exactly by elimination.
+
+A tensor with several readers is changed once for each layout that is asked for. That is no sum over
+pairs of kernels, so such a tensor has a node of its own, whose choices are the sets of layouts in
+which the tensor will lie. What the set costs is settled with the producer. A reader that wants
+a layout outside the set pays more than that layout can cost inside, so the best choices never do
+that, and no price is infinite.
 """
 
 from __future__ import annotations
@@ -13,27 +21,48 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.dataflow.layouts import Change, KernelSplit, Layout, cheapest_changes, costs_of_sets
-from meshwright.graph.kernels.graph import DataflowGraph, Reading, readings
+from meshwright.dataflow.layouts import (
+    KernelSplit,
+    LayoutChange,
+    TensorLayout,
+    cheapest_changes,
+    costs_of_sets,
+)
+from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import MOST_ENTRIES
 from meshwright.search.choices.graph import ChoiceGraph, Load, Pair
 
-ChangeCost = Callable[[float, Layout, Layout], float]
+ChangeCost = Callable[[float, TensorLayout, TensorLayout], float]
 """Cost of a change of layout, by the bytes of the tensor, the layout it has and the one wanted."""
+TIE = 1e-9
+"""Share of the cost that all of the memory is worth, so that it decides between equal costs."""
 
 
 @dataclass(frozen=True)
-class Bond:
-    """What the ways of two kernels cost beside each other, changes of layout apart."""
+class PairCosts:
+    """What the splits of two kernels cost together, changes of layout apart."""
 
     costs: FloatArray
-    """(ways of the first, ways of the second)."""
+    """(splits of the first, splits of the second)."""
     held_bytes: FloatArray
     """Memory of one device, of the same shape [bytes]."""
 
-    def __add__(self, other: Bond) -> Bond:
-        return Bond(self.costs + other.costs, self.held_bytes + other.held_bytes)
+    def __add__(self, other: PairCosts) -> PairCosts:
+        return PairCosts(self.costs + other.costs, self.held_bytes + other.held_bytes)
+
+
+@dataclass(frozen=True)
+class PlacedChange:
+    """A change of layout in its place in the graph."""
+
+    producer: str
+    readers: tuple[str, ...]
+    """That read the tensor in the layout after this change, or in one made from it."""
+    change: LayoutChange
+    num_bytes: float
+    """Of the tensor, or of the part that is read [bytes]."""
+    cost: float
 
 
 @dataclass(frozen=True)
@@ -46,143 +75,102 @@ class SplitTables:
     splits: tuple[tuple[KernelSplit, ...], ...]
     """Of each kernel."""
     costs: tuple[FloatArray, ...]
-    """Of each way of each kernel, alone."""
+    """Of each split of each kernel, alone."""
     held_bytes: tuple[FloatArray, ...]
     """Memory that each takes on one device [bytes]."""
     change_cost: ChangeCost
-    bonds: Mapping[tuple[int, int], Bond] = field(default_factory=dict)
+    pair_costs: Mapping[Pair, PairCosts] = field(default_factory=dict)
     """By the numbers of two kernels, the earlier one first."""
     charges_each_reader: bool = False
     """Whether every reader pays for its own change, although another one asks for the same."""
 
-    def within(self, room_bytes: float) -> SplitTables | None:
-        """Return the ways that fit a memory by themselves; None where a kernel has none."""
-        kept = [np.flatnonzero(held <= room_bytes) for held in self.held_bytes]
-        if not all(len(ways) for ways in kept):
+    def within(self, limit_bytes: float) -> SplitTables | None:
+        """Return the splits that fit a memory by themselves; None where a kernel has none."""
+        kept = [np.flatnonzero(held <= limit_bytes) for held in self.held_bytes]
+        if not all(len(splits) for splits in kept):
             return None
         return replace(
             self,
             splits=tuple(
-                tuple(splits[way] for way in ways)
-                for splits, ways in zip(self.splits, kept, strict=True)
+                tuple(splits[number] for number in numbers)
+                for splits, numbers in zip(self.splits, kept, strict=True)
             ),
-            costs=tuple(costs[ways] for costs, ways in zip(self.costs, kept, strict=True)),
-            held_bytes=tuple(h[ways] for h, ways in zip(self.held_bytes, kept, strict=True)),
-            bonds={
-                (a, b): Bond(
-                    bond.costs[np.ix_(kept[a], kept[b])], bond.held_bytes[np.ix_(kept[a], kept[b])]
+            costs=tuple(costs[n] for costs, n in zip(self.costs, kept, strict=True)),
+            held_bytes=tuple(held[n] for held, n in zip(self.held_bytes, kept, strict=True)),
+            pair_costs={
+                (a, b): PairCosts(
+                    pair.costs[np.ix_(kept[a], kept[b])], pair.held_bytes[np.ix_(kept[a], kept[b])]
                 )
-                for (a, b), bond in self.bonds.items()
+                for (a, b), pair in self.pair_costs.items()
             },
         )
 
+    @cached_property
+    def demands(self) -> tuple[tuple[Edge, ...], ...]:
+        """Reads that share their changes: of one tensor, or of one part of it.
 
-@dataclass(frozen=True)
-class Demand:
-    """A tensor, or a part of one, that readers ask for in some layouts."""
-
-    producer: int
-    num_bytes: float
-    readings: tuple[Reading, ...]
-
-    def wanted(self, tables: SplitTables, choices: Sequence[int]) -> set[Layout]:
-        """Return the layouts that are asked for."""
-        return {
-            tables.splits[read.consumer][choices[read.consumer]].reads[read.place]
-            for read in self.readings
-        }
-
-
-@dataclass(frozen=True)
-class PlacedChange:
-    """A change of layout in its place in the graph."""
-
-    producer: str
-    readers: tuple[str, ...]
-    """That read the tensor in the layout after this change, or in one made from it."""
-    change: Change
-    num_bytes: float
-    """Of the tensor, or of the part that is read [bytes]."""
-    cost: float
-
-
-@dataclass(frozen=True)
-class SplitChoices:
-    """The choices of all kernels of a graph, and those of its demands."""
-
-    tables: SplitTables
+        Each read stands for itself where each reader pays for its own change.
+        """
+        asked: dict[tuple[int, ...] | tuple[int, float], list[Edge]] = defaultdict(list)
+        for number, edge in enumerate(self.graph.all_edges):
+            is_own = self.charges_each_reader
+            asked[(number,) if is_own else (edge.producer, edge.num_bytes)].append(edge)
+        return tuple(map(tuple, asked.values()))
 
     @cached_property
-    def demands(self) -> tuple[Demand, ...]:
-        """What is asked for; each reader for itself where each one pays for its own change."""
-        asked: dict[tuple[int, ...] | tuple[int, float], list[Reading]] = defaultdict(list)
-        for number, read in enumerate(readings(self.tables.graph)):
-            is_own = self.tables.charges_each_reader
-            asked[(number,) if is_own else (read.producer, read.num_bytes)].append(read)
-        return tuple(
-            Demand(reads[0].producer, reads[0].num_bytes, tuple(reads)) for reads in asked.values()
-        )
-
-    @cached_property
-    def graph(self) -> ChoiceGraph:
+    def choices(self) -> ChoiceGraph:
         """The nodes of kernels in their order, then those of demands with several readers."""
-        return _Builder(self.tables).build(self.demands)
-
-    def splits_of(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """Return the way of each kernel among its ways, from the choices of all nodes."""
-        return tuple(choices[: len(self.tables.graph.kernels)])
+        return _ChoiceBuilder(self).build()
 
     def cost(self, ways: Sequence[int]) -> float:
-        """Return what it costs to split each kernel in its way."""
-        alone = zip(self.tables.costs, ways, strict=True)
-        between = (bond.costs[ways[a], ways[b]] for (a, b), bond in self.tables.bonds.items())
+        """Return the cost where each kernel has one of its splits, by number."""
+        alone = zip(self.costs, ways, strict=True)
+        pairs = (pair.costs[ways[a], ways[b]] for (a, b), pair in self.pair_costs.items())
         changed = sum(change.cost for change in self.changes(ways))
-        return float(sum(costs[way] for costs, way in alone) + sum(between)) + changed
+        return float(sum(costs[way] for costs, way in alone) + sum(pairs)) + changed
 
     def costs_by_kernel(self, ways: Sequence[int]) -> dict[str, float]:
         """Return the same by the kernel that causes it; they sum to the cost.
 
-        A kernel causes what it costs alone and the changes of what it writes. What lies between two
-        kernels is caused by the later one.
+        A kernel causes what it costs alone and the changes of what it writes. What two kernels cost
+        together is caused by the later one.
         """
-        tables = self.tables
+        kernels = self.graph.kernels
         found = {
             kernel.name: float(costs[way])
-            for kernel, costs, way in zip(tables.graph.kernels, tables.costs, ways, strict=True)
+            for kernel, costs, way in zip(kernels, self.costs, ways, strict=True)
         }
-        for (first, second), bond in tables.bonds.items():
-            found[tables.graph.kernels[second].name] += float(bond.costs[ways[first], ways[second]])
+        for (first, second), pair in self.pair_costs.items():
+            found[kernels[second].name] += float(pair.costs[ways[first], ways[second]])
         for change in self.changes(ways):
             found[change.producer] += change.cost
         return found
 
     def changes(self, ways: Sequence[int]) -> Iterator[PlacedChange]:
-        """Yield what has to be changed when each kernel is split in its way."""
-        tables = self.tables
-        kernels = tables.graph.kernels
-        for demand in self.demands:
-            have = tables.splits[demand.producer][ways[demand.producer]].writes
+        """Yield the collectives between kernels where each has one of its splits, by number."""
+        kernels = self.graph.kernels
+        for reads in self.demands:
+            producer, num_bytes = reads[0].producer, reads[0].num_bytes
+            have = self.splits[producer][ways[producer]].writes
+            wants = [self.splits[r.consumer][ways[r.consumer]].reads[r.place] for r in reads]
 
-            def cost(a: Layout, b: Layout, num_bytes: float = demand.num_bytes) -> float:
-                return tables.change_cost(num_bytes, a, b)
+            def cost(a: TensorLayout, b: TensorLayout, num_bytes: float = num_bytes) -> float:
+                return self.change_cost(num_bytes, a, b)
 
-            _, found = cheapest_changes(have, demand.wanted(tables, ways), cost)
+            _, found = cheapest_changes(have, set(wants), cost)
             for change in found:
                 readers = tuple(
                     kernels[read.consumer].name
-                    for read in demand.readings
-                    if tables.splits[read.consumer][ways[read.consumer]].reads[read.place]
-                    == change.want
+                    for read, want in zip(reads, wants, strict=True)
+                    if want == change.want
                 )
                 if change.kind is not None:
-                    yield PlacedChange(
-                        kernels[demand.producer].name, readers, change, demand.num_bytes,
-                        cost(change.have, change.want),
-                    )  # fmt: skip
+                    price = cost(change.have, change.want)
+                    yield PlacedChange(kernels[producer].name, readers, change, num_bytes, price)
 
 
-class _Builder:
-    """Nodes and edges that are filled one cost after the other."""
+class _ChoiceBuilder:
+    """Nodes and edges of a graph of choices, to which one cost after the other is added."""
 
     def __init__(self, tables: SplitTables) -> None:
         self.tables = tables
@@ -191,53 +179,50 @@ class _Builder:
             for costs, held in zip(tables.costs, tables.held_bytes, strict=True)
         ]
         self.edges: dict[Pair, list[FloatArray]] = {}
-        self.sets: dict[tuple[float, Layout, tuple[Layout, ...]], list[float]] = {}
+        self.sets: dict[tuple[float, TensorLayout, tuple[TensorLayout, ...]], list[float]] = {}
 
-    def build(self, demands: Sequence[Demand]) -> ChoiceGraph:
+    def build(self) -> ChoiceGraph:
         """Return the graph of choices."""
-        for pair, bond in self.tables.bonds.items():
-            self._add(*pair, bond.costs, bond.held_bytes)
-        for demand in demands:
-            if len(demand.readings) == 1:
-                self._add_pair(demand)
+        for pair, between in self.tables.pair_costs.items():
+            self._add(*pair, between.costs, between.held_bytes)
+        for reads in self.tables.demands:
+            have = [split.writes for split in self.tables.splits[reads[0].producer]]
+            wants = [
+                [split.reads[read.place] for split in self.tables.splits[read.consumer]]
+                for read in reads
+            ]
+            if len(reads) == 1:
+                cost, num_bytes = self.tables.change_cost, reads[0].num_bytes
+                table = [[cost(num_bytes, a, b) for b in wants[0]] for a in have]
+                self._add(reads[0].producer, reads[0].consumer, np.array(table))
             else:
-                self._add_sets(demand)
+                self._add_sets(reads, have, wants)
         edges = {pair: Load(*tables) for pair, tables in self.edges.items()}
         return ChoiceGraph([Load(*tables) for tables in self.nodes], edges)
 
-    def _add_pair(self, demand: Demand) -> None:
-        """Price a demand of one reader between its ways and those of the producer."""
-        read = demand.readings[0]
-        table = [
-            [self._cost(demand, have, want) for want in self._reads(read)]
-            for have in self._writes(demand)
-        ]
-        self._add(demand.producer, read.consumer, np.array(table))
-
-    def _add_sets(self, demand: Demand) -> None:
+    def _add_sets(
+        self, reads: Sequence[Edge], have: list[TensorLayout], wants: list[list[TensorLayout]]
+    ) -> None:
         """Add a node for the set of layouts in which a tensor will lie."""
-        writes = self._writes(demand)
-        asked = {want for read in demand.readings for want in self._reads(read)}
-        targets = tuple(sorted(asked, key=str))
-        node = len(self.nodes)
-        size = (1 << len(targets)) - 1
+        num_bytes = reads[0].num_bytes
+        targets = tuple(sorted({want for asked in wants for want in asked}, key=str))
+        node, size = len(self.nodes), (1 << len(targets)) - 1
         self.nodes.append([np.zeros(size), np.zeros(size)])
-        self._add(
-            demand.producer,
-            node,
-            np.array([self._set_costs(demand, have, targets)[1:] for have in writes]),
-        )
-        dearest = [max(self._cost(demand, have, want) for have in writes) for want in targets]
+        set_costs = [self._set_costs(num_bytes, layout, targets)[1:] for layout in have]
+        self._add(reads[0].producer, node, np.array(set_costs))
+        dearest = [
+            max(self.tables.change_cost(num_bytes, layout, want) for layout in have)
+            for want in targets
+        ]
         member = np.arange(1, size + 1)[None, :] >> np.arange(len(targets))[:, None] & 1
         missing = np.where(member, 0.0, np.array(dearest)[:, None])
-        for read in demand.readings:
-            rows = [targets.index(want) for want in self._reads(read)]
-            self._add(read.consumer, node, missing[rows])
+        for read, asked in zip(reads, wants, strict=True):
+            self._add(read.consumer, node, missing[[targets.index(want) for want in asked]])
 
     def _add(
         self, first: int, second: int, costs: FloatArray, held: FloatArray | None = None
     ) -> None:
-        """Add to what lies between two nodes; a node beside itself has a cost alone."""
+        """Add to what two nodes cost together; a node with itself has a cost alone."""
         tables = [costs, np.zeros_like(costs) if held is None else held]
         if first == second:
             self.nodes[first] = [
@@ -251,43 +236,32 @@ class _Builder:
         else:
             self.edges[first, second] = tables
 
-    def _writes(self, demand: Demand) -> list[Layout]:
-        return [split.writes for split in self.tables.splits[demand.producer]]
-
-    def _reads(self, read: Reading) -> list[Layout]:
-        return [split.reads[read.place] for split in self.tables.splits[read.consumer]]
-
-    def _cost(self, demand: Demand, have: Layout, want: Layout) -> float:
-        return self.tables.change_cost(demand.num_bytes, have, want)
-
-    def _set_costs(self, demand: Demand, have: Layout, targets: tuple[Layout, ...]) -> list[float]:
+    def _set_costs(
+        self, num_bytes: float, have: TensorLayout, targets: tuple[TensorLayout, ...]
+    ) -> list[float]:
         """Return what each set of targets costs; worked out once for tensors of equal size."""
-        key = (demand.num_bytes, have, targets)
+        key, cost = (num_bytes, have, targets), self.tables.change_cost
         if key not in self.sets:
-            self.sets[key] = costs_of_sets(have, targets, lambda a, b: self._cost(demand, a, b))
+            self.sets[key] = costs_of_sets(have, targets, lambda a, b: cost(num_bytes, a, b))
         return self.sets[key]
 
 
-TIE = 1e-9
-"""Share of the cost that all of the memory is worth, so that it decides between equal costs."""
-
-
 @dataclass(frozen=True)
-class Sharding:
-    """One way for each kernel, what that costs, and a bound that no ways can beat."""
+class GraphSharding:
+    """One split for each kernel, what that costs, and a bound that no splits can beat."""
 
     tables: SplitTables
     ways: tuple[int, ...]
-    """Of each kernel, among its ways."""
+    """Of each kernel, the number of its split."""
     cost: float
     held_bytes: float
     lower_bound: float
 
     @property
     def splits(self) -> tuple[KernelSplit, ...]:
-        """The way of each kernel."""
+        """The split of each kernel."""
         return tuple(
-            ways[number] for ways, number in zip(self.tables.splits, self.ways, strict=True)
+            splits[number] for splits, number in zip(self.tables.splits, self.ways, strict=True)
         )
 
     @property
@@ -299,13 +273,7 @@ class Sharding:
     @property
     def changes(self) -> tuple[PlacedChange, ...]:
         """Collectives in their places."""
-        return tuple(SplitChoices(self.tables).changes(self.ways))
-
-    @property
-    def kernel_cost(self) -> float:
-        """Of kernels alone, without what lies between them."""
-        costs = zip(self.tables.costs, self.ways, strict=True)
-        return sum(float(alone[way]) for alone, way in costs)
+        return tuple(self.tables.changes(self.ways))
 
     @property
     def gap(self) -> float:
@@ -315,70 +283,61 @@ class Sharding:
 
 def choose_sharding(
     tables: SplitTables,
-    room_bytes: float = float("inf"),
+    limit_bytes: float = float("inf"),
     *,
     most_entries: int = MOST_ENTRIES,
     uses_program: bool = True,
-) -> Sharding | None:
-    """Return the cheapest ways within a memory; of equally cheap ones the leaner. None: no room.
+) -> GraphSharding | None:
+    """Return the cheapest splits within a memory; of equally cheap ones the leaner.
+
+    None where nothing fits.
 
     Parameters
     ----------
-    room_bytes
+    limit_bytes
         Memory of a device that kernels may fill [bytes].
     most_entries
         Entries of a table of elimination; a graph that needs more is not exact and has a gap.
     uses_program
         Whether an integer program may close the gap that a limit on memory leaves.
     """
-    choices = SplitChoices(tables)
-    tie = _tie(choices.graph)
-    graph = _at_price(choices.graph, tie)
+    choices = tables.choices
+    loads = (*choices.nodes, *choices.edges.values())
+    most_bytes = sum(float(load.num_bytes.max()) for load in loads)
+    most_cost = sum(float(np.abs(load.time_s).max()) for load in loads)
+    tie = TIE * most_cost / max(most_bytes, 1.0)
     chosen = cheapest_within(
-        graph, room_bytes, most_entries=most_entries, uses_program=uses_program
+        _at_price(choices, tie), limit_bytes, most_entries=most_entries, uses_program=uses_program
     )
     if chosen is None:
         return None
-    ways = choices.splits_of(chosen.choices)
-    cost = choices.graph.time_s(chosen.choices)
-    bound = chosen.lower_bound_s - tie * _most_bytes(choices.graph)
-    return Sharding(tables, ways, cost, chosen.num_bytes, min(max(bound, 0.0), cost))
+    cost = choices.time_s(chosen.choices)
+    bound = chosen.lower_bound_s - tie * most_bytes
+    ways = tuple(chosen.choices[: len(tables.graph.kernels)])
+    return GraphSharding(tables, ways, cost, chosen.num_bytes, min(max(bound, 0.0), cost))
 
 
 def choose_for_largest(
-    sums: Sequence[SplitTables], room_bytes: float = float("inf"), *, uses_program: bool = True
-) -> tuple[Sharding, ...]:
-    """Return ways whose largest sum is small, the best ones first; none where there is no room.
+    sums: Sequence[SplitTables], limit_bytes: float = float("inf"), *, uses_program: bool = True
+) -> tuple[GraphSharding, ...]:
+    """Return splits whose largest sum is small, the best ones first; none where nothing fits.
 
-    Where computation runs beside collectives, the larger of both counts. Any mean of both lies
-    below it, so the least mean is a bound for all, and the ways that have it are likely to be good.
+    Where computation overlaps collectives, the larger of both counts. Any mean of both lies
+    below it, so the least mean is a bound for all, and the splits that have it are likely good.
 
     Parameters
     ----------
     sums
-        Means of one and the other, over the same graph and ways.
+        Means of one and the other, over the same graph and splits.
     """
-    found = [choose_sharding(one, room_bytes, uses_program=uses_program) for one in sums]
+    found = [choose_sharding(one, limit_bytes, uses_program=uses_program) for one in sums]
     fitting = {sharding.ways: sharding for sharding in found if sharding is not None}
-    choices = [SplitChoices(tables) for tables in sums]
     bound = max((sharding.lower_bound for sharding in found if sharding is not None), default=0.0)
     priced = []
     for ways, sharding in fitting.items():
-        cost = max(one.cost(ways) for one in choices)
+        cost = max(one.cost(ways) for one in sums)
         priced.append(replace(sharding, cost=cost, lower_bound=min(bound, cost)))
     return tuple(sorted(priced, key=lambda sharding: sharding.cost))
-
-
-def _tie(graph: ChoiceGraph) -> float:
-    """Return a price of memory that only decides between equal costs."""
-    loads = (*graph.nodes, *graph.edges.values())
-    most = sum(float(np.abs(load.time_s).max()) for load in loads)
-    return TIE * most / max(_most_bytes(graph), 1.0)
-
-
-def _most_bytes(graph: ChoiceGraph) -> float:
-    """Return a memory that no choices exceed."""
-    return sum(float(load.num_bytes.max()) for load in (*graph.nodes, *graph.edges.values()))
 
 
 def _at_price(graph: ChoiceGraph, price: float) -> ChoiceGraph:

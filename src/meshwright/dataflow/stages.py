@@ -1,7 +1,15 @@
-"""A part of a graph between two cuts: what its kernels cost for each layout of what crosses.
+"""A graph cut into pipeline stages so that the slowest stage is as fast as possible, exactly.
 
 A tensor crosses a cut in one layout. The stage that makes it brings it there; the stages that read
 it change it again as they like, and stages in between hand it on as it is.
+
+Stages are a chain of order ideals, and what two stages owe each other is the layout of each tensor
+that crosses. So the best chain is found by dynamic programming over ideals with the layouts of
+their cuts: the least, over all chains, of the largest stage. Stages that certainly take longer than
+a limit are left out; the limit grows until a chain exists, which is then the best.
+
+A tensor that skips stages is handed on by each of them. It counts in every stage from the one that
+makes it to the last that reads it, as in Ko et al. 2024 (arXiv 2412.16432), equation 3.
 """
 
 from __future__ import annotations
@@ -15,11 +23,20 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.dataflow.ideals import as_bits, members, order_ideals
-from meshwright.dataflow.layouts import WHOLE, KernelSplit, Layout
-from meshwright.dataflow.sharding import Sharding, SplitChoices, SplitTables
-from meshwright.graph.kernels.graph import DataflowGraph, readings
+from meshwright.dataflow.layouts import REPLICATED, KernelSplit, TensorLayout
+from meshwright.dataflow.sharding import GraphSharding, SplitTables
+from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
 from meshwright.search.choices.elimination import Reduced
+from meshwright.search.choices.graph import ChoiceGraph
+
+MOST_IDEALS = 1_000
+"""Every two of them may bound a stage."""
+GROWTH = 1.25
+"""Of the limit on a stage, until stages within it exist."""
+ROUNDING = 1.0 + 1e-9
+SendTime = Callable[[float], float]
+"""Seconds in which a device hands so many bytes to the next stage."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +66,7 @@ class Cuts:
         )
 
     @cached_property
-    def layouts(self) -> tuple[tuple[Layout, ...], ...]:
+    def layouts(self) -> tuple[tuple[TensorLayout, ...], ...]:
         """Layouts in which what a kernel writes may cross: no open sums."""
         written = [{split.writes for split in ways} for ways in self.tables.splits]
         for edge in self.tables.graph.edges:
@@ -57,7 +74,7 @@ class Cuts:
                 split.reads[edge.place] for split in self.tables.splits[edge.consumer]
             }
         return tuple(
-            tuple(sorted({WHOLE, *(x for x in found if not x.is_partial)}, key=str))
+            tuple(sorted({REPLICATED, *(x for x in found if not x.is_partial)}, key=str))
             for found in written
         )
 
@@ -110,9 +127,9 @@ class Part:
             splits=tuple(splits),
             costs=self._padded([self._alone(whole, n) for n in inside]),
             held_bytes=self._padded([whole.held_bytes[n] for n in inside]),
-            bonds={
+            pair_costs={
                 (place[a], place[b]): bond
-                for (a, b), bond in whole.bonds.items()
+                for (a, b), bond in whole.pair_costs.items()
                 if a in place and b in place
             },
         )
@@ -123,7 +140,7 @@ class Part:
         What would stay on the chip goes through memory: the maker pays for both ways.
         """
         costs = whole.costs[number]
-        for (first, second), bond in whole.bonds.items():
+        for (first, second), bond in whole.pair_costs.items():
             if first == number and not self.after >> second & 1:
                 costs = costs + bond.costs.max(axis=1)
         return costs
@@ -157,12 +174,12 @@ class Part:
         return (*range(coming), *range(coming + inside, coming + inside + len(self.departures)))
 
     @cached_property
-    def _choices(self) -> tuple[SplitChoices, ...]:
-        return tuple(SplitChoices(self._tables(whole)) for whole in self.cuts.sums)
+    def _choices(self) -> tuple[ChoiceGraph, ...]:
+        return tuple(self._tables(whole).choices for whole in self.cuts.sums)
 
     @cached_property
     def _reduced(self) -> tuple[Reduced, ...]:
-        return tuple(Reduced(sums.graph, kept=self._gates) for sums in self._choices)
+        return tuple(Reduced(choices, kept=self._gates) for choices in self._choices)
 
     @cached_property
     def bound(self) -> FloatArray:
@@ -174,19 +191,10 @@ class Part:
         """Return ways of the kernels, given a layout on each axis, and the largest of the sums."""
         fixed = dict(zip(self._gates, layouts, strict=True))
         found = [reduced.choices(fixed) for reduced in self._reduced]
-        costs = [max(sums.graph.time_s(ways) for sums in self._choices) for ways in found]
+        costs = [max(choices.time_s(ways) for choices in self._choices) for ways in found]
         best = int(np.argmin(costs))
         first = len(self.arrivals)
         return found[best][first : first + len(self.kernels)], costs[best]
-
-
-MOST_IDEALS = 1_000
-"""Every two of them may bound a stage."""
-GROWTH = 1.25
-"""Of the limit on a stage, until stages within it exist."""
-ROUNDING = 1.0 + 1e-9
-SendTime = Callable[[float], float]
-"""Seconds in which a device hands so many bytes to the next stage."""
 
 
 @dataclass(frozen=True)
@@ -408,7 +416,7 @@ class StageWork:
     graph: DataflowGraph
     tp: int
     """Devices over which kernels are split."""
-    sharding: Sharding
+    sharding: GraphSharding
     network: SplitTables
     """Its ways with their collectives and messages alone [s]."""
     layers: int
@@ -425,7 +433,7 @@ class StageWork:
         Changes of layout of what it writes, the sum that it leaves open at the end, its messages,
         and its part of the sums of gradients of weights over the group.
         """
-        return SplitChoices(self.network).costs_by_kernel(self.sharding.ways)
+        return self.network.costs_by_kernel(self.sharding.ways)
 
 
 @dataclass(frozen=True)
@@ -441,14 +449,14 @@ StageTime = Callable[[StageWork], StagePrice | None]
 """None where the work does not fit."""
 
 
-def sent_bytes(graph: DataflowGraph, tp: int, sharding: Sharding) -> float:
+def sent_bytes(graph: DataflowGraph, tp: int, sharding: GraphSharding) -> float:
     """Return what a device hands to the next repetition: its part of each tensor [bytes].
 
     What is asked for split crosses split; the rest crosses whole.
     """
-    wanted: dict[int, set[Layout]] = defaultdict(set)
+    wanted: dict[int, set[TensorLayout]] = defaultdict(set)
     sizes: dict[int, float] = {}
-    for read in readings(graph):
+    for read in graph.all_edges:
         if read.is_carried:
             wanted[read.producer].add(sharding.splits[read.consumer].reads[read.place])
             sizes[read.producer] = max(sizes.get(read.producer, 0.0), read.num_bytes)

@@ -103,7 +103,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
         With all faults of the file, among them jobs on chips of another family.
     """
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.train.measured.learning import learn
+    from meshwright.train.measured.trials import learn
 
     if args.measured is None:
         return None
@@ -129,7 +129,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
         With all faults of the file.
     """
     from meshwright.calibration.prediction import measurements
-    from meshwright.calibration.rows import read_rows
+    from meshwright.calibration.reading import read_rows
 
     if path.suffix == ".json":
         return measurements(read_rows(path), calibration, str(path))

@@ -18,7 +18,7 @@ from meshwright.options.values import (
 )
 
 if TYPE_CHECKING:
-    from meshwright.sharding.strategy import Strategy, Structure
+    from meshwright.sharding.strategy import PlanOptions, Strategy
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
     from meshwright.spec.workload import Decode, Prefill, Training
@@ -108,7 +108,7 @@ def _powers(args: argparse.Namespace) -> dict[str, float]:
     return found
 
 
-def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, Structure]:
+def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, PlanOptions]:
     """Return what is asked, and the one strategy that the arguments state."""
     from meshwright.base.errors import Fault, SpecError
 
@@ -281,14 +281,14 @@ def _choice(name: str, text: str) -> object:
 
 def strategy_of(
     one: dict[str, Any], num_devices: int, *, overlap_tensor_parallel: bool
-) -> tuple[Strategy, Structure]:
+) -> tuple[Strategy, PlanOptions]:
     """Return the strategy of one value for each name; dp takes the devices that are left.
 
     Defaults: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with
     virtual stages), nothing recomputed.
     """
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.sharding.strategy import Recompute, ScheduleKind, Structure, make_strategy
+    from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy
 
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):
@@ -302,15 +302,15 @@ def strategy_of(
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
     shards_something = shard * strategy.cp > 1
-    structure = Structure(
+    structure = PlanOptions(
         sequence_parallel=one.get("sequence_parallel", strategy.tp > 1),
-        context_kind=one.get("context_kind", Structure.context_kind),
+        context_kind=one.get("context_kind", PlanOptions.context_kind),
         zero_stage=one.get("zero_stage", 1 if shards_something else 0),
         recompute=one.get("recompute", Recompute.NONE),
         schedule=one.get("schedule", default),
-        offload=one.get("offload", Structure.offload),
-        streamed=one.get("streamed", Structure.streamed),
-        stream_form=one.get("stream_form", Structure.stream_form),
+        offload=one.get("offload", PlanOptions.offload),
+        streamed=one.get("streamed", PlanOptions.streamed),
+        stream_form=one.get("stream_form", PlanOptions.stream_form),
         overlap_data_parallel=one.get("overlap_data_parallel", True),
         overlap_tensor_parallel=overlap_tensor_parallel,
     )

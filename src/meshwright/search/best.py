@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.sharding.strategy import AXES, Offload, Strategy, Structure
+from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
 
 TIE = 0.01
 """Plans within this share of the best time are ties; headroom decides among them."""
@@ -19,7 +19,7 @@ class Found:
     """One candidate among the best."""
 
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
     time_s: float
     memory_bytes: float
 

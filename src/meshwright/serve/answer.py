@@ -15,12 +15,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 from meshwright.train.answer import FORMAT, Coverage
-from meshwright.train.files import parsed, validated
+from meshwright.train.plan_file import parsed, validated
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ServingCandidate:
     """One way of serving, priced."""
 
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
     estimate: ServingEstimate
 
     @property
@@ -116,7 +116,7 @@ class ServingPlan:
         return isinstance(self.workload, Decode)
 
 
-def serving_string(strategy: Strategy, structure: Structure, num_groups: int) -> str:
+def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) -> str:
     """Return a way of serving in the field's words: ``tp8 pp2 dp4, sp, batch 4 x 2 x 90``.
 
     The batch is written as replicas times groups in the pipeline times sequences of a group.

@@ -14,14 +14,14 @@ from meshwright.serve.answer import (
 from meshwright.serve.figures import serving_figures
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.search import ServingResult
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.train.answer import UNCALIBRATED_NOTE, Coverage
 
 FIDELITY = "closed_form"
 
 
 def serving_candidate(
-    problem: ServingProblem, strategy: Strategy, structure: Structure, num_groups: int
+    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
 ) -> ServingCandidate:
     """Return one way of serving with its full price."""
     known = serving_figures(problem, strategy, structure, num_groups)

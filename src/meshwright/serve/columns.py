@@ -10,7 +10,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.search.counts import Counts
 from meshwright.serve.space import ServingSpace
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.strategy import DEGREES, StrategyColumns, StrategyOf, Structure, take
+from meshwright.sharding.strategy import DEGREES, PlanOptions, StrategyColumns, StrategyOf, take
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ServingColumns:
 
 
 def legal_rows(
-    space: ServingSpace, structure: Structure, columns: StrategyColumns, counts: Counts
+    space: ServingSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> IntArray:
     """Return the rows that no rule refuses; others are counted under the first rule they break."""
     chip = space.problem.system.chip

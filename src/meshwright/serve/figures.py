@@ -18,7 +18,7 @@ from meshwright.cost.stage import POSITIONS
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS, ServingPrice, fullest_use, price_serving
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import Strategy, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 
 MILLION = 1.0e6
 
@@ -42,7 +42,7 @@ class ServingFigures:
 
 
 def serving_figures(
-    problem: ServingProblem, strategy: Strategy, structure: Structure, num_groups: int
+    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
 ) -> ServingFigures:
     """Return the figures of one strategy: a column of one row."""
     price = price_serving(problem, structure, stack([strategy]), np.array([float(num_groups)]))

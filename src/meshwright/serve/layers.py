@@ -10,7 +10,7 @@ from typing import Any
 
 from meshwright.base.arrays import larger
 from meshwright.cost.communication import CommCost, OpSums
-from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import OpCost
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
@@ -76,10 +76,10 @@ def forward_sum(costs: Sequence[ForwardCost]) -> ForwardCost:
 
 
 def layer_forward(
-    layer: LayerGraph, local: LocalLayer, engine: Engine, shape: PassShape
+    layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
 ) -> tuple[ForwardCost, OpSums]:
     """Return all operators of a layer added up, and the windows beside which communication runs."""
-    costs = [(op, forward_cost(op, local, engine, shape)) for op in layer.ops]
+    costs = [(op, forward_cost(op, local, rates, shape)) for op in layer.ops]
     total = forward_sum([cost for _, cost in costs])
     core_s: Any = 0.0
     matmul_s: Any = 0.0
@@ -95,7 +95,7 @@ def layer_forward(
 
 
 def pass_cost(
-    total: ForwardCost, comm: CommCost, engine: Engine, working_bytes: Any, weight_bytes: Any,
+    total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Any, weight_bytes: Any,
     cache_bytes: Any, zero: Any,
 ) -> PassCost:  # fmt: skip
     """Return the pass through one layer; ``zero`` gives every part the length of the columns."""
@@ -104,7 +104,7 @@ def pass_cost(
         matmul_memory_s=total.matmul_memory_s + zero,
         attention_s=total.attention_s + zero,
         elementwise_s=total.elementwise_s + zero,
-        launch_s=launch_bound_s(total.busy_s, total.num_kernels, engine) + zero,
+        launch_s=exposed_launch_s(total.busy_s, total.num_kernels, rates) + zero,
         tp_comm_s=comm.tp_s + zero,
         cp_comm_s=comm.cp_s + zero,
         ep_comm_s=comm.ep_s + zero,
@@ -122,13 +122,13 @@ def host_s(constants: ServingConstantsOf[Any], num_sequences: Any) -> Any:
     return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 
-def live_bytes(op: Op, local: LocalLayer, engine: Engine, shape: PassShape) -> Any:
+def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
     """Return the bytes of what an operator reads and writes, which live together [bytes]."""
 
     def size(tensor: Tensor) -> Any:
-        word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
+        word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         rows = local.routed_rows if "routed_tokens" in tensor.dims else local.rows_of(op)
         return word * rows * local.width(tensor)
 
-    scores = score_bytes(op, local, engine, shape)
+    scores = score_bytes(op, local, rates, shape)
     return scores + sum(size(tensor) for tensor in (*op.inputs, *op.outputs))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
 from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_compute_s, matmul_shape
@@ -74,29 +74,29 @@ class ForwardCost:
         return self.matmul_compute_s + self.matmul_memory_s + self.attention_s + self.elementwise_s
 
 
-def forward_cost(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+def forward_cost(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> ForwardCost:
     """Return the price of one operator in a forward pass."""
     if op.kind is OpKind.MATMUL:
-        return _matmul_forward(op, layer, engine, shape)
+        return _matmul_forward(op, layer, rates, shape)
     if op.kind is OpKind.ATTENTION:
-        return _attention_forward(op, layer, engine, shape)
-    cost = op_cost(op, layer, engine, None, causal=True)
+        return _attention_forward(op, layer, rates, shape)
+    cost = op_cost(op, layer, rates, None, causal=True)
     return ForwardCost(elementwise_s=cost.forward_s, traffic_bytes=cost.forward_traffic_bytes)
 
 
-def _matmul_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> ForwardCost:
     """Return a matrix product: the slower of its arithmetic and of reading its operands."""
     count, rows, inner, columns = matmul_shape(op, layer)
     if "experts" in op.weights[0].dims:
         count, rows = experts_at_work(layer)
     is_logits = "vocab" in op.output.dims
-    rate = engine.edge_flops_per_s if is_logits else engine.matmul_flops_per_s
+    rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
     rate = rate * shape.constants.prompt_rate_share
-    word = engine.activation_bytes if is_logits else shape.weight_word_bytes
-    compute_s = product_compute_s(count, rows, inner, columns, rate, engine)
-    activations = engine.activation_bytes * rows * (inner + columns)
+    word = rates.activation_bytes if is_logits else shape.weight_word_bytes
+    compute_s = product_compute_s(count, rows, inner, columns, rate, rates)
+    activations = rates.activation_bytes * rows * (inner + columns)
     traffic = count * (word * inner * columns + activations)
-    memory_s = traffic / (engine.memory_bytes_per_s * shape.constants.weight_read_share)
+    memory_s = traffic / (rates.memory_bytes_per_s * shape.constants.weight_read_share)
     is_compute_bound = compute_s > memory_s
     return ForwardCost(
         matmul_compute_s=where(is_compute_bound, compute_s, 0.0),
@@ -107,7 +107,7 @@ def _matmul_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape)
 
 
 def product_compute_s(
-    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, engine: Engine
+    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, rates: DeviceRates
 ) -> Any:
     """Return the arithmetic seconds of ``count`` products, also of products with few rows.
 
@@ -119,9 +119,9 @@ def product_compute_s(
     """
     padded = LEAST_ROWS * ceil_div(rows, LEAST_ROWS)
     few_s = 2.0 * count * padded * inner * columns / rate
-    many_s = matmul_compute_s(count, rows, inner, columns, rate, engine)
-    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
-    fills = (rows >= engine.tile_rows) & (tiles >= engine.num_cores)
+    many_s = matmul_compute_s(count, rows, inner, columns, rate, rates)
+    tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
+    fills = (rows >= rates.tile_rows) & (tiles >= rates.num_cores)
     return where(fills, many_s, few_s)
 
 
@@ -196,7 +196,9 @@ def flops_per_score(spec: AttentionSpec, *, reads_cache: bool) -> float:
     return 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
 
 
-def _attention_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> ForwardCost:
+def _attention_forward(
+    op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape
+) -> ForwardCost:
     """Return the attention core over cache and new tokens: arithmetic or traffic, the slower one.
 
     The cache of all sequences is read once, and the new keys and values are written into it.
@@ -212,19 +214,19 @@ def _attention_forward(op: Op, layer: LocalLayer, engine: Engine, shape: PassSha
     read = sequences * cached_tokens(shape.past_tokens, spec.window) * words
     cache = shape.cache_word_bytes * read
     written = shape.cache_word_bytes * layer.tokens * words
-    moved = written + engine.activation_bytes * layer.tokens * width
-    memory_s = cache_read_s(cache, layer, engine, shape) + moved / engine.memory_bytes_per_s
-    materialised = op.words_per_element[0] * score_bytes(op, layer, engine, shape)
+    moved = written + rates.activation_bytes * layer.tokens * width
+    memory_s = cache_read_s(cache, layer, rates, shape) + moved / rates.memory_bytes_per_s
+    materialised = op.words_per_element[0] * score_bytes(op, layer, rates, shape)
     return ForwardCost(
-        attention_s=larger(flops / engine.attention_forward_flops_per_s, memory_s)
-        + traffic_s(materialised, engine),
+        attention_s=larger(flops / rates.attention_forward_flops_per_s, memory_s)
+        + traffic_s(materialised, rates),
         flops=flops,
         traffic_bytes=cache + moved + materialised,
         num_kernels=2.0 if op.moved is None else 5.0,
     )
 
 
-def cache_read_s(cache_bytes: Any, layer: LocalLayer, engine: Engine, shape: PassShape) -> Any:
+def cache_read_s(cache_bytes: Any, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
     """Return the seconds in which attention reads the cache of all sequences.
 
     bytes (1 + extra (1 - 1/g)) / rate with g query heads to a key head, which read it again in
@@ -234,15 +236,15 @@ def cache_read_s(cache_bytes: Any, layer: LocalLayer, engine: Engine, shape: Pas
     key_heads = larger(layer.size("key") * layer.sizes["kv_heads"] / layer.sizes["key"], 1.0)
     sharing = larger(layer.size("query_heads") / key_heads, 1.0)
     again = 1.0 + constants.shared_cache_extra * (1.0 - 1.0 / sharing)
-    rate = engine.memory_bytes_per_s * constants.cache_read_share
+    rate = rates.memory_bytes_per_s * constants.cache_read_share
     readers = layer.degrees.micro_batch_size * key_heads
-    pulled = engine.memory_bytes_per_s / engine.num_cores * constants.core_pull * readers
+    pulled = rates.memory_bytes_per_s / rates.num_cores * constants.core_pull * readers
     return larger(cache_bytes * again / rate, cache_bytes / pulled)
 
 
-def score_bytes(op: Op, layer: LocalLayer, engine: Engine, shape: PassShape) -> Any:
+def score_bytes(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
     """Return the bytes of a score matrix that reaches memory: none with flash attention."""
     if not op.is_materialized_attention:
         return 0.0
     keys = shape.past_tokens + shape.new_tokens
-    return engine.activation_bytes * layer.tokens * keys * layer.size("query_heads")
+    return rates.activation_bytes * layer.tokens * keys * layer.size("query_heads")

@@ -26,7 +26,7 @@ from meshwright.serve.layers import (
 from meshwright.serve.operators import PassShape, cached_tokens, cached_words_per_token
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.strategy import StrategyColumns, StrategyOf, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -60,7 +60,7 @@ class PassPrice:
 
 
 def price_passes(
-    problem: ServingProblem, structure: Structure, strategy: StrategyColumns,
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns,
     shape: PassShape | None = None,
 ) -> PassPrice:  # fmt: skip
     """Return the price of one pass for each row of the columns.
@@ -120,11 +120,11 @@ def _devices_together(strategy: StrategyOf[Any]) -> Any:
 
 
 def piece_cost(
-    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, piece: LayerGraph,
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, piece: LayerGraph,
     index: int, collectives: Collectives, shape: PassShape | None = None,
 ) -> PassCost:  # fmt: skip
     """Return one pass through one kind of layer, or through an edge."""
-    engine, work = problem.engine, problem.workload
+    rates, work = problem.rates, problem.workload
     shape = shape or problem.shape
     length = shape.new_tokens
     if problem.is_head(index):
@@ -137,10 +137,10 @@ def piece_cost(
         sequence_parallel=structure.sequence_parallel,
         expert_load_imbalance=work.expert_load_imbalance,
     )
-    total, windows = layer_forward(piece, local, engine, shape)
-    calls = [c for c in problem.layouts(structure)[index][0] if c.phase is Phase.FORWARD]
+    total, windows = layer_forward(piece, local, rates, shape)
+    calls = [c for c in problem.derived_shardings(structure)[index][0] if c.phase is Phase.FORWARD]
     sizes = piece.bind(length * strategy.micro_batch_size, length)
-    word = engine.activation_bytes
+    word = rates.activation_bytes
     comm = comm_cost(calls, windows, sizes, strategy, structure, collectives.time_s, word)
     if problem.num_experts and not structure.sequence_parallel:
         stays = strategy.ep * strategy.etp == strategy.tp
@@ -154,13 +154,13 @@ def piece_cost(
                 for entry in fields(CommCost)
             }
         )
-    working = reduce(larger, [live_bytes(op, local, engine, shape) for op in piece.ops])
+    working = reduce(larger, [live_bytes(op, local, rates, shape) for op in piece.ops])
     stream = 2.0 * word * local.token_shard * float(problem.model.hidden_size)
     dense, expert = parameters_on_device(piece, structure, strategy)
     is_edge = index >= len(problem.graph.layers)
     weight_word = word if is_edge else shape.weight_word_bytes
     return pass_cost(
-        total, comm, engine, working + stream, weight_word * (dense + expert),
+        total, comm, rates, working + stream, weight_word * (dense + expert),
         _cache_bytes(shape, piece, local), 0.0 * strategy.tp,
     )  # fmt: skip
 
@@ -193,4 +193,4 @@ def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Any:
 def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Any:
     """Return the bytes of a table that one device holds once for the lookup and for the logits."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp)
-    return problem.engine.activation_bytes * rows * problem.model.hidden_size
+    return problem.rates.activation_bytes * rows * problem.model.hidden_size

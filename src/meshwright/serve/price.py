@@ -21,7 +21,7 @@ from meshwright.serve.memory import (
 )
 from meshwright.serve.passes import PassPrice, price_passes
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import StrategyColumns, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ServingPrice:
     """The price of serving for columns of strategies."""
 
     strategy: StrategyColumns
-    structure: Structure
+    structure: PlanOptions
     num_groups: Any
     """Groups of ``micro_batch_size`` sequences that one replica holds at once."""
     time: ServingTime
@@ -90,7 +90,7 @@ class ServingPrice:
 
 
 def price_serving(
-    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, num_groups: Any
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, num_groups: Any
 ) -> ServingPrice:
     """Return the price of each row of the columns, all under one structure.
 
@@ -106,7 +106,7 @@ def price_serving(
 
 
 def with_groups(
-    problem: ServingProblem, structure: Structure, strategy: StrategyColumns, passes: PassPrice,
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, passes: PassPrice,
     num_groups: Any,
 ) -> ServingPrice:  # fmt: skip
     """Return the price of serving with so many groups, each of which makes such passes."""

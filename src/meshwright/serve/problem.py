@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.problem import ProblemOf
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.serve.operators import PassShape
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
-_ALIKE = ("graph", "pieces", "head", "_layouts", "engine", "efficiencies")
+_ALIKE = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
 """Cached properties that no constant of serving changes."""
 
 
@@ -30,9 +30,9 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         vars(changed).update({name: known for name, known in vars(self).items() if name in _ALIKE})
         return changed
 
-    def engine_at(self, speed_factor: float) -> Engine:
+    def rates_at(self, speed_factor: float) -> DeviceRates:
         """Return what a device does in a second; routing is part of the kernels of the experts."""
-        return replace(super().engine_at(speed_factor), expert_passes=1.0)
+        return replace(super().rates_at(speed_factor), expert_passes=1.0)
 
     @property
     def collective_start_s(self) -> Any:

@@ -20,7 +20,7 @@ from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
 from meshwright.serve.memory import buffers_bytes
 from meshwright.serve.passes import PassPrice, price_passes
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import Strategy, StrategyColumns, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server
 
 MOST_OF_PASS = 0.5
@@ -61,7 +61,7 @@ class Serving:
 
     problem: ServingProblem
     server: Server
-    structure: Structure
+    structure: PlanOptions
     strategy: Strategy
 
     def served(self, requests: Requests) -> Served:

@@ -22,7 +22,7 @@ from meshwright.serve.passes import price_passes
 from meshwright.serve.price import ServingPrice, with_groups
 from meshwright.serve.shortfall import latency_shortfall, memory_shortfall
 from meshwright.serve.space import Candidates, ServingSpace, degree_table, layouts, with_batches
-from meshwright.sharding.strategy import Strategy, Structure, row, take
+from meshwright.sharding.strategy import PlanOptions, Strategy, row, take
 
 BLOCK_ROWS = 32_768
 """Rows that are priced at a time; those that share a pass are about as many as fill a cache."""
@@ -42,7 +42,7 @@ class ServingResult:
     """The best candidates, the Pareto front, and how the space was covered."""
 
     objective: Objective
-    structures: tuple[Structure, ...]
+    structures: tuple[PlanOptions, ...]
     fitting: ServingColumns
     """All candidates that fit the memory."""
     ranked: IntArray
@@ -54,7 +54,7 @@ class ServingResult:
     """Candidates that fit but exceed the latency that is allowed."""
     elapsed_s: float
 
-    def candidate(self, index: int) -> tuple[Strategy, Structure, int]:
+    def candidate(self, index: int) -> tuple[Strategy, PlanOptions, int]:
         """Return strategy, structure and number of groups of one row of ``fitting``."""
         structure = self.structures[int(self.fitting.structure_of[index])]
         return row(self.fitting.strategy, index), structure, int(self.fitting.num_groups[index])
@@ -86,10 +86,10 @@ def search_serving(
     )  # fmt: skip
 
 
-def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[Structure, ...], ServingColumns]:
+def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...], ServingColumns]:
     """Return every candidate that fits, and the structures that they refer to."""
     degrees = degree_table(space)
-    structures: list[Structure] = []
+    structures: list[PlanOptions] = []
     found: list[ServingColumns] = []
     if degrees is not None:
         candidates = with_batches(space, degrees)
@@ -102,7 +102,7 @@ def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[Structure, ...],
 
 
 def _covered_by(
-    space: ServingSpace, structure: Structure, number: int, candidates: Candidates, counts: Counts
+    space: ServingSpace, structure: PlanOptions, number: int, candidates: Candidates, counts: Counts
 ) -> Iterator[ServingColumns]:  # fmt: skip
     """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
     legal = legal_rows(space, structure, candidates.strategy, counts)
@@ -114,7 +114,7 @@ def _covered_by(
 
 
 def _priced(
-    space: ServingSpace, structure: Structure, number: int, candidates: Candidates
+    space: ServingSpace, structure: PlanOptions, number: int, candidates: Candidates
 ) -> ServingColumns:
     """Return what ranking needs of the price of each row, in blocks."""
     parts = []
@@ -138,7 +138,7 @@ def _priced(
     return joined_columns(parts)
 
 
-def _block_price(space: ServingSpace, structure: Structure, block: Candidates) -> ServingPrice:
+def _block_price(space: ServingSpace, structure: PlanOptions, block: Candidates) -> ServingPrice:
     """Return the price of a block; rows that differ in their groups alone share their pass."""
     size = block.strategy.micro_batch_size.astype(np.int64)
     keys = block.split_of * (size.max() + 1) + size
@@ -157,7 +157,7 @@ def _that_fit(space: ServingSpace, priced: ServingColumns, counts: Counts) -> Se
 
 
 def _largest_batches(
-    space: ServingSpace, structure: Structure, ladder: ServingColumns
+    space: ServingSpace, structure: PlanOptions, ladder: ServingColumns
 ) -> ServingColumns:
     """Return, for each split and number of groups, the largest batch that fits and is in time.
 

@@ -18,7 +18,7 @@ from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
-from meshwright.train.answers import version
+from meshwright.train.candidates import version
 from meshwright.train.question import refuse_mixed_chips
 
 

@@ -14,7 +14,7 @@ from meshwright.serve.columns import ServingColumns, legal_rows
 from meshwright.serve.price import price_serving
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.space import ServingSpace, degree_table, layouts
-from meshwright.sharding.strategy import Strategy, Structure, row, take
+from meshwright.sharding.strategy import PlanOptions, Strategy, row, take
 from meshwright.spec.system import NetworkLevel
 from meshwright.spec.workload import BYTES_OF, Precision
 
@@ -108,7 +108,7 @@ def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
 
 
 def latency_shortfall(
-    space: ServingSpace, structures: tuple[Structure, ...], columns: ServingColumns,
+    space: ServingSpace, structures: tuple[PlanOptions, ...], columns: ServingColumns,
     in_time: BoolArray, counts: Counts,
 ) -> str:  # fmt: skip
     """Return how close the fastest candidate comes to the latency, or to the whole batch."""

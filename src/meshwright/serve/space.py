@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts
-from meshwright.sharding.strategy import AXES, ContextKind, StrategyColumns, Structure, take
+from meshwright.sharding.strategy import AXES, ContextKind, PlanOptions, StrategyColumns, take
 
 PIPELINE_INSIDE = ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
 CONTEXT_OUTSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
@@ -138,13 +138,15 @@ def _batches(space: ServingSpace, dp: int, pp: int) -> list[tuple[int, int]]:
     return found
 
 
-def layouts(space: ServingSpace, columns: StrategyColumns) -> Iterator[tuple[Structure, BoolArray]]:
+def layouts(
+    space: ServingSpace, columns: StrategyColumns
+) -> Iterator[tuple[PlanOptions, BoolArray]]:
     """Yield the structures, each with the rows for which it is not another one's double."""
     keeps, problem = space.choices.keeps, space.problem
     for order in _orders(problem):
         for kind in ContextKind:
             for sequence_parallel in (False, True):
-                structure = Structure(
+                structure = PlanOptions(
                     sequence_parallel=sequence_parallel, context_kind=kind, axis_order=order,
                     zero_stage=0,
                     overlap_tensor_parallel=problem.workload.software.async_tensor_parallel,
@@ -162,7 +164,9 @@ def _orders(problem: ServingProblem) -> tuple[tuple[str, ...], ...]:
     return (PIPELINE_INSIDE,) if one_level else (PIPELINE_INSIDE, CONTEXT_OUTSIDE)
 
 
-def _own_rows(problem: ServingProblem, structure: Structure, columns: StrategyColumns) -> BoolArray:
+def _own_rows(
+    problem: ServingProblem, structure: PlanOptions, columns: StrategyColumns
+) -> BoolArray:
     """Return the rows for which a structure is a choice of its own.
 
     Splitting the tokens of a decode step over tp changes nothing worth a choice, and is left out.

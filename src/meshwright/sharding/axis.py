@@ -9,7 +9,7 @@ from meshwright.graph.op import Tensor
 from meshwright.sharding.algebra import Side
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.rules import Rule
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 
 INNER_DIMS = frozenset(
@@ -26,7 +26,7 @@ EXPERT_INNER_DIMS = frozenset({"expert_ffn", "expert_ffn_in"})
 class Axis:
     """One axis; a subclass states what differs from an axis that does nothing.
 
-    Layouts are stated for tensors at rest ("home"): what an operator needs beyond that, and the
+    Shardings are stated for tensors at rest: what an operator needs beyond that, and the
     collectives between, follow from the four-case rule.
     """
 
@@ -38,23 +38,23 @@ class Axis:
     """Where it splits tokens, it splits within sequences, not between them."""
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the dim of an activation at rest that this axis splits."""
         return None
 
-    def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the dim of a weight that this axis splits."""
         return None
 
-    def operand_to_gather(self, weight_dim: str, structure: Structure) -> Side:
+    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
         """Return the answer to case 4: the activation (left) or the weight (right)."""
         return "left"
 
-    def is_streamed(self, kind: CollectiveKind, structure: Structure) -> bool:
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
         """Return whether gathers and scatters move piece by piece beside the computation."""
         return False
 
-    def overlaps(self, call: CollectiveCall, structure: Structure) -> bool:
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
         """Return whether a call over this axis may run beside computation."""
         return call.streamed
 

@@ -24,16 +24,16 @@ from meshwright.sharding.forward import (
     traveling_axes,
 )
 from meshwright.sharding.local_sizes import FLAT
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.sharding.tensor_sharding import (
+    activation_sharding,
     arbiter,
     as_operand,
-    home,
     logical_dims,
     matrices,
     source_operand,
     vectors,
-    weight_home,
+    weight_sharding,
 )
 from meshwright.spec.collective import CollectiveKind
 
@@ -41,7 +41,7 @@ Contributions = dict[str, list[Sharding]]
 """Layouts in which the consumers of each tensor left their part of its gradient."""
 
 
-def backward_calls(layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
+def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives of the backward pass, in order, weight gradients beside them.
 
     Sums of weight gradients over data axes are left to the synchronisation once per step.
@@ -64,7 +64,7 @@ def gradient_of(tensor: Tensor) -> Tensor:
 
 def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: str) -> None:
     """Bring the contributions to a gradient to rest; equal moves of several are made once."""
-    rest = home(tensor, ledger.structure)
+    rest = activation_sharding(tensor, ledger.structure)
     for have in contributions.get(tensor.name, []):
         ledger.move(gradient_of(tensor), have, reshard(have, rest), site)
 
@@ -81,9 +81,9 @@ def _product(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     if op.kind is OpKind.EMBEDDING:
         ledger.mark_looked_up(gradient_of(op.output))
     for weight, output in matrices(op):
-        gradient, rest = gradient_of(output), home(output, structure)
+        gradient, rest = gradient_of(output), activation_sharding(output, structure)
         incoming = as_operand(output, rest)
-        held = Operand(weight.dims, weight_home(weight, structure))
+        held = Operand(weight.dims, weight_sharding(weight, structure))
         site = f"{op.name}: output gradient"
         if op.kind is not OpKind.EMBEDDING:
             back = matmul(incoming, held, left.dims, arbiter=arbiter(structure))
@@ -112,7 +112,9 @@ def product_weight_gradients(op: Op, ledger: Ledger) -> list[tuple[Tensor, Shard
     return [
         (
             weight,
-            matmul(left, as_operand(output, home(output, ledger.structure)), weight.dims).local,
+            matmul(
+                left, as_operand(output, activation_sharding(output, ledger.structure)), weight.dims
+            ).local,
         )
         for weight, output in matrices(op)
     ]
@@ -128,7 +130,7 @@ def _elementwise(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     ledger.mark_equal(branches)
     if op.kind is OpKind.NORM:
         reduce_statistics(op, ledger, ("statistics_gradient",))
-    out = home(op.output, ledger.structure)
+    out = activation_sharding(op.output, ledger.structure)
     found = []
     for source in op.inputs:
         layout = elementwise_input(op, source, ledger.structure)
@@ -143,7 +145,7 @@ def _attention(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     Keys and values are needed once more, and their gradients travel to where they rest.
     """
     structure = ledger.structure
-    rest = home(op.output, structure)
+    rest = activation_sharding(op.output, structure)
     steps = reshard(rest, attention_layout(op.output, structure))
     ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
     query, *keys_and_values = op.inputs
@@ -162,26 +164,26 @@ def _route(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Send the gradients of rows the other way."""
     source, target = op.inputs[0], op.output
     structure = ledger.structure
-    others = [(other.name, home(other, structure)) for other in op.inputs[1:]]
+    others = [(other.name, activation_sharding(other, structure)) for other in op.inputs[1:]]
     if "routed_tokens" in target.dims:
         exchange(gradient_of(target), ledger, f"{op.name}: row gradients")
         return [(source.name, spread_tokens(source, structure)), *others]
-    rest = home(target, structure)
+    rest = activation_sharding(target, structure)
     steps = reshard(rest, spread_tokens(target, structure))
     ledger.move(gradient_of(target), rest, steps, f"{op.name}: output gradient")
     exchange(gradient_of(source), ledger, f"{op.name}: row gradients")
-    return [(source.name, home(source, structure)), *others]
+    return [(source.name, activation_sharding(source, structure)), *others]
 
 
 def _loss(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
     """Return the gradient of the logits: it needs nothing that is not there."""
     logits = op.inputs[0]
-    return [(logits.name, home(logits, ledger.structure))]
+    return [(logits.name, activation_sharding(logits, ledger.structure))]
 
 
-def logical_gradient_axes(output: Tensor, structure: Structure) -> dict[str, str]:
+def logical_gradient_axes(output: Tensor, structure: PlanOptions) -> dict[str, str]:
     """Return the dim that each axis splits of an output and of its gradient."""
-    layout = home(output, structure)
+    layout = activation_sharding(output, structure)
     dims = logical_dims(output)
     return {axis: dim for dim in dims for axis in layout.split.get(dim, ())}
 
@@ -197,7 +199,7 @@ _STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]] = {
 }
 
 
-def sync_calls(layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
+def sync_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives that complete the weight gradients of a layer, and ZeRO's gathers."""
     calls: list[CollectiveCall] = []
     for op in layer.ops:
@@ -208,25 +210,25 @@ def sync_calls(layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
     return calls
 
 
-def weight_gradients(op: Op, structure: Structure) -> list[tuple[Tensor, Sharding]]:
+def weight_gradients(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Sharding]]:
     """Return each weight of an operator with the layout in which its gradient arises."""
     found: list[tuple[Tensor, Sharding]] = []
     if op.kind in (OpKind.MATMUL, OpKind.EMBEDDING):
         found += product_weight_gradients(op, Ledger(structure, Phase.WEIGHT_GRADIENT))
     for weight, output in vectors(op):
         split_by = logical_gradient_axes(output, structure)
-        rest = weight_home(weight, structure)
+        rest = weight_sharding(weight, structure)
         open_axes = tuple(axis for axis in split_by if axis not in rest.axes)
         found.append((weight, Sharding(rest.split, open_axes)))
     return found
 
 
 def _inner_sums(
-    op: Op, weight: Tensor, made: Sharding, structure: Structure
+    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
 ) -> list[CollectiveCall]:
     """Return the sums over axes that are no data axes: streams in each pass, others per step."""
     data = tuple(axis for axis in made.partial if axes[axis].replicates_weights)
-    want = Sharding(weight_home(weight, structure).split, data)
+    want = Sharding(weight_sharding(weight, structure).split, data)
     ledger = Ledger(structure, Phase.WEIGHT_GRADIENT)
     moves = reshard(made, want)
     ledger.move(gradient_of(weight), made, moves, f"{op.name}: weight gradient", of_weight=True)
@@ -234,7 +236,7 @@ def _inner_sums(
 
 
 def _data_sums(
-    op: Op, weight: Tensor, made: Sharding, structure: Structure
+    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
 ) -> list[CollectiveCall]:
     """Return reductions of the gradient and gathers of the weight over the data axes.
 
@@ -246,7 +248,7 @@ def _data_sums(
     if not data:
         return []
     of_experts = "edp" in data
-    split = weight_home(weight, structure).split
+    split = weight_sharding(weight, structure).split
     gradient = gradient_of(weight)
     stage = structure.zero_stage
     if stage == 0:
@@ -284,7 +286,7 @@ def _data_call(
 
 
 def _gather(
-    group: str, weight: Tensor, op: Op, split: Split, structure: Structure, *, again: bool = False
+    group: str, weight: Tensor, op: Op, split: Split, structure: PlanOptions, *, again: bool = False
 ) -> CollectiveCall:
     """Return one gather of a sharded weight."""
     return CollectiveCall(
@@ -300,7 +302,7 @@ def _gather(
     )
 
 
-def _key_head_sums(op: Op, layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
+def _key_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
     """Return the sums over ranks that hold the same key head, where tp exceeds their number."""
     if layer.sizes.get("kv_heads") == layer.sizes.get("query_heads"):
         return []
@@ -312,7 +314,7 @@ def _key_head_sums(op: Op, layer: LayerGraph, structure: Structure) -> list[Coll
             group,
             gradient_of(weight),
             op,
-            weight_home(weight, structure).split,
+            weight_sharding(weight, structure).split,
             per_step=True,
         )
         for weight in replicated

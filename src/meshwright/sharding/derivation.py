@@ -14,13 +14,13 @@ from meshwright.graph.op import LayerGraph, OpGraph, Phase
 from meshwright.sharding.backward import backward_calls, sync_calls
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.forward import forward_calls
-from meshwright.sharding.strategy import Recompute, Structure
-from meshwright.sharding.tensor_sharding import home
+from meshwright.sharding.strategy import PlanOptions, Recompute
+from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.spec.collective import CollectiveKind
 
 
 def derive_calls(
-    layer: LayerGraph, structure: Structure, axes: Collection[str] | None = None
+    layer: LayerGraph, structure: PlanOptions, axes: Collection[str] | None = None
 ) -> tuple[CollectiveCall, ...]:
     """Return every collective of one layer: forward, backward, and gradients once per step.
 
@@ -41,7 +41,7 @@ def derive_calls(
 
 
 def _replayed(
-    layer: LayerGraph, structure: Structure, forward: list[CollectiveCall]
+    layer: LayerGraph, structure: PlanOptions, forward: list[CollectiveCall]
 ) -> list[CollectiveCall]:
     """Return the forward calls that recomputation runs again in the backward pass."""
     if structure.recompute is Recompute.NONE:
@@ -69,14 +69,14 @@ def _in_use(axis: str, active: Collection[str]) -> bool:
     return any(name in active for name in parts.get(axis, (axis,)))
 
 
-def stage_boundary_calls(graph: OpGraph, structure: Structure) -> tuple[CollectiveCall, ...]:
+def stage_boundary_calls(graph: OpGraph, structure: PlanOptions) -> tuple[CollectiveCall, ...]:
     """Return what passes between two pipeline stages for one micro-batch: forward and backward.
 
     The residual stream crosses in the layout in which it rests, so that sequence parallelism
     divides it by tp.
     """
     stream = graph.layers[0].input
-    split = home(stream, structure).split
+    split = activation_sharding(stream, structure).split
     return tuple(
         CollectiveCall(CollectiveKind.SEND, "pp", stream, phase, "stage boundary", split)
         for phase in (Phase.FORWARD, Phase.INPUT_GRADIENT)

@@ -8,8 +8,12 @@ from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.sharding.algebra import Move, Sharding, payload, reshard, walk
 from meshwright.sharding.axis import axes
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.strategy import ContextKind, Structure
-from meshwright.sharding.tensor_sharding import forward_products, home, weight_home
+from meshwright.sharding.strategy import ContextKind, PlanOptions
+from meshwright.sharding.tensor_sharding import (
+    activation_sharding,
+    forward_products,
+    weight_sharding,
+)
 from meshwright.spec.collective import CollectiveKind
 
 LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
@@ -19,7 +23,7 @@ LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
 class Ledger:
     """The calls of one pass. A tensor that moved once over an axis need not do so again."""
 
-    def __init__(self, structure: Structure, phase: Phase) -> None:
+    def __init__(self, structure: PlanOptions, phase: Phase) -> None:
         self.structure, self.phase = structure, phase
         self.calls: list[CollectiveCall] = []
         self._seen: set[tuple[str, Move]] = set()
@@ -71,14 +75,14 @@ class Ledger:
         return layout
 
 
-def forward_calls(layer: LayerGraph, structure: Structure) -> list[CollectiveCall]:
+def forward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
     """Return the collectives of the forward pass, in order.
 
     Sums are left open until an operator needs the tensor whole, so that branches that meet in an
     addition are summed before they are reduced.
     """
     ledger = Ledger(structure, Phase.FORWARD)
-    layouts = {layer.input.name: home(layer.input, structure)}
+    layouts = {layer.input.name: activation_sharding(layer.input, structure)}
     for op in layer.ops:
         layouts |= _STEPS[op.kind](op, layouts, ledger)
     _settle_output(layer, layouts, ledger)
@@ -90,7 +94,7 @@ Layouts = dict[str, Sharding]
 
 def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sharding:
     """Bring a tensor to rest: close its sums, undo what its maker did to its layout."""
-    rest = home(tensor, ledger.structure)
+    rest = activation_sharding(tensor, ledger.structure)
     have = layouts.get(tensor.name, rest)
     layouts[tensor.name] = ledger.move(tensor, have, reshard(have, rest), site)
     return rest
@@ -112,22 +116,22 @@ def _product(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
         _at_home(source, layouts, ledger, f"{op.name}: input")
     made: Layouts = {}
     for weight, output, product in forward_products(op, ledger.structure):
-        rest = home(source, ledger.structure)
+        rest = activation_sharding(source, ledger.structure)
         ledger.move(source, rest, product.left_moves, f"{op.name}: input")
-        held = weight_home(weight, ledger.structure)
+        held = weight_sharding(weight, ledger.structure)
         site = f"{op.name}: weight"
         ledger.move(weight, held, product.right_moves, site, of_weight=True)
         made[output.name] = product.local
     return made
 
 
-def elementwise_input(op: Op, source: Tensor, structure: Structure) -> Sharding:
+def elementwise_input(op: Op, source: Tensor, structure: PlanOptions) -> Sharding:
     """Return the layout in which an elementwise operator reads an input.
 
     Inner dims as they rest; tokens as those of the output.
     """
-    rows = home(op.output, structure).split.get("tokens")
-    own = home(source, structure)
+    rows = activation_sharding(op.output, structure).split.get("tokens")
+    own = activation_sharding(source, structure)
     if rows is None or "tokens" not in source.dims:
         return own
     inner = {dim: axes_ for dim, axes_ in own.split.items() if dim != "tokens"}
@@ -144,12 +148,12 @@ def _elementwise(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
         ledger.move(source, rest, reshard(rest, want), site)
     if op.kind is OpKind.NORM:
         reduce_statistics(op, ledger, ("statistics",))
-    return {output.name: home(output, ledger.structure) for output in op.outputs}
+    return {output.name: activation_sharding(output, ledger.structure) for output in op.outputs}
 
 
 def _sum_open_branches(op: Op, layouts: Layouts, ledger: Ledger, site: str) -> None:
     """Reduce branches of an addition that are open over the same axes as one tensor."""
-    rest = home(op.output, ledger.structure)
+    rest = activation_sharding(op.output, ledger.structure)
     same_shape = [t for t in op.inputs if t.dims == op.output.dims]
     first: Sharding | None = None
     for tensor in same_shape:
@@ -166,7 +170,7 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
     """All-reduce the numbers for each row that run over a split dim, in FP32."""
     sources = op.inputs[: len(op.outputs)]
     for source in sources:
-        rest = home(source, ledger.structure)
+        rest = activation_sharding(source, ledger.structure)
         split_axes = [a for dim in op.contracted for a in rest.split.get(dim, ())]
         rows = Sharding({"tokens": rest.split["tokens"]}) if "tokens" in rest.split else Sharding()
         for name in names:
@@ -175,18 +179,18 @@ def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
             ledger.move(numbers, rows, steps, f"{op.name}: {name}")
 
 
-def attention_layout(tensor: Tensor, structure: Structure) -> Sharding:
+def attention_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
     """Return how the attention core reads and writes a tensor.
 
     Ulysses turns the split of the tokens over cp into a split of the heads; else as at rest.
     """
-    rest = home(tensor, structure)
+    rest = activation_sharding(tensor, structure)
     if structure.context_kind is not ContextKind.ULYSSES:
         return rest
     return rest.along("cp", tensor.dims[-1])
 
 
-def traveling_axes(tensor: Tensor, structure: Structure) -> tuple[str, ...]:
+def traveling_axes(tensor: Tensor, structure: PlanOptions) -> tuple[str, ...]:
     """Return the axes over which keys and values of other ranks are needed: split sequences."""
     tokens = attention_layout(tensor, structure).split.get("tokens", ())
     return tuple(axis for axis in tokens if axes[axis].splits_sequence)
@@ -213,15 +217,15 @@ def _attention(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     return {op.output.name: attention_layout(op.output, ledger.structure)}
 
 
-def spread_tokens(tensor: Tensor, structure: Structure) -> Sharding:
+def spread_tokens(tensor: Tensor, structure: PlanOptions) -> Sharding:
     """Return the layout of tokens at a router: over every axis, so that each is sent once."""
-    rest = home(tensor, structure)
+    rest = activation_sharding(tensor, structure)
     return rest if "tp" in rest.axes else rest.along("tp", "tokens")
 
 
 def exchange(rows: Tensor, ledger: Ledger, site: str) -> None:
     """Record the all-to-all that carries rows to their experts, or back."""
-    split = home(rows, ledger.structure).split
+    split = activation_sharding(rows, ledger.structure).split
     ledger.calls.append(
         CollectiveCall(CollectiveKind.ALL_TO_ALL, "ep", rows, ledger.phase, site, split)
     )
@@ -237,7 +241,7 @@ def _route(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
         spread = spread_tokens(source, ledger.structure)
         ledger.move(source, rest, reshard(rest, spread), f"{op.name}: input")
         exchange(target, ledger, f"{op.name}: rows")
-        return {target.name: home(target, ledger.structure)}
+        return {target.name: activation_sharding(target, ledger.structure)}
     exchange(source, ledger, f"{op.name}: rows")
     return {target.name: spread_tokens(target, ledger.structure)}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, ceil_div
-from meshwright.sharding.strategy import StrategyColumns, Streamed, Structure, row, take
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed, row, take
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
 
@@ -25,7 +25,7 @@ class Case:
 
     model: ModelSpec
     workload: Workload
-    structure: Structure
+    structure: PlanOptions
     s: StrategyColumns
     tile_rows: float = 128.0
     tile_columns: float = 128.0

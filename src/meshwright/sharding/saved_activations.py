@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.graph.transformer import REGION as EDGE
 from meshwright.sharding.algebra import Split
-from meshwright.sharding.strategy import Recompute, Structure
-from meshwright.sharding.tensor_sharding import home
+from meshwright.sharding.strategy import PlanOptions, Recompute
+from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.spec.workload import SelectiveRecompute
 
 CAST = ".cast"
@@ -41,7 +41,7 @@ class SavedTensor:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class CheckpointPolicy:
     """What software keeps where a structure leaves it open."""
 
     selective: SelectiveRecompute = "attention"
@@ -50,7 +50,7 @@ class Keeping:
 
 
 def saved_elements(
-    layer: LayerGraph, structure: Structure, keeping: Keeping = Keeping()
+    layer: LayerGraph, structure: PlanOptions, keeping: CheckpointPolicy = CheckpointPolicy()
 ) -> tuple[SavedTensor, ...]:
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
@@ -76,7 +76,9 @@ def saved_elements(
             or tensor in op.inputs
         ]
     unique = {tensor.name: (tensor, share) for tensor, share in kept}
-    return tuple(SavedTensor(t, home(t, structure).split, s) for t, s in unique.values())
+    return tuple(
+        SavedTensor(t, activation_sharding(t, structure).split, s) for t, s in unique.values()
+    )
 
 
 def _kept_outputs(layer: LayerGraph, *, keeps_half: bool) -> list[tuple[Tensor, float]]:

@@ -77,7 +77,7 @@ AXES = ("tp", "tatp", "cp", "dp_shard", "dp_replicate", "pp")
 
 
 @dataclass(frozen=True)
-class Structure:
+class PlanOptions:
     """The categorical choices of a plan.
 
     ``axis_order`` lists the axes innermost first: the first one sits on the fastest level.
@@ -164,7 +164,7 @@ def take(columns: StrategyColumns, rows: Any) -> StrategyColumns:
     return StrategyOf(**{name: getattr(columns, name)[rows] for name in DEGREES})
 
 
-def plan_string(strategy: Strategy, structure: Structure) -> str:
+def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
     """Return the plan as the field writes it: ``tp8 pp4 dp2 mbs1, sp, zero1, recompute=none``."""
     replicated = " hybrid" if strategy.dp_replicate > 1 else ""
     if structure.zero_stage == 3 and not structure.reshard_after_forward:

@@ -8,24 +8,24 @@ from functools import lru_cache
 from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.sharding.algebra import Arbiter, Operand, Product, Sharding, Side, matmul
 from meshwright.sharding.axis import Axis, axes
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 
-_Chooser = Callable[[Axis, Tensor, Structure], str | None]
+_Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
 
 
 @lru_cache(maxsize=8192)
-def home(tensor: Tensor, structure: Structure) -> Sharding:
+def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
     """Return how an activation lies between operators, and how it is kept for the backward pass."""
     return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
 
 
 @lru_cache(maxsize=8192)
-def weight_home(weight: Tensor, structure: Structure) -> Sharding:
+def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
     """Return how a weight lies, data-parallel sharding left out."""
     return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
 
 
-def _collected(tensor: Tensor, structure: Structure, choose: _Chooser) -> Sharding:
+def _collected(tensor: Tensor, structure: PlanOptions, choose: _Chooser) -> Sharding:
     split: dict[str, tuple[str, ...]] = {}
     for name in axes:
         dim = choose(axes[name], tensor, structure)
@@ -63,7 +63,7 @@ def vectors(op: Op) -> list[tuple[Tensor, Tensor]]:
     return [(weight, by_dim[weight.dims[-1]]) for weight in left]
 
 
-def arbiter(structure: Structure, *, weight_side: Side = "right") -> Arbiter:
+def arbiter(structure: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
     """Return the structural choice of the four-case rule for a product with a weight."""
 
     def choose(axis: str, left_dim: str, right_dim: str) -> Side:
@@ -76,21 +76,21 @@ def arbiter(structure: Structure, *, weight_side: Side = "right") -> Arbiter:
     return choose
 
 
-def source_layout(op: Op, structure: Structure) -> Sharding:
+def source_layout(op: Op, structure: PlanOptions) -> Sharding:
     """Return the layout of the activation that a product reads, at rest.
 
     A lookup is a product with one-hot rows, which every rank makes for its part of the table.
     """
     source = op.inputs[0]
     if op.kind is not OpKind.EMBEDDING:
-        return home(source, structure)
-    table = weight_home(op.weights[0], structure)
-    rows = home(source, structure)
+        return activation_sharding(source, structure)
+    table = weight_sharding(op.weights[0], structure)
+    rows = activation_sharding(source, structure)
     free = tuple(a for a in rows.split.get("tokens", ()) if a not in table.axes)
     return Sharding({"tokens": free, **table.split})
 
 
-def source_operand(op: Op, structure: Structure) -> Operand:
+def source_operand(op: Op, structure: PlanOptions) -> Operand:
     """Return the activation that a product reads as its left side."""
     layout = source_layout(op, structure)
     if op.kind is OpKind.EMBEDDING:
@@ -98,7 +98,7 @@ def source_operand(op: Op, structure: Structure) -> Operand:
     return as_operand(op.inputs[0], layout)
 
 
-def forward_products(op: Op, structure: Structure) -> list[tuple[Tensor, Tensor, Product]]:
+def forward_products(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
     """Return, for each weight matrix of an operator: weight, output, and the product it needs."""
     left = source_operand(op, structure)
     return [
@@ -107,7 +107,7 @@ def forward_products(op: Op, structure: Structure) -> list[tuple[Tensor, Tensor,
             output,
             matmul(
                 left,
-                Operand(weight.dims, weight_home(weight, structure)),
+                Operand(weight.dims, weight_sharding(weight, structure)),
                 logical_dims(output),
                 arbiter=arbiter(structure),
             ),

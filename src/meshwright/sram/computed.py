@@ -14,14 +14,14 @@ from meshwright.cost.problem import Problem
 from meshwright.serve.layers import PASS_TIME_PARTS
 from meshwright.serve.passes import piece_cost
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import Recompute, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.sram.row import LayerRow
 from meshwright.sram.setting import Setting
 
 TOKEN_ID_BYTES = 4.0
 """Of one token that the last stage hands to the first."""
-STRUCTURE = Structure(sequence_parallel=False, zero_stage=0)
+STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
 def computed_rows(setting: Setting, group_sizes: Sequence[int], batch: int) -> list[LayerRow]:
@@ -74,7 +74,7 @@ def _serving_rows(
                 transient_bytes={"activations": column("working_bytes", number)},
                 kept_bytes=np.zeros(problem.model.num_layers + 2),
                 time_parts_s={name: column(name, number) for name in PASS_TIME_PARTS},
-                output_bytes=_outputs(problem.engine.activation_bytes * sent,
+                output_bytes=_outputs(problem.rates.activation_bytes * sent,
                                       TOKEN_ID_BYTES * size * problem.is_decode,
                                       problem.model.num_layers),
             )
@@ -108,7 +108,7 @@ def _training_rows(
                 transient_bytes={"activations": column("working_bytes", number)},
                 kept_bytes=column("kept_bytes", number),
                 time_parts_s=_training_parts(column, number),
-                output_bytes=_outputs(problem.engine.activation_bytes * sent, 0.0,
+                output_bytes=_outputs(problem.rates.activation_bytes * sent, 0.0,
                                       problem.model.num_layers),
             )
         )  # fmt: skip

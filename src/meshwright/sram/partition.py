@@ -27,7 +27,7 @@ from meshwright.sram.rates import batch_of
 from meshwright.sram.row import measured_row
 from meshwright.sram.setting import Setting, level_of, room_bytes
 from meshwright.sram.solve import Solution, grounds_of, group_choices, solve, solve_row
-from meshwright.train.answers import version
+from meshwright.train.candidates import version
 
 
 @dataclass(frozen=True)

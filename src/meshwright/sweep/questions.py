@@ -11,17 +11,20 @@ from meshwright.base.errors import Fault, InfeasibleError, MeshwrightError, Spec
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.dataflow.load import load_graph
-from meshwright.dataflow.search import machine_named, plan_dataflow
+from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.sweep.points import Point, points_of
-from meshwright.sweep.store import Result
+from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
 from meshwright.train.plan import plan
 from meshwright.train.question import training
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
+
+
+PEER = "peer_passes_per_s"
+"""The one result that needs the models of others."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def answer_graph(point: Point) -> Result:
     """Return the best plan of a graph at a point, or why there is none."""
     system, graph = system_of(point), _load_graph(point)
     # Constants of a measured chip would set it against chips that nobody measured.
-    machine, passes = machine_named(system, UNCALIBRATED), int(point.get("passes", 1))
+    machine, passes = calibrated_system(system, UNCALIBRATED), int(point.get("passes", 1))
     try:
         found = plan_dataflow(graph, machine, num_passes=passes, only_best=True)
     except InfeasibleError as error:
@@ -89,7 +92,7 @@ def answer_graph(point: Point) -> Result:
         "price_units": price_units(system),
         "passes_per_s_per_price": best.passes_per_s / price_units(system),
         "lower_bound_s": found.lower_bound_s,
-        "peer_passes_per_s": _peer_passes_per_s(graph, system, passes),
+        PEER: _peer_passes_per_s(graph, system, passes),
     }
 
 
@@ -127,7 +130,7 @@ QUESTIONS: Mapping[str, Question] = {
     "graph": Question(
         ("graph",), ("seq", "training", "passes"), answer_graph,
         ("step_time_s", "passes_per_s", "utilisation", "memory_bytes", "power_w", "passes_per_j",
-         "price_units", "passes_per_s_per_price", "lower_bound_s", "peer_passes_per_s"),
+         "price_units", "passes_per_s_per_price", "lower_bound_s", PEER),
     ),
 }  # fmt: skip
 
@@ -175,10 +178,15 @@ def _result_faults(sweep: SweepSpec) -> list[Fault]:
         asked += [("report.shows", name) for name in sweep.report.shows]
         asked += [("report.beside", name) for name in sweep.report.beside or ()]
     values = QUESTIONS[sweep.ask].values
-    return [
+    faults = [
         Fault(place, f"{name!r} is no result", f"one of: {', '.join(values)}")
         for place, name in dict.fromkeys(asked)
         if name not in values
+    ]
+    return faults + [
+        Fault(place, f"{name!r} follows a peer's rules", "pip install meshwright-papers")
+        for place, name in dict.fromkeys(asked)
+        if name == PEER and name in values and not _peer_models()
     ]
 
 

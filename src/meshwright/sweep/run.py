@@ -1,14 +1,97 @@
-"""Runs the points that have no result yet, several at a time, and keeps each as it comes."""
+"""The points of a sweep: what they are, how they are run, and the file that keeps the results."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import signal
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
 
-from meshwright.sweep.points import Point, key_of
-from meshwright.sweep.store import Result, Store
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.files import load_file
+from meshwright.spec.sweep import SweepSpec, Value
+
+Point = Mapping[str, Value]
+
+
+def load_sweep(path: Path) -> SweepSpec:
+    """Return the sweep of a YAML file, or all of its faults."""
+    return load_file(SweepSpec, path)
+
+
+def points_of(sweep: SweepSpec) -> list[Point]:
+    """Return all combinations; the last field of the file changes fastest."""
+    names = list(sweep.sides)
+    found: list[Point] = []
+    for values in product(*sweep.sides.values()):
+        point = {**sweep.fixed, **dict(zip(names, values, strict=True))}
+        for name, cases in sweep.cases.items():
+            point = {**point, **cases[str(point[name])]}
+        found.append(point)
+    return found
+
+
+def key_of(ask: str, point: Point, version: str) -> str:
+    """Return what names a point: equal questions of one version have one key."""
+    text = json.dumps([ask, sorted(point.items()), version])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+Result = Mapping[str, Any]
+
+
+class Store:
+    """A file of results; also what holds them where no file is asked for.
+
+    Parameters
+    ----------
+    path
+        None keeps them in memory.
+
+    Raises
+    ------
+    SpecError
+        Where the file holds something else, or cannot be opened.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        try:
+            self._base = sqlite3.connect(":memory:" if path is None else path)
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute(
+                "CREATE TABLE IF NOT EXISTS results "
+                "(key TEXT PRIMARY KEY, point TEXT NOT NULL, result TEXT NOT NULL)"
+            )
+        except sqlite3.Error as error:
+            fault = Fault("--out", f"{str(path)!r} is no file of results: {error}")
+            raise SpecError(fault) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._base.close()
+
+    def known(self, keys: Iterable[str]) -> dict[str, Result]:
+        """Return the results that are there, by key."""
+        asked = set(keys)
+        rows = self._base.execute("SELECT key, result FROM results")
+        return {key: json.loads(result) for key, result in rows if key in asked}
+
+    def add(self, key: str, point: Mapping[str, Any], result: Result) -> None:
+        """Keep one result; it is on the disk when this returns."""
+        with self._base:
+            self._base.execute(
+                "INSERT OR REPLACE INTO results VALUES (?, ?, ?)",
+                (key, json.dumps(dict(point)), json.dumps(dict(result))),
+            )
+
 
 Progress = Callable[[int, int], None]
 Evaluate = Callable[[Point], Result]

@@ -1,17 +1,17 @@
-"""The system of a point: a name of the catalog, or a design in parts."""
+"""The system of a point: a name of the catalog or a design in parts, and its price."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from math import prod
 
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.design import Design, build, kinds_of, load_link, load_memory
 from meshwright.catalog.systems import load_system
-from meshwright.dataflow.dfmodel_rules import DimKind, NetworkDim, network_price
 from meshwright.spec.system import LevelKind, SystemSpec
-from meshwright.sweep.points import Point
+from meshwright.sweep.run import Point
 
 DESIGN = ("chip", "memory", "network", "links", "devices", "shape", "logic_area")
 NEEDED = ("chip", "network", "links", "devices")
@@ -52,6 +52,29 @@ PARTS: Mapping[str, Callable[[Point], object]] = {
 """Parts of a design that are looked up on their own."""
 
 
+DRAM_PRICE, LINK_PRICE, SWITCH_PRICE = 1.0, 2.0, 24.0
+"""Of each GB/s, in units of the peer."""
+_GB = 1e9
+
+
+class DimKind(StrEnum):
+    """How the members along one dimension of a network are joined."""
+
+    RING = "ring"
+    FULL = "fully_connected"
+    SWITCH = "switch"
+
+
+@dataclass(frozen=True)
+class NetworkDim:
+    """One dimension of a network."""
+
+    kind: DimKind
+    size: int
+    bandwidth_bytes_per_s: float
+    """Of one link."""
+
+
 KINDS: dict[LevelKind, DimKind] = {
     "torus": DimKind.RING, "mesh": DimKind.RING,
     "switch": DimKind.SWITCH, "fully_connected": DimKind.FULL,
@@ -74,6 +97,30 @@ def price_units(system: SystemSpec) -> float:
         for place, dim in enumerate(dims)
     ]
     return network_price(joined, system.chip.main_memory.bandwidth_bytes_per_s or 0.0)
+
+
+def network_price(dims: Sequence[NetworkDim], dram_bytes_per_s: float) -> float:
+    """Return the price of memories, links and switches of all devices, chips left out."""
+    total = prod(dim.size for dim in dims)
+    price = DRAM_PRICE * total * dram_bytes_per_s / _GB
+    for place, dim in enumerate(dims):
+        links, switches = _links_and_ports(dim, total, is_inner=place == 0)
+        rate = dim.bandwidth_bytes_per_s / _GB
+        price += rate * (LINK_PRICE * links + SWITCH_PRICE * switches)
+    return price
+
+
+def _links_and_ports(dim: NetworkDim, total: int, *, is_inner: bool) -> tuple[float, float]:
+    """Return the links and the ports of switches of a dimension.
+
+    A ring pays two ports. Outer groups that are fully connected are joined once, by switches.
+    """
+    n = dim.size
+    if dim.kind is DimKind.RING:
+        return total, 2.0 * total / n
+    if dim.kind is DimKind.SWITCH:
+        return total, total
+    return (n * (n - 1) * total / n, 0.0) if is_inner else (n * (n - 1), n**2)
 
 
 def network_dims(system: SystemSpec) -> list[NetworkDim]:

@@ -1,12 +1,17 @@
-"""What others would do: each recipe searched and placed as hard as ours, side by side."""
+"""What others would do: each recipe searched and placed as hard as our own space.
+
+A recipe is what another system would look at, as a part of our own space.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from meshwright.base.errors import InfeasibleError
+from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.sharding.space import Choices
@@ -14,15 +19,187 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.answers import candidate, distinct, nothing_fits
-from meshwright.train.comparison import Comparison, Entry
-from meshwright.train.exhaustive import Progress, search
-from meshwright.train.fixed import check_fixed
+from meshwright.train.candidates import candidate, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
-from meshwright.train.question import make_problem
-from meshwright.train.recipes import Recipe, recipes
+from meshwright.train.plan_file import candidate_data
+from meshwright.train.question import check_fixed, make_problem
+from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.candidates import fastest_placed, has_placement
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The best plan of one recipe, or why it has none."""
+
+    recipe: str
+    title: str
+    source: str
+    mapper: str | None
+    """Who placed it; None where there is nothing to place."""
+    best: Candidate | None
+    lower_bound_s: float | None
+    """No candidate of the recipe is faster [s]: without contention, or where it was placed."""
+    why_none: str
+    search_s: float
+    """Wall-clock time of search and placement [s]."""
+
+    def speedup_of(self, ours: Entry) -> float | None:
+        """Return the step time of this entry over that of ours; None where either has none."""
+        if self.best is None or ours.best is None:
+            return None
+        return self.best.estimate.step_time_s / ours.best.estimate.step_time_s
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Recipes on one question; ours comes first."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    entries: tuple[Entry, ...]
+
+    @property
+    def ours(self) -> Entry:
+        """The plan for which everything is free."""
+        return self.entries[0]
+
+
+def comparison_data(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain data."""
+    return {
+        "model": found.model.name,
+        "system": found.system.name,
+        "entries": [entry_data(entry, found.ours) for entry in found.entries],
+    }
+
+
+def entry_data(entry: Entry, ours: Entry) -> dict[str, Any]:
+    """Return one recipe as plain data."""
+    return {
+        "recipe": entry.recipe,
+        "title": entry.title,
+        "source": entry.source,
+        "mapper": entry.mapper,
+        "best": None if entry.best is None else candidate_data(entry.best),
+        "lower_bound_s": entry.lower_bound_s,
+        "speedup_of_ours": entry.speedup_of(ours),
+        "why_none": entry.why_none,
+        "search_s": entry.search_s,
+    }
+
+
+Fixed = Mapping[str, tuple[object, ...]]
+"""Allowed values of a degree or of a structural choice, by name; what is not named is free."""
+
+TEMP = "TEMP (Wang et al. 2025, arXiv 2512.14256), section VIII-A"
+BLIND: tuple[Mapper, ...] = (Mapper.SMAP, Mapper.GMAP)
+ONE: tuple[object, ...] = (1,)
+STREAMS = tuple(range(2, 1025))
+"""Degrees of an axis along which something streams."""
+ONE_TENSOR: tuple[object, ...] = ("auto", "weights", "inputs")
+"""What streams where only one tensor does."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One way to train: what it fixes, and who places it on a grid."""
+
+    title: str
+    source: str
+    fixed: Fixed
+    mappers: tuple[Mapper, ...] = (Mapper.TMAP,)
+    needs_grid: bool = False
+    """It streams tensors between neighbours: left out on systems without any."""
+
+
+recipes: Registry[Recipe] = Registry("recipe")
+"""Ours first."""
+
+recipes.register("meshwright")(Recipe("everything is free", "this project", {}))
+recipes.register("temp")(
+    Recipe(
+        "tensor streams with dp, tp and cp on one wafer, no pipeline",
+        f"dp, sp, tp and tatp of {TEMP}, with our placement and routes",
+        {"pp": ONE, "streamed": ONE_TENSOR},
+        (Mapper.TMAP, Mapper.SMAP),
+        needs_grid=True,
+    )
+)
+recipes.register("megatron-1")(
+    Recipe(
+        "tp, dp and pp; activations between blocks are replicated over tp",
+        f"Shoeybi et al. 2019, arXiv 1909.08053; baseline of {TEMP}, with ZeRO-1 over replicas",
+        {"tatp": ONE, "cp": ONE, "sequence_parallel": (False,), "zero_stage": (0, 1)},
+        BLIND,
+    )
+)
+recipes.register("megatron-3")(
+    Recipe(
+        "tp with sequence parallelism, cp, dp and pp",
+        f"Korthikanti et al. 2022, arXiv 2205.05198; baseline of {TEMP}, with ZeRO-1",
+        {"tatp": ONE, "zero_stage": (0, 1)},
+        BLIND,
+    )
+)
+_DATA_ONLY: Fixed = {"tatp": ONE, "tp": ONE, "cp": ONE, "pp": ONE, "zero_stage": (3,)}
+recipes.register("fsdp")(
+    Recipe(
+        "weights sharded over all devices and gathered before they are needed",
+        f"Zhao et al. 2023, arXiv 2304.11277; baseline of {TEMP}; without prefetch",
+        {**_DATA_ONLY, "overlap_data_parallel": (False,)},
+        BLIND,
+    )
+)
+recipes.register("fsdp-prefetch")(
+    Recipe(
+        "fsdp that gathers the next layer beside the computation of this one",
+        "Zhao et al. 2023, arXiv 2304.11277, section 3.3",
+        _DATA_ONLY,
+    )
+)
+recipes.register("zero3-tp")(
+    Recipe(
+        "weights sharded over dp, tp inside",
+        "Rajbhandari et al. 2020, arXiv 1910.02054, with tensor parallelism",
+        {"tatp": ONE, "pp": ONE, "zero_stage": (3,)},
+    )
+)
+recipes.register("folded-ring")(
+    Recipe(
+        "tensor streams on a ring folded onto a line: two hops a round",
+        "what TATP replaces; not among the paper's baselines",
+        {"tatp": STREAMS, "stream_form": ("folded_ring",), "streamed": ONE_TENSOR},
+        needs_grid=True,
+    )
+)
+recipes.register("cycle-ring")(
+    Recipe(
+        "tensor streams on cycles of neighbours: one hop a round, half of the bytes",
+        "not among the paper's baselines; 2x4 and 4x4 blocks have cycles",
+        {"tatp": STREAMS, "stream_form": ("cycle",), "streamed": ONE_TENSOR},
+        needs_grid=True,
+    )
+)
+recipes.register("line-stream")(
+    Recipe(
+        "tensor streams on a line in both directions",
+        "TATP of TEMP (Wang et al. 2025, arXiv 2512.14256), section V, as it is published",
+        {"tatp": STREAMS, "stream_form": ("stream",), "streamed": ONE_TENSOR},
+        needs_grid=True,
+    )
+)
+recipes.register("product-stream")(
+    Recipe(
+        "2-D stream: inputs travel along the rows of a block, weights along its columns",
+        "stationary-output SUMMA (van de Geijn and Watts 1997) with sends between neighbours; "
+        "not among the baselines of TEMP",
+        {"tp": STREAMS, "tatp": STREAMS, "streamed": ("both",)},
+        needs_grid=True,
+    )
+)
+
 
 NUM_PLACED = 24
 """Candidates of a recipe that are placed at most, fastest closed form first."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import idles_above_cap
-from meshwright.sharding.strategy import Strategy, Structure, plan_string
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Plan
-from meshwright.train.answers import above_caps, candidate, version, warnings
+from meshwright.train.candidates import above_caps, candidate, version, warnings
 from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
-from meshwright.train.measured.learning import with_measured_interval
+from meshwright.train.measured.trials import with_measured_interval
 from meshwright.train.question import make_problem
 from meshwright.wafer.candidates import best_placed
 
@@ -23,7 +23,7 @@ def estimate(
     system: SystemSpec | str,
     workload: Training,
     strategy: Strategy,
-    structure: Structure,
+    structure: PlanOptions,
     *,
     calibration: str = DEFAULT,
     factors: Factors | None = None,

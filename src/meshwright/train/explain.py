@@ -1,18 +1,21 @@
-"""Why a plan is what it is, and what would change or fit."""
+"""Why a plan is what it is, what would change it, and which plans near it are leaner."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.cost.problem import Problem
+from meshwright.sharding.space import Choices, divisors
+from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.train.answer import Candidate, Plan
-from meshwright.train.answers import candidates, compared
-from meshwright.train.exhaustive import search
+from meshwright.train.candidates import candidates, compared
 from meshwright.train.legality import check_problem
-from meshwright.train.neighbours import leaner, missing_features
 from meshwright.train.question import problem_of
 from meshwright.train.report_detail import Explanation
-from meshwright.train.sensitivity import Change, changes
+from meshwright.train.robustness import Change, changes
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.candidates import best_placed
 
@@ -25,7 +28,7 @@ def what_would_change(plan: Plan) -> list[Change]:
 def what_would_fit(plan: Plan) -> list[Candidate]:
     """Return the smallest single changes of a plan that fit, nearest first: at most three."""
     problem = problem_of(plan)
-    together: dict[Structure, list[Strategy]] = {}
+    together: dict[PlanOptions, list[Strategy]] = {}
     for strategy, structure in leaner(plan.best.strategy, plan.best.structure):
         if not check_problem(problem, strategy, structure):
             together.setdefault(structure, []).append(strategy)
@@ -66,3 +69,57 @@ def explain(plan: Plan) -> Explanation:
             impossible[name] = result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
     return Explanation(shares, what_would_change(plan), whys, impossible)
+
+
+Variant = tuple[Strategy, PlanOptions]
+
+
+def leaner(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
+    """Yield plans that differ by one change and need less memory, on as many devices."""
+    steps = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    for recompute in steps[steps.index(structure.recompute) + 1 :]:
+        yield strategy, replace(structure, recompute=recompute)
+    has_shards = strategy.dp_shard * strategy.cp > 1
+    for stage in range(structure.zero_stage + 1, 4 if has_shards else 0):
+        yield strategy, replace(structure, zero_stage=stage)
+    for offload in (Offload.OPTIMIZER, Offload.ACTIVATIONS, Offload.ALL):
+        yield strategy, replace(structure, offload=offload)
+    if strategy.micro_batch_size > 1:
+        yield replace(strategy, micro_batch_size=1.0), structure
+    yield from _split_further(strategy, structure)
+
+
+def _split_further(strategy: Strategy, structure: PlanOptions) -> Iterator[Variant]:
+    """Yield plans in which tp, pp or cp takes devices from the shards of dp."""
+    for axis in ("tp", "pp", "cp"):
+        for factor in (2.0, 4.0, 8.0):
+            if strategy.dp_shard % factor:
+                continue
+            degrees = {axis: getattr(strategy, axis) * factor}
+            split = replace(strategy, dp_shard=strategy.dp_shard / factor, **degrees)
+            stage = structure.zero_stage if split.dp_shard * split.cp > 1 else 0
+            yield split, replace(structure, sequence_parallel=split.tp > 1, zero_stage=stage)
+
+
+def missing_features(
+    problem: Problem, strategy: Strategy, structure: PlanOptions
+) -> Iterator[tuple[str, str, tuple[object, ...]]]:
+    """Yield what a plan lacks: how to call it, and the choice that asks for it with its values."""
+    degrees = tuple(divisors(problem.system.num_alive))[1:]
+    names = {
+        "tp": "tensor parallelism", "pp": "pipeline stages", "cp": "context parallelism",
+        "dp": "data parallelism",
+    }  # fmt: skip
+    if problem.has_grid:
+        names["tatp"] = "tensor streams (tatp)"
+    if problem.num_experts:
+        names["ep"] = "expert parallelism"
+    for axis, words in names.items():
+        if getattr(strategy, axis) == 1 and degrees:
+            yield words, axis, degrees
+    if structure.recompute is Recompute.NONE:
+        yield "full recomputation", "recompute", (Recompute.FULL,)
+    if structure.zero_stage < 3:
+        yield "fully sharded weights (ZeRO-3)", "zero_stage", (3,)
+    if structure.offload is not Offload.NONE:
+        yield "keeping all on the devices", "offload", (Offload.NONE,)

@@ -1,46 +1,56 @@
-"""Families of candidates: one pipeline each, to be combined with ways to shard its state.
+"""Families of candidates, and their members: what the exhaustive search prices.
 
 A family is a row of degrees under a structure; its members differ in how data-parallel replicas
 are divided into shards, in the ZeRO stage and in offload. Members cost no more than a few sums
-each, so a whole family is refused or bounded at once.
+each, so a whole family is refused or bounded at once. Collectives over the data-parallel axes are
+priced once for every grid and every division of the replicas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, joined, take_rows
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.communication import Collectives
+from meshwright.cost.communication import Collectives, Transfer
+from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
+from meshwright.cost.energy import throttled
 from meshwright.cost.layer import LayerPrices, price_layers
+from meshwright.cost.memory import ShardDegrees, StageState, fits_memory, shard_degrees
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
-    Layout,
+    AxisPlacement,
     crosses_data_parallel_network,
 )
-from meshwright.cost.pipeline import PipelinePrice, price_pipeline
+from meshwright.cost.pipeline import PipelinePrice, StepTime, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import send_s
+from meshwright.cost.step import send_s, step_times
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
+    Offload,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     StrategyColumns,
     Streamed,
-    Structure,
+    make_strategy,
+    stack,
     take,
 )
 from meshwright.train.space import (
     EXPERTS_REGROUP,
     SearchSpace,
+    dp_shard_degrees,
+    experts_regroup,
     num_divisions,
     num_members,
     num_sharded_choices,
@@ -52,7 +62,7 @@ from meshwright.train.space import (
 class Families:
     """Legal families, priced as far as their members agree; one row each."""
 
-    structures: tuple[Structure, ...]
+    structures: tuple[PlanOptions, ...]
     structure_of: IntArray
     """Index into ``structures`` of each row."""
     strategy: StrategyColumns
@@ -114,14 +124,14 @@ class AllFamilies:
         )
 
 
-def layout_structures(space: SearchSpace) -> Iterator[Structure]:
+def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
     overlap = space.problem.workload.software.async_tensor_parallel
     kinds = product((True, False), ContextKind, space.stream_choices)
     for sequence_parallel, kind, (streamed, form) in kinds:
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
-            yield Structure(
+            yield PlanOptions(
                 sequence_parallel=sequence_parallel,
                 context_kind=kind,
                 zero_stage=0,
@@ -132,7 +142,9 @@ def layout_structures(space: SearchSpace) -> Iterator[Structure]:
             )
 
 
-def rows_of_layout(space: SearchSpace, columns: StrategyColumns, structure: Structure) -> BoolArray:
+def rows_of_layout(
+    space: SearchSpace, columns: StrategyColumns, structure: PlanOptions
+) -> BoolArray:
     """Return the rows for which a structure is not another one under a different name.
 
     Without tp there is no sequence parallelism, without cp only one kind of it, without tatp one
@@ -171,7 +183,7 @@ def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
     columns = network.strategy
     parts = (
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
-        *network.layout.keys(("tp", "tatp", "cp")),
+        *network.placement.keys(("tp", "tatp", "cp")),
     )  # fmt: skip
     return groups_of(parts)
 
@@ -210,7 +222,7 @@ def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> I
 
 
 def _legal_rows(
-    space: SearchSpace, structure: Structure, columns: StrategyColumns, counts: Counts
+    space: SearchSpace, structure: PlanOptions, columns: StrategyColumns, counts: Counts
 ) -> StrategyColumns:
     """Return the rows that no rule refuses; refused families count with all their members."""
     problem = space.problem
@@ -242,7 +254,7 @@ class _Ordered:
     schedule: ScheduleKind
     strategy: StrategyColumns
     order_of: IntArray
-    layout: Layout
+    layout: AxisPlacement
 
 
 def _ordered(
@@ -256,7 +268,7 @@ def _ordered(
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
-        space.problem.layout(order, take(columns, rows[orders == number]))
+        space.problem.axis_placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
     return _Ordered(kind, take(columns, rows), orders, joined(parts))
@@ -276,7 +288,7 @@ def _refused_orders(
 
 def _priced(
     space: SearchSpace,
-    layout: Structure,
+    layout: PlanOptions,
     legal: Sequence[tuple[ScheduleKind, StrategyColumns]],
     counts: Counts,
 ) -> Iterator[Families]:
@@ -305,13 +317,268 @@ def _priced(
 
 
 def _layer_table(
-    problem: Problem, layout: Structure, network: AxisNetwork, recomputes: Sequence[Recompute]
+    problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
 ) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
     """Return layer prices of rows that a layer can tell apart, the row of each, and its sends."""
     first, groups = layer_keys(network)
-    few = problem.network_with(take_rows(network.layout, first), take(network.strategy, first))
+    few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
     tables = price_layers(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     return tables, groups, send_s(problem, layout, network.strategy, collectives)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Members that fit, priced; ``structure`` holds the choices on which members differ."""
+
+    families: Families
+    structure: PlanOptions
+    family_rows: IntArray
+    dp_shard: FloatArray
+    price: PipelinePrice
+    """What all members of a family share; states of single stages and mean work are left out."""
+    time: StepTime
+    memory_bytes: FloatArray
+
+    @cached_property
+    def price_with_mean(self) -> PipelinePrice:
+        """The same with the mean work of a device, collected when it is asked for."""
+        return replace(self.price, mean=take_rows(self.families.price.mean, self.family_rows))
+
+    @cached_property
+    def strategy(self) -> StrategyColumns:
+        """The degrees of the members, collected when they are asked for."""
+        strategy = take(self.families.strategy, self.family_rows)
+        replicas = strategy.dp / self.dp_shard
+        return replace(strategy, dp_shard=self.dp_shard, dp_replicate=replicas)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some of the families, collected side by side, so that members find them in the cache."""
+
+    families: Families
+    links: LinkTable
+    rows: IntArray
+    price: PipelinePrice
+
+
+@dataclass(frozen=True)
+class _Expansion:
+    """Families of a part with their replicas divided into shards."""
+
+    part_rows: IntArray
+    link_rows: IntArray
+    dp_shard: FloatArray
+    shards: ShardDegrees
+    states: tuple[StageState, ...]
+
+    def __len__(self) -> int:
+        return len(self.part_rows)
+
+
+def members(
+    space: SearchSpace, families: Families, links: LinkTable, rows: IntArray, counts: Counts
+) -> Iterator[Block]:
+    """Yield the members of the named families that fit, priced, and count the others.
+
+    Offload is priced only where the same plan does not fit without it: it never makes a step
+    faster, so elsewhere its members are dominated, and counted so.
+    """
+    part = _Part(families, links, rows, take_rows(families.price, rows))
+    whole, shards = _whole(space, part), _divided(space, part)
+    for stage, reshard in space.zero_choices:
+        expansion = whole if stage == 0 else shards
+        structure = PlanOptions(
+            zero_stage=stage,
+            reshard_after_forward=reshard,
+            overlap_data_parallel=space.overlaps_data_parallel,
+        )
+        if len(expansion):
+            yield from _with_offloads(space, part, structure, expansion, counts)
+
+
+def _with_offloads(
+    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion, counts: Counts
+) -> Iterator[Block]:
+    """Yield what fits as it is, then what fits with each kind of offload but not without."""
+    for number, offload in enumerate(space.offloads):
+        chosen = replace(structure, offload=offload)
+        memory, fits = fits_memory(space.problem, chosen, expansion.shards, expansion.states)
+        fitting = np.flatnonzero(fits)
+        counts.priced += len(fitting)
+        counts.does_not_fit += len(expansion) - len(fitting)
+        if len(fitting):
+            yield _block(space, part, chosen, expansion, fitting, memory)
+        if number == 0 and offload is Offload.NONE:
+            counts.dominated += len(fitting) * (len(space.offloads) - 1)
+            if len(fitting) and len(space.offloads) > 1:
+                expansion = take_rows(expansion, np.flatnonzero(~fits))
+        if not len(expansion):
+            return
+
+
+def _block(
+    space: SearchSpace, part: _Part, structure: PlanOptions, expansion: _Expansion,
+    rows: IntArray, memory_bytes: FloatArray,
+) -> Block:  # fmt: skip
+    """Return some rows of an expansion, priced."""
+    part_rows = expansion.part_rows[rows]
+    price = take_rows(replace(part.price, states=(), mean=None), part_rows)
+    time = step_times(
+        space.problem, structure, take_rows(expansion.shards, rows), price,
+        part.links.take(expansion.link_rows[rows], structure.zero_stage),
+    )  # fmt: skip
+    block = Block(
+        part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
+        memory_bytes[rows],
+    )  # fmt: skip
+    if not space.problem.system.is_power_capped:
+        return block
+    slower = throttled(space.problem, structure, block.strategy, block.price_with_mean, block.time)
+    return replace(block, time=slower)
+
+
+def _whole(space: SearchSpace, part: _Part) -> _Expansion:
+    """Return the families with all replicas whole: without ZeRO there is no other way."""
+    number = len(part.rows)
+    link_rows = part.links.whole_row[part.rows]
+    return _expansion(space, part, np.arange(number), link_rows, np.ones(number))
+
+
+def _divided(space: SearchSpace, part: _Part) -> _Expansion:
+    """Return the families with every division of their replicas that shards something."""
+    counts = part.links.num_divisions[part.rows]
+    index = np.repeat(np.arange(len(part.rows)), counts)
+    offset = np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+    link_rows = part.links.first_division[part.rows][index] + offset
+    return _expansion(space, part, index, link_rows, part.links.dp_shard[link_rows])
+
+
+def _expansion(
+    space: SearchSpace, part: _Part, index: IntArray, link_rows: IntArray, dp_shard: FloatArray
+) -> _Expansion:
+    """Return families of a part, each with one division of its replicas."""
+    names = ("cp", "tp", "ep", "etp") if space.problem.num_experts else ("cp",)
+    whole = part.families.strategy
+    needed = {name: getattr(whole, name)[part.rows][index] for name in names}
+    strategy = replace(stack([make_strategy()]), dp_shard=dp_shard, **needed)
+    states = take_rows(part.price.states, index)
+    return _Expansion(index, link_rows, dp_shard, shard_degrees(space.problem, strategy), states)
+
+
+_GRID = ("tp", "tatp", "cp", "pp", "dp_shard", "ep", "etp")
+
+
+@dataclass(frozen=True)
+class LinkTable:
+    """Collectives by row; families know the rows of their divisions.
+
+    Row ``whole_row`` of a family is the undivided one; its useful divisions stand at
+    ``first_division`` and the ``num_divisions`` - 1 rows behind it.
+    """
+
+    links: SyncLinks
+    dp_shard: FloatArray
+    whole_row: IntArray
+    first_division: IntArray
+    num_divisions: IntArray
+
+    def take(self, rows: IntArray, zero_stage: int) -> SyncLinks:
+        """Return the collectives of some rows: those that a ZeRO stage uses."""
+        experts = self.links.expert
+        return SyncLinks(
+            _needed(self.links.dense, rows, zero_stage),
+            None if experts is None else _needed(experts, rows, zero_stage),
+        )
+
+
+def link_table(space: SearchSpace, families: Families) -> LinkTable:
+    """Return the collectives of all members of the families."""
+    orders = {structure.axis_order for structure in families.structures}
+    parts: list[SyncLinks] = []
+    shards: list[FloatArray] = []
+    whole, first, number = (np.zeros(len(families), dtype=np.int64) for _ in range(3))
+    start = 0
+    for order in sorted(orders):
+        of_order = [i for i, s in enumerate(families.structures) if s.axis_order == order]
+        rows = np.flatnonzero(np.isin(families.structure_of, of_order))
+        grids, grid_of = _unique_grids(take(families.strategy, rows))
+        index, shard, lengths, divides_one = _divisions(space, grids)
+        expanded = take(grids, index)
+        expanded = replace(expanded, dp_shard=shard, dp_replicate=expanded.dp_shard / shard)
+        network = space.problem.network(order, expanded)
+        launch_s = space.problem.calibration.collective_launch_s
+        parts.append(sync_links(space.problem, Collectives(network, launch_s, all_forms=True)))
+        shards.append(shard)
+        ends = np.cumsum(lengths)
+        whole[rows] = (start + ends - lengths)[grid_of]
+        first[rows] = whole[rows] + ~divides_one[grid_of]
+        number[rows] = (lengths - ~divides_one)[grid_of]
+        start += len(shard)
+    return LinkTable(_thinned(joined(parts)), np.concatenate(shards), whole, first, number)
+
+
+def _unique_grids(strategy: StrategyColumns) -> tuple[StrategyColumns, IntArray]:
+    """Return the distinct grids of devices, and the grid of each row."""
+    first, grid_of = groups_of(getattr(strategy, name) for name in _GRID)
+    return take(strategy, first), grid_of
+
+
+def _divisions(
+    space: SearchSpace, grids: StrategyColumns
+) -> tuple[IntArray, FloatArray, IntArray, Any]:
+    """Return (grid, dp_shard) of every division, the number of each grid's, and whether 1 is one.
+
+    The undivided one comes first, whether it is a division (of cp alone) or not.
+    """
+    degrees = [dp_shard_degrees(space, int(dp)) for dp in grids.dp_shard.tolist()]
+    lengths = np.array([len({1, *d}) for d in degrees], dtype=np.int64)
+    index = np.repeat(np.arange(len(degrees)), lengths)
+    shard = np.array([s for d in degrees for s in sorted({1, *d})], dtype=float)
+    divided = take(grids, index)
+    divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
+    regroups, is_one = experts_regroup(space, divided), shard == 1
+    divides_one = regroups[is_one] & (grids.cp > 1) & space.choices.keeps("dp_shard", 1)
+    kept = regroups | is_one
+    lengths = np.bincount(index[kept], minlength=len(degrees))
+    return index[kept], shard[kept], lengths, divides_one
+
+
+def _needed(links: DataParallelLinks, rows: IntArray, zero_stage: int) -> DataParallelLinks:
+    """Return the collectives of some rows; those that a ZeRO stage leaves unused stay whole."""
+    used = ("all_reduce",) if zero_stage == 0 else (
+        "reduce_scatter", "all_gather", "replicate_all_reduce", "degrees",
+    )  # fmt: skip
+    parts = {f.name: getattr(links, f.name) for f in fields(links)}
+    return DataParallelLinks(
+        **{n: take_rows(v, rows) if n in used else v for n, v in parts.items()}
+    )
+
+
+def _thinned(links: SyncLinks) -> SyncLinks:
+    """Return the collectives without the algorithms that never win."""
+    return SyncLinks(_thin(links.dense), None if links.expert is None else _thin(links.expert))
+
+
+def _thin(links: DataParallelLinks) -> DataParallelLinks:
+    parts = {f.name: getattr(links, f.name) for f in fields(links)}
+    return DataParallelLinks(
+        **{n: _winners(v) if isinstance(v, Transfer) else v for n, v in parts.items()}
+    )
+
+
+def _winners(transfer: Transfer) -> Transfer:
+    """Return the forms of which no single other one is at least as fast in every row."""
+    kept: list[tuple[Any, Any]] = []
+    for number, form in enumerate(transfer.forms):
+        rivals = [*kept, *transfer.forms[number + 1 :]]
+        beaten = any(
+            bool(np.all((r[0] <= form[0]) & ((r[1] <= form[1]) | np.isinf(form[0]))))
+            for r in rivals
+        )
+        if not beaten:
+            kept.append(form)
+    return Transfer(tuple(kept))

@@ -7,7 +7,7 @@ from meshwright.cost.network import DATA_PARALLEL_ONLY, crosses_data_parallel_ne
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case, Refusal
-from meshwright.sharding.strategy import Offload, Strategy, Structure, stack
+from meshwright.sharding.strategy import Offload, PlanOptions, Strategy, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
@@ -19,14 +19,14 @@ def check(
     system: SystemSpec | str,
     workload: Training,
     strategy: Strategy,
-    structure: Structure,
+    structure: PlanOptions,
 ) -> list[Fault]:
     """Return every rule that a strategy breaks, each with the nearest legal change."""
     problem = make_problem(model, system, workload, "uncalibrated")
     return check_problem(problem, strategy, structure)
 
 
-def check_problem(problem: Problem, strategy: Strategy, structure: Structure) -> list[Fault]:
+def check_problem(problem: Problem, strategy: Strategy, structure: PlanOptions) -> list[Fault]:
     """Return every rule that a strategy breaks under a problem."""
     chip = problem.system.chip
     columns = stack([strategy])

@@ -11,8 +11,8 @@ from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_ene
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
 from meshwright.sharding.strategy import row
-from meshwright.train.exhaustive import Progress, search
-from meshwright.train.members import Block
+from meshwright.train.families import Block
+from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
 
 OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")

@@ -1,4 +1,4 @@
-"""The best plan of the whole space, a given plan, and the front."""
+"""The best plan of the whole space, the Pareto front, and a plan for the devices that are left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.errors import InfeasibleError
+from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference
@@ -17,8 +17,8 @@ from meshwright.sharding.strategy import StrategyColumns, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Plan, Robustness, WhyNot
-from meshwright.train.answers import (
+from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustness, WhyNot
+from meshwright.train.candidates import (
     candidate,
     compared,
     coverage,
@@ -27,14 +27,12 @@ from meshwright.train.answers import (
     version,
     warnings,
 )
-from meshwright.train.exhaustive import Progress, SearchResult, search
-from meshwright.train.fixed import check_fixed
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
-from meshwright.train.measured.learning import trials_of, with_measured_interval
-from meshwright.train.measured.trials import with_plan_errors
+from meshwright.train.measured.trials import trials_of, with_measured_interval, with_plan_errors
 from meshwright.train.pareto import pareto_front
-from meshwright.train.question import make_problem
+from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, Verdict, robustness
+from meshwright.train.search import Progress, SearchResult, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.candidates import best_placed, placed_candidates
 from meshwright.wafer.operators.answer import check_operators, operator_plan
@@ -204,3 +202,59 @@ def front(
     if not found.found:
         raise InfeasibleError(f"no plan for {problem.model.name} fits {problem.system.name}")
     return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
+
+
+def replan(before: Plan, *, without: int, progress: Progress | None = None) -> Replan:
+    """Return the plan for the devices that are left after some were lost, and what moves.
+
+    The lost devices are taken from the end. A device that keeps its place in tp, tatp, pp and ep
+    keeps its weights and moves only the part of sharded state that grows; otherwise it loads all.
+    """
+    system = before.system
+    if not 0 < without < system.num_alive:
+        message = f"{without} lost of {system.num_alive} devices"
+        raise SpecError(Fault("--without", message, f"1 to {system.num_alive - 1}"))
+    alive = [d for d in range(system.num_devices) if d not in system.dead_devices]
+    dead = tuple(sorted({*system.dead_devices, *alive[-without:]}))
+    smaller = system.model_copy(update={"dead_devices": dead})
+    after = plan(
+        before.model, smaller, before.workload, calibration=before.calibration,
+        factors=before.factors, progress=progress,
+    )  # fmt: skip
+    old, new = before.best, after.best
+    held = held_bytes(new.estimate)
+    stays = all(getattr(old.strategy, n) == getattr(new.strategy, n) for n in _PLACE)
+    moved = max(0.0, held - held_bytes(old.estimate)) if stays else held
+    return Replan(
+        plan=after,
+        num_lost=without,
+        throughput_fraction=new.estimate.tokens_per_s / old.estimate.tokens_per_s,
+        changed=tuple(differences(old, new)),
+        moved_bytes_per_device=moved,
+    )
+
+
+_PLACE = ("tp", "tatp", "pp", "num_virtual_stages", "ep", "etp")
+
+
+def held_bytes(price: Estimate) -> float:
+    """Return the bytes of weights and optimizer state on the fullest device and its host."""
+    parts = price.memory_parts_bytes
+    return parts["weights_bytes"] + parts["optimizer_bytes"] + price.host_bytes_per_device
+
+
+def differences(old: Candidate, new: Candidate) -> list[str]:
+    """Return the degrees and choices in which two candidates differ."""
+    pairs = [(vars(old.strategy), vars(new.strategy)), (vars(old.structure), vars(new.structure))]
+    return [
+        f"{name}: {_shown(before[name])} to {_shown(after[name])}"
+        for before, after in pairs
+        for name in before
+        if before[name] != after[name]
+    ]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}"
+    return " ".join(value) if isinstance(value, tuple) else str(value)

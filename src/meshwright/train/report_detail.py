@@ -24,13 +24,13 @@ from meshwright.train.answer import (
     Trials,
     WhyNot,
 )
-from meshwright.train.comparison import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry
 from meshwright.train.measured.factors import Factors
 from meshwright.wafer.report_operators import operator_lines
 from meshwright.wafer.report_placement import hottest_lines, placement_lines
 
 if TYPE_CHECKING:
-    from meshwright.train.sensitivity import Change
+    from meshwright.train.robustness import Change
 
 
 SHOWN_TIE = 5e-4

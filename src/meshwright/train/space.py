@@ -14,10 +14,10 @@ from meshwright.sharding.space import Choices, axis_orders, divisors, first_orde
 from meshwright.sharding.strategy import (
     AXES,
     Offload,
+    PlanOptions,
     StrategyColumns,
     Streamed,
     StreamForm,
-    Structure,
     take,
 )
 
@@ -106,7 +106,7 @@ def num_divisions(space: SearchSpace, columns: StrategyColumns) -> tuple[FloatAr
     for dp in np.unique(columns.dp).tolist():
         rows = np.flatnonzero(columns.dp == dp)
         of_dp = take(columns, rows)
-        for shard in shard_degrees(space, int(dp)):
+        for shard in dp_shard_degrees(space, int(dp)):
             divided = replace(of_dp, dp_shard=shard + 0.0 * of_dp.tp, dp_replicate=of_dp.dp / shard)
             counts = divided.dp_shard * divided.cp > 1
             regroups = experts_regroup(space, divided)
@@ -122,12 +122,12 @@ def experts_regroup(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     """
     if not space.problem.num_experts:
         return np.ones(len(columns.tp), dtype=bool)
-    sharded = Structure(zero_stage=1)
+    sharded = PlanOptions(zero_stage=1)
     case = Case(space.problem.model, space.problem.workload, sharded, columns)
     regroups: BoolArray = ~all_rules()[EXPERTS_REGROUP].breaks(case)
     return regroups
 
 
-def shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
+def dp_shard_degrees(space: SearchSpace, dp: int) -> tuple[int, ...]:
     """Return the ways to divide data replicas into shards: degrees of dp_shard."""
     return space.choices.of("dp_shard", tuple(divisors(dp)))

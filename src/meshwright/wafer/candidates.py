@@ -12,10 +12,10 @@ from meshwright.base.units import format_seconds
 from meshwright.cost.estimate import figures
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.search.best import Found, in_order_of_preference
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.answers import candidate, entry_of
+from meshwright.train.candidates import candidate, entry_of
 from meshwright.wafer.choices import Choice
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.placing import Placing, place, routed
@@ -130,13 +130,13 @@ def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
     )
 
 
-def best_placed(problem: Problem, strategy: Strategy, structure: Structure) -> Candidate:
+def best_placed(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
     """Return one strategy with its price: with contention on a grid, else in closed form."""
     return placed_candidates(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
 
 
 def place_or_none(
-    problem: Problem, structure: Structure, strategy: Strategy, physical: Network
+    problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
 ) -> Placing | None:
     """Return the best placement of a strategy; None where it has none or cannot be routed."""
     try:
@@ -165,7 +165,11 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
 
 
 def placed_candidate(
-    problem: Problem, structure: Structure, strategy: Strategy, placing: Placing, physical: Network
+    problem: Problem,
+    structure: PlanOptions,
+    strategy: Strategy,
+    placing: Placing,
+    physical: Network,
 ) -> Candidate:
     """Return a candidate with its contended price and its placement."""
     links = step_links(problem, structure, strategy, placing.price, physical)
@@ -221,10 +225,10 @@ def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:
 
 def _busy(problem: Problem, price: PlacedPrice, d2d_s: float) -> dict[str, float]:
     """Return what the busiest device does in a step, each as if it did nothing else [s]."""
-    pipeline, time, engine = price.contended.pipeline, price.contended.step.time, problem.engine
-    hbm_s = only(pipeline.memory_traffic_bytes) / only(engine.memory_bytes_per_s)
+    pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
+    hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
     return {
-        "compute": only(pipeline.flops) / only(engine.matmul_flops_per_s),
+        "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
         "hbm": hbm_s + only(time.optimizer_s),
         "d2d": d2d_s,
         "exposed": sum(only(getattr(time, name)) for name in EXPOSED),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import permutations
 
 from meshwright.network.blocks import Shape, all_block_shapes
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Choice:
     """Members of each axis on each level, innermost level first."""
 
 
-def all_choices(structure: Structure, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
+def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
     """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
     used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
     unused = tuple(axis for axis in structure.axis_order if axis not in used)

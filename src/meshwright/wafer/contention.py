@@ -37,7 +37,7 @@ from meshwright.network.routing import default_routes, xy_routes
 from meshwright.network.tcme.certificate import Certificate
 from meshwright.network.tcme.optimiser import solve
 from meshwright.network.tcme.problem import make_problem
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network
@@ -206,7 +206,7 @@ def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
 
 def axis_loads(
     messages: Sequence[tuple[Message, float]],
-    structure: Structure,
+    structure: PlanOptions,
     groups: AxisNetwork,
     ranks: Ranks,
     *,
@@ -262,7 +262,7 @@ def scalar_group(group: Group[FloatArray]) -> Group[float]:
 
 
 def message_pattern(
-    message: Message, structure: Structure, group: Group[float], *, is_side_by_side: bool
+    message: Message, structure: PlanOptions, group: Group[float], *, is_side_by_side: bool
 ) -> Pattern:
     """Return who sends what in one message.
 
@@ -280,7 +280,7 @@ def message_pattern(
     return collective_pattern(best_algorithm(message.kind, message.num_bytes, group), group)
 
 
-def stream_of(structure: Structure, group: Group[float]) -> str:
+def stream_of(structure: PlanOptions, group: Group[float]) -> str:
     """Return the name of the stream that the members of a group run."""
     sizes = tuple(round(span.size) for span in group.spans)
     closes = all(span.closes == 1.0 for span in group.spans if span.size > 1)

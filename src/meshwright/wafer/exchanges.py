@@ -18,7 +18,7 @@ from meshwright.network.patterns import placed
 from meshwright.network.ranks import Ranks
 from meshwright.network.routes import Routes
 from meshwright.network.routing import default_routes
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import TensorStream, streams
 from meshwright.topology.network import Network
@@ -69,7 +69,7 @@ class Exchanges:
     """The exchanges of one placed strategy, worked out once each."""
 
     def __init__(
-        self, structure: Structure, groups: AxisNetwork, ranks: Ranks, network: Network,
+        self, structure: PlanOptions, groups: AxisNetwork, ranks: Ranks, network: Network,
         launch_s: float,
     ) -> None:  # fmt: skip
         self.structure, self.groups, self.ranks, self.network = structure, groups, ranks, network

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.communication import runs_beside
-from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost, streamed_blocks
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
@@ -22,7 +22,7 @@ from meshwright.cost.streamed_layer import Way, call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import Recompute, Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -67,8 +67,8 @@ class PiecePasses:
 
 
 def piece_passes(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork,
-    engine: Engine | None = None,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, network: AxisNetwork,
+    rates: DeviceRates | None = None,
 ) -> tuple[PiecePasses, ...]:  # fmt: skip
     """Return the passes of each kind of layer, then of the embedding, then of the head.
 
@@ -76,10 +76,10 @@ def piece_passes(
     ----------
     network
         The groups of one strategy: columns of one row.
-    engine
+    rates
         What computes; that of the slowest device if not given.
     """
-    engine = engine or problem.engine
+    rates = rates or problem.rates
     passes = []
     for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
         is_edge = index >= len(problem.graph.layers)
@@ -88,9 +88,9 @@ def piece_passes(
         for way, block in blocks:
             calls, causal = way.senders(recompute), problem.workload.causal
             for op in block.ops:
-                cost = op_cost(op, way.local, engine, way.streams, causal=causal)
+                cost = op_cost(op, way.local, rates, way.streams, causal=causal)
                 steps.append(_Step(op, cost, way, recompute, calls))
-        passes.append(_passes(engine, steps, strategy))
+        passes.append(_passes(rates, steps, strategy))
     return tuple(passes)
 
 
@@ -125,7 +125,7 @@ class _Step:
         problem, overlaps = self.way.problem, self.way.structure.overlap_tensor_parallel
         gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
         elements = call_elements(call, self.way.sizes, strategy)
-        num_bytes = call_word_bytes(call, problem.engine, gradient) * elements
+        num_bytes = call_word_bytes(call, problem.rates, gradient) * elements
         is_beside = in_rounds or runs_beside(call, overlaps_tensor_parallel=overlaps)
         return Message(call.axis, call.kind, _number(num_bytes), is_beside, call.streamed)
 
@@ -135,7 +135,7 @@ def _axis(call: CollectiveCall) -> str:
     return call.axis.partition("/")[0]
 
 
-def _passes(engine: Engine, steps: Sequence[_Step], strategy: Strategy) -> PiecePasses:
+def _passes(rates: DeviceRates, steps: Sequence[_Step], strategy: Strategy) -> PiecePasses:
     """Return both passes of one piece."""
 
     def messages(step: _Step, *, is_forward: bool, again: bool = False) -> tuple[Message, ...]:
@@ -167,16 +167,16 @@ def _passes(engine: Engine, steps: Sequence[_Step], strategy: Strategy) -> Piece
     kernels_backward = sum(_number(step.cost.backward_kernels) for step in steps)
     kernels_backward += sum(_number(step.cost.forward_kernels) for step in again)
     return PiecePasses(
-        tuple(_launched(engine, forward, kernels_forward)),
-        tuple(_launched(engine, backward, kernels_backward)),
+        tuple(_launched(rates, forward, kernels_forward)),
+        tuple(_launched(rates, backward, kernels_backward)),
     )
 
 
-def _launched(engine: Engine, works: Sequence[Work], num_kernels: float) -> Iterator[Work]:
+def _launched(rates: DeviceRates, works: Sequence[Work], num_kernels: float) -> Iterator[Work]:
     """Yield the works of a pass, and what waiting for the host to launch kernels adds."""
     yield from works
     busy_s = sum(work.compute_s for work in works)
-    waits_s = _number(launch_bound_s(busy_s, num_kernels, engine))
+    waits_s = _number(exposed_launch_s(busy_s, num_kernels, rates))
     if waits_s > 0:
         yield Work("launch", waits_s)
 

@@ -15,7 +15,7 @@ from meshwright.base.arrays import FloatArray, take_rows
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.cost.step import price_columns
 from meshwright.network.blocks import sequential_shapes
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.wafer.choices import Choice, all_choices
 from meshwright.wafer.price import PlacedPrice, choice_network
@@ -45,7 +45,7 @@ class Placing:
 
 
 def place(
-    problem: Problem, structure: Structure, strategy: Strategy, physical: Network
+    problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
 ) -> Placing | None:
     """Return the way to lay a strategy that the mapper of the problem chooses; None: none fits.
 
@@ -82,7 +82,11 @@ def place(
 
 
 def routed(
-    problem: Problem, structure: Structure, strategy: Strategy, placing: Placing, physical: Network
+    problem: Problem,
+    structure: PlanOptions,
+    strategy: Strategy,
+    placing: Placing,
+    physical: Network,
 ) -> Placing:
     """Return the same placement with its messages routed around shared links, where that helps."""
     ranks = placing.price.ranks
@@ -95,7 +99,7 @@ def routed(
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, _time_s(best)))
 
 
-def _choices_of(problem: Problem, structure: Structure, strategy: Strategy) -> Iterator[Choice]:
+def _choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Iterator[Choice]:
     """Yield the ways that the mapper of the problem looks at."""
     if problem.mapper is not Mapper.SMAP:
         yield from all_choices(structure, strategy, problem.grid_sides)

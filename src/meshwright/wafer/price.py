@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import joined, take_rows
-from meshwright.cost.network import AxisNetwork, Layout, strides_of
+from meshwright.cost.network import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.blocks import reaches_of_shapes
 from meshwright.network.ranks import Ranks, block_ranks
-from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure, stack
+from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.hierarchical import network_of
 from meshwright.topology.network import Network
@@ -51,12 +51,12 @@ def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choic
     for choice in choices:
         strides = strides_of(choice.axes, stack([strategy]))
         reaches = reaches_of_shapes(choice.axes, [choice.shapes])
-        layouts.append(Layout(strides, {axis: reaches[axis] for axis in AXES}))
+        layouts.append(AxisPlacement(strides, {axis: reaches[axis] for axis in AXES}))
     return problem.network_with(joined(layouts), columns)
 
 
 def contention_of(
-    problem: Problem, structure: Structure, strategy: Strategy, ranks: Ranks, params: float,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, ranks: Ranks, params: float,
     physical: Network, *, is_routed: bool = False,
 ) -> Contention:  # fmt: skip
     """Return what the links carry when a strategy runs on its devices.
@@ -78,7 +78,7 @@ def contention_of(
 
 
 def price_placed(
-    problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
+    problem: Problem, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
     physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
 ) -> list[PlacedPrice]:  # fmt: skip
     """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
@@ -120,7 +120,7 @@ def price_placed(
     ]
 
 
-def _meeting(structure: Structure, strategy: Strategy) -> dict[str, float]:
+def _meeting(structure: PlanOptions, strategy: Strategy) -> dict[str, float]:
     """Return the axes of the same rounds, where both tensors stream, with what each one meets.
 
     Of N sub-weights N - 1 are sent, one beside all that passes along the rows.
@@ -131,7 +131,11 @@ def _meeting(structure: Structure, strategy: Strategy) -> dict[str, float]:
 
 
 def window_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork, params: float
+    problem: Problem,
+    structure: PlanOptions,
+    strategy: Strategy,
+    network: AxisNetwork,
+    params: float,
 ) -> Iterator[tuple[Message, float]]:
     """Yield what one stage sends in the backward pass of a micro-batch, and how often.
 
@@ -162,7 +166,7 @@ def layer_messages(
 
 
 def pipeline_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, num_passes: float
+    problem: Problem, structure: PlanOptions, strategy: Strategy, num_passes: float
 ) -> Iterator[tuple[Message, float]]:
     """Yield what neighbouring stages hand each other, both ways, and how often."""
     if strategy.pp > 1:
@@ -172,7 +176,7 @@ def pipeline_messages(
 
 
 def data_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, params: float
+    problem: Problem, structure: PlanOptions, strategy: Strategy, params: float
 ) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
     """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 

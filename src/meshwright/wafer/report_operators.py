@@ -7,7 +7,7 @@ from string import ascii_uppercase
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.screen import time_lines, wrapped
-from meshwright.train.operator_strategies import OperatorOption, OperatorPlan, OperatorRun
+from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
 
 
 def operator_lines(plan: OperatorPlan, one_for_all_s: float) -> Iterator[str]:

@@ -20,7 +20,7 @@ from meshwright.network.simulation.run import simulate
 from meshwright.network.simulation.tasks import TaskGraph
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.schedule.registry import schedules
-from meshwright.sharding.strategy import Strategy, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.network import Network
 from meshwright.wafer.choices import Choice
@@ -62,7 +62,7 @@ class SimulatedStep:
 
 def simulate_step(
     problem: Problem,
-    structure: Structure,
+    structure: PlanOptions,
     strategy: Strategy,
     price: PlacedPrice,
     physical: Network,
@@ -85,7 +85,7 @@ def simulate_step(
     speeds, speed = _speeds(physical, price.ranks)
     passes = _columns(
         [
-            piece_passes(problem, structure, strategy, network, problem.engine_at(factor))
+            piece_passes(problem, structure, strategy, network, problem.rates_at(factor))
             for factor in speeds
         ]
     )
@@ -150,7 +150,7 @@ def _extent(strategy: Strategy, num_micro_batches: int) -> tuple[int, int]:
 
 
 def _step_work(
-    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
     passes: Sequence[PiecePasses], speed: IntArray, num_runs: int, num_micro_batches: int,
 ) -> StepWork:  # fmt: skip
     """Return what the stages do in a step of so many micro-batches."""
@@ -172,7 +172,7 @@ def _step_work(
     )
 
 
-def _send(problem: Problem, structure: Structure, strategy: Strategy) -> Message | None:
+def _send(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Message | None:
     if strategy.pp == 1:
         return None
     num_bytes = only(send_bytes(problem, structure, stack([strategy])))
@@ -250,7 +250,7 @@ def _at_most(parts: Mapping[str, float], limit_s: float) -> dict[str, float]:
 
 
 def _once_s(
-    problem: Problem, structure: Structure, network: AxisNetwork, price: PlacedPrice
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, price: PlacedPrice
 ) -> float:
     """Return what data-parallel axes send once a step after all else, as priced [s].
 

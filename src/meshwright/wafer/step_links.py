@@ -12,7 +12,7 @@ from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.network import Network
 from meshwright.wafer.choices import Choice
@@ -42,7 +42,7 @@ class StepLinks:
 
 
 def price_below_caps(
-    problem: Problem, structure: Structure, strategy: Strategy, choices: Sequence[Choice],
+    problem: Problem, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
     physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
 ) -> list[PlacedPrice]:  # fmt: skip
     """Return the price of a strategy laid in each of some ways, as :func:`price_placed` does.
@@ -62,7 +62,7 @@ def price_below_caps(
 
 
 def step_links(
-    problem: Problem, structure: Structure, strategy: Strategy, price: PlacedPrice,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
     physical: Network,
 ) -> StepLinks:  # fmt: skip
     """Return what the links carry in a step.
@@ -96,7 +96,7 @@ def step_links(
 
 
 def _step_messages(
-    problem: Problem, structure: Structure, strategy: Strategy, network: AxisNetwork,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, network: AxisNetwork,
     price: PlacedPrice,
 ) -> Iterator[tuple[Message, float]]:  # fmt: skip
     """Yield what all stages send in a step, and how often; edges are on one stage of ``pp``."""
@@ -125,7 +125,7 @@ def link_j_per_byte(system: SystemSpec, network: Network) -> FloatArray | None:
 
 
 def with_link_energy(
-    problem: Problem, structure: Structure, priced: Priced, links: StepLinks
+    problem: Problem, structure: PlanOptions, priced: Priced, links: StepLinks
 ) -> Priced:
     """Return a priced row with the energy of the links that its messages cross."""
     step, link_j = priced.step, links.energy_j

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from meshwright.calibration.errors import errors_of, families_of, intervals_of, median_of_medians
+from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
-from meshwright.calibration.questions import Reason, question_of
+from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, validation_data, validation_lines
-from meshwright.calibration.rows import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 ROW = {
@@ -24,7 +24,7 @@ def compared(plan, name, predicted, measured):
     (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}], "x")
     use = MemoryUse(*[0.0] * len(MEMORY_PARTS))
     memory = RowMemory(replace(use, weights_bytes=1.0), Counting.DEVICE, 1.0, 2.0, fits=True)
-    return Prediction(row, question_of(row, "uncalibrated"), predicted, measured, memory)
+    return Prediction(row, job_of(row, "uncalibrated"), predicted, measured, memory)
 
 
 def lab(pairs):

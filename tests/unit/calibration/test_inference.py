@@ -1,7 +1,6 @@
-"""Rows of requests become questions; what is predicted is what their source counts."""
+"""Rows of requests become jobs; what is predicted is what their source counts."""
 
 import json
-from dataclasses import replace
 from math import inf, log
 from pathlib import Path
 
@@ -9,15 +8,16 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.inference.prediction import (
-    inference_question,
     predict_all,
     predict_inference,
     server_name_of,
+    serving_job,
     serving_precision,
 )
-from meshwright.calibration.questions import Reason
+from meshwright.calibration.jobs import Reason
+from meshwright.calibration.reading import rows_of, serving_precision_of
 from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
-from meshwright.calibration.rows import published_inference_rows, published_rows, rows_of
+from meshwright.calibration.rows import published_inference_rows, published_rows
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.workloads import load_server
 
@@ -114,23 +114,24 @@ def test_servers_by_their_names(framework, name):
     ],
 )
 def test_types_of_a_served_model(text, chip, expected):
-    found = serving_precision(text, load_chip(chip), load_server("tensorrt-llm"))
+    stated = serving_precision_of(text)
+    found = serving_precision(stated, load_chip(chip), load_server("tensorrt-llm"))
     assert (found.matmul, found.weight, found.kv_cache) == expected
     assert found.activation == "bf16"
-    paged = serving_precision(text, load_chip(chip), load_server("vllm"))
+    paged = serving_precision(stated, load_chip(chip), load_server("vllm"))
     assert paged.kv_cache == "bf16"
 
 
 def test_chips_beyond_a_replica_hold_replicas():
-    question = inference_question(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
-    assert (question.setting.replicas, question.batch) == (4, 4.0)
-    queue = inference_question(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
+    job = serving_job(row(hardware={"chip": "H100", "chips": 8}), "calibrated")
+    assert (job.setting.replicas, job.batch) == (4, 4.0)
+    queue = serving_job(row(batch=None, measured={"output_tokens_per_s": 1.0}), "calibrated")
     assert queue.batch == inf
 
 
 def test_without_a_degree_all_chips_split_each_layer():
-    question = inference_question(row(parallelism={}), "calibrated")
-    assert question.setting.serving.strategy.tp == 2
+    job = serving_job(row(parallelism={}), "calibrated")
+    assert job.setting.serving.strategy.tp == 2
 
 
 def test_a_row_in_a_column_is_priced_as_alone():
@@ -142,8 +143,8 @@ def test_a_row_in_a_column_is_priced_as_alone():
 
 
 def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
-    trained, served = published_rows()[0], replace(row(), id="served")
-    rows = [served, trained, replace(served, id="again")]
+    trained, served = published_rows()[0], row(id="served")
+    rows = [served, trained, row(id="again")]
     found = Validation(tuple(predict_all(rows, "calibrated")), "calibrated")
     data = validation_data(found)
     assert [entry["id"] for entry in data["rows"]] == ["served", trained.id, "again"]

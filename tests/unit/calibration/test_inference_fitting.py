@@ -33,7 +33,7 @@ class MadeColumn(Column):
 def rows():
     chosen = [r for r in published_inference_rows() if r.framework == "vLLM"][::4]
     made = serving_rows(chosen, "uncalibrated")
-    return replace(made, columns=tuple(MadeColumn(c.setting, c.questions) for c in made.columns))
+    return replace(made, columns=tuple(MadeColumn(c.setting, c.jobs) for c in made.columns))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.frameworks import DEEPSPEED
+from meshwright.calibration.jobs import job_of
 from meshwright.calibration.memory import (
     GIB,
     PRIOR,
@@ -19,8 +20,7 @@ from meshwright.calibration.memory import (
     memory_rows,
 )
 from meshwright.calibration.prediction import Counting, RowMemory, predict
-from meshwright.calibration.questions import question_of
-from meshwright.calibration.rows import rows_of
+from meshwright.calibration.reading import rows_of
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
@@ -92,27 +92,26 @@ def test_the_margin_of_plans_is_no_part_of_what_a_row_uses():
     [({"tp": 1, "pp": 2, "dp": 4}, 64, 8), ({"tp": 1, "pp": 2, "vpp": 2, "dp": 4}, 64, 4)],
 )
 def test_torchtitan_makes_as_many_micro_batches_as_stages(plan, batch, expected):
-    asked = question_of(
-        row_of(parallelism=plan, micro_batch=None, global_batch=batch), "uncalibrated"
-    )
+    asked = job_of(row_of(parallelism=plan, micro_batch=None, global_batch=batch), "uncalibrated")
     assert asked.strategy.micro_batch_size == expected
 
 
 @pytest.mark.parametrize(
-    ("title", "compiled", "tp", "copies"),
+    ("date", "compiled", "tp", "copies"),
     [
-        ("llama3_h100_202412", True, 1, 2.5),
-        ("llama3_h100_202412", True, 2, 3.5),
-        ("llama3_h200_202506", True, 1, 1.0),
-        ("llama3_h200_202506", False, 1, 2.5),
+        ("2024-12", True, 1, 2.5),
+        ("2024-12", True, 2, 3.5),
+        ("2025-06", True, 1, 1.0),
+        (None, True, 1, 1.0),
+        ("2025-06", False, 1, 2.5),
     ],
 )
-def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
+def test_torchtitan_compiles_its_loss_since_2025(date, compiled, tp, copies):
     row = row_of(
-        source={"title": title}, software={"compile": compiled},
+        date=date, software={"compile": compiled},
         parallelism={"tp": tp, "fsdp": True},
     )  # fmt: skip
-    software = question_of(row, "uncalibrated").problem.workload.software
+    software = job_of(row, "uncalibrated").problem.workload.software
     assert software.fp32_logit_copies == copies
 
 
@@ -125,7 +124,7 @@ def test_torchtitan_compiles_its_loss_since_2025(title, compiled, tp, copies):
 )
 def test_deepspeed_sums_in_fp32_where_it_says_so(precision, name):
     row = row_of(group="bigscience-a100", precision=precision, parallelism={"tp": 8})
-    asked = question_of(row, "uncalibrated")
+    asked = job_of(row, "uncalibrated")
     assert asked.framework is DEEPSPEED
     assert asked.problem.workload.optimizer.name == name
 

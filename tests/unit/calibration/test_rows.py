@@ -5,7 +5,8 @@ import json
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.calibration.rows import published_rows, read_rows, rows_of
+from meshwright.calibration.reading import read_rows, rows_of
+from meshwright.calibration.rows import DATA, published_inference_rows, published_rows
 
 
 def test_what_is_not_stated_is_none():
@@ -57,6 +58,16 @@ def test_numbers_of_infinite_size_are_faults(tmp_path):
     path.write_text(json.dumps([{"measured": {"tokens_per_s": float("inf")}}]), encoding="utf-8")
     with pytest.raises(SpecError, match="above 0"):
         read_rows(path)
+
+
+@pytest.mark.parametrize("name", ["training.json", "inference.json"])
+def test_a_table_holds_no_more_than_fields_of_rows(name):
+    table = json.loads((DATA / name).read_text(encoding="utf-8"))
+    parts = table["parts"]
+    rows = published_rows() if name == "training.json" else published_inference_rows()
+    for row, entry in zip(rows, table["rows"], strict=True):
+        whole = {key: parts[key][v] if key in parts else v for key, v in entry.items()}
+        assert row.model_dump(mode="json", exclude_defaults=True) == whole
 
 
 def test_every_published_row_names_its_source():

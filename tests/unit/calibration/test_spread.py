@@ -71,12 +71,12 @@ def test_a_score_is_width_and_what_lies_outside():
 def fitted():
     """A fit whose left-out errors are drawn: rows in 8 bits err three times as much."""
     generator = np.random.default_rng(1)
-    questions = [SimpleNamespace(problem=problem_of(matmul=matmul)) for matmul in ("bf16", "fp8")]
+    jobs = [SimpleNamespace(problem=problem_of(matmul=matmul)) for matmul in ("bf16", "fp8")]
     rows = FitRows(tuple(
-        Prediction(Row(f"{group}/{number}", group), questions[generator.integers(2)])
+        Prediction(Row(id=f"{group}/{number}", group=group), jobs[generator.integers(2)])
         for group in ("one", "two", "three", "four") for number in range(100)
     ))  # fmt: skip
-    sizes = np.array([0.05 if question is questions[0] else 0.15 for question in rows.questions])
+    sizes = np.array([0.05 if job is jobs[0] else 0.15 for job in rows.jobs])
     errors = sizes * generator.normal(size=len(sizes))
     without = dict.fromkeys(left_out_of(rows.stacks), errors)
     return Fit(rows, (), np.zeros(0), np.zeros(0), (), without)

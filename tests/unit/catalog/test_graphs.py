@@ -68,7 +68,7 @@ def test_kernels_may_stand_in_any_order() -> None:
     graph = to_graph(graph_of_text(SMALL))
     assert [kernel.name for kernel in graph.kernels] == ["fc", "act"]
     assert graph.flops == 2 * 4 * 3 * 2 + 4 * 2
-    assert graph.weight_bytes(graph.kernels[0].weights[0]) == 4 * 3 * 2
+    assert graph.tensor_bytes(graph.kernels[0].weights[0]) == 4 * 3 * 2
 
 
 @pytest.mark.parametrize("name", BUILT)

@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.strategy import make_strategy
 
-ENGINE = Engine(
+ENGINE = DeviceRates(
     matmul_flops_per_s=1e15,
-    edge_flops_per_s=1e15,
+    logits_flops_per_s=1e15,
     attention_forward_flops_per_s=1e12,
     attention_backward_flops_per_s=1e12,
     memory_bytes_per_s=1e30,
@@ -32,11 +32,11 @@ ALL_SCORES = HEADS * LENGTH**2
 """GPT-2 with 12 heads of 64."""
 
 
-def core_cost(*, flash, causal=True, dropout=False, **engine):
+def core_cost(*, flash, causal=True, dropout=False, **rates):
     layer = build_graph(load_model("gpt2"), dropout=dropout, flash_attention=flash).layers[0]
     core = next(op for op in layer.ops if op.attention is not None)
     place = LocalLayer(layer.sizes, make_strategy(), float(LENGTH), False, 1.0)
-    return op_cost(core, place, replace(ENGINE, **engine), None, causal=causal)
+    return op_cost(core, place, replace(ENGINE, **rates), None, causal=causal)
 
 
 def test_flash_attention_skips_masked_scores_and_repeats_one_product_backward():

@@ -3,13 +3,13 @@
 import pytest
 
 from meshwright.cost.attention import attended_fraction, attention_backward_s, attention_forward_s
-from meshwright.cost.device import Engine, launch_bound_s
+from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.matmul import matmul_compute_s, matmul_traffic_bytes
 from meshwright.cost.operator import traffic_s
 
-ENGINE = Engine(
+ENGINE = DeviceRates(
     matmul_flops_per_s=1e12,
-    edge_flops_per_s=1e12,
+    logits_flops_per_s=1e12,
     attention_forward_flops_per_s=5e11,
     attention_backward_flops_per_s=4e11,
     memory_bytes_per_s=1e9,
@@ -75,5 +75,5 @@ def test_attention_takes_the_slower_of_arithmetic_and_traffic():
 def test_memory_bound_work_and_launches():
     assert traffic_s(1e9, ENGINE) == 2.0
     # 30 kernels of 10 us need 300 us: 100 us beyond 200 us of work, nothing beyond 400 us.
-    assert launch_bound_s(2e-4, 30.0, ENGINE) == pytest.approx(1e-4)
-    assert launch_bound_s(4e-4, 30.0, ENGINE) == 0.0
+    assert exposed_launch_s(2e-4, 30.0, ENGINE) == pytest.approx(1e-4)
+    assert exposed_launch_s(4e-4, 30.0, ENGINE) == 0.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.chips import load_chip
-from meshwright.cost.device import CoreArray, make_engine
+from meshwright.cost.device import CoreArray, device_rates
 from meshwright.cost.matmul import blocked_product_s, matmul_compute_s
 from meshwright.spec.workload import Precision, SoftwareStack
 
@@ -59,7 +59,7 @@ def test_columns_are_priced_like_numbers():
 
 def engine_of(chip):
     precision = Precision(matmul="bf16", activation="bf16")
-    return make_engine(chip, precision, SoftwareStack(), load_calibration(chip.family))
+    return device_rates(chip, precision, SoftwareStack(), load_calibration(chip.family))
 
 
 def test_a_chip_that_states_its_network_needs_no_constant():

@@ -9,7 +9,7 @@ from meshwright.cost.data_parallel import DataParallelLinks, gradient_sync, shar
 from meshwright.cost.memory import StageState
 from meshwright.cost.pipeline import PipelineCost
 from meshwright.cost.step import step_time
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.workload import OptimizerPreset
 
 MICRO_BATCHES, BUCKETS, DEVICES = 5.0, 4.0, 8.0
@@ -38,7 +38,7 @@ def pipeline(**given):
 
 
 def exposed_s(stage, *, reshard=True, windows=(0.0, 0.0), overlap=True, kinds=None, links=LINKS):
-    structure = Structure(
+    structure = PlanOptions(
         zero_stage=stage, reshard_after_forward=reshard, overlap_data_parallel=overlap
     )
     work = pipeline(forward_window_s=windows[0], backward_window_s=windows[1])
@@ -91,7 +91,7 @@ def test_each_zero_stage_sends_what_its_definition_says(stage, reshard, expected
 
 def test_zero_3_with_equal_words_is_m_times_three_shares_of_the_ring():
     words = ADAM.model_copy(update={"reduced_gradient_bytes_per_param": 2.0})
-    synced = gradient_sync([(PARAMS, LINKS)], pipeline(), Structure(zero_stage=3), words)
+    synced = gradient_sync([(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=3), words)
     bytes_of_weights = 2 * PARAMS
     assert synced.exposed_s == pytest.approx(MICRO_BATCHES * 3 * 7 / 8 * bytes_of_weights)
 
@@ -107,7 +107,7 @@ def test_gradients_summed_whole_travel_twice_as_far_under_zero_1_alone():
     whole, sharded = (
         [
             gradient_sync(
-                [(PARAMS, LINKS)], pipeline(), Structure(zero_stage=stage), ADAM, sums_whole=sums
+                [(PARAMS, LINKS)], pipeline(), PlanOptions(zero_stage=stage), ADAM, sums_whole=sums
             ).exposed_s
             for stage in (1, 2)
         ]
@@ -154,7 +154,7 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
 
 def test_copies_of_full_sharding_by_hand():
     state = StageState(10.0, 2.0, 0.0, 1.0, 0.0, 4.0)
-    structure = Structure(zero_stage=3)
+    structure = PlanOptions(zero_stage=3)
     assert sharding_copies_s(state, pipeline(), structure, 7.0) == MICRO_BATCHES * 12 * 14 / 7
-    kept = Structure(zero_stage=3, reshard_after_forward=False)
+    kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
     assert sharding_copies_s(state, pipeline(), kept, 5.0) == MICRO_BATCHES * 12 * 10 / 5

@@ -1,4 +1,4 @@
-"""The engine of one device: rates of chip, type and calibration; the slowest device's pace."""
+"""The rates of one device: rates of chip, type and calibration; the slowest device's pace."""
 
 from dataclasses import replace
 
@@ -9,8 +9,8 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.systems import load_system
 from meshwright.cost.attention import attended_fraction
-from meshwright.cost.device import make_engine, reached_rate, stated_rate
-from meshwright.sharding.strategy import Offload, Structure, make_strategy
+from meshwright.cost.device import device_rates, reached_rate, stated_rate
+from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.train.estimate import estimate
 from meshwright.train.legality import check
@@ -30,9 +30,9 @@ def test_a_type_without_a_rate_is_an_error_that_names_those_there():
 
 
 def test_recorded_graphs_launch_for_nothing():
-    recorded = make_engine(H100, Precision(), SoftwareStack(cuda_graphs=True), HOPPER)
+    recorded = device_rates(H100, Precision(), SoftwareStack(cuda_graphs=True), HOPPER)
     assert recorded.launch_s == 0.0
-    assert make_engine(H100, Precision(), SoftwareStack(), HOPPER).launch_s > 0.0
+    assert device_rates(H100, Precision(), SoftwareStack(), HOPPER).launch_s > 0.0
 
 
 def test_the_slowest_working_device_sets_the_pace():
@@ -42,7 +42,7 @@ def test_the_slowest_working_device_sets_the_pace():
     work = training("8xH100", global_batch_size=16, sequence_length=2048)
     one = make_strategy(dp_shard=7)
     times = [
-        estimate("llama3-8b", system, work, one, Structure(sequence_parallel=False, zero_stage=3))
+        estimate("llama3-8b", system, work, one, PlanOptions(sequence_parallel=False, zero_stage=3))
         for system in (whole, slow)
     ]
     compute = [plan.best.estimate.time_parts_s["compute_s"] for plan in times]
@@ -54,12 +54,12 @@ def test_a_mix_of_chips_is_refused_by_name():
     mixed = load_system("8xH100").model_copy(update={"other_chips": {3: load_chip("A100")}})
     work = training("8xH100", global_batch_size=16, sequence_length=2048)
     with pytest.raises(UnsupportedError, match="mixes A100, H100"):
-        check("llama3-8b", mixed, work, make_strategy(dp_shard=8), Structure())
+        check("llama3-8b", mixed, work, make_strategy(dp_shard=8), PlanOptions())
 
 
 def test_offload_needs_a_host():
     work = training("wafer-4x8", global_batch_size=32, sequence_length=2048)
-    structure = Structure(sequence_parallel=False, zero_stage=1, offload=Offload.OPTIMIZER)
+    structure = PlanOptions(sequence_parallel=False, zero_stage=1, offload=Offload.OPTIMIZER)
     faults = check("gpt3-6.7b", "wafer-4x8", work, make_strategy(dp_shard=32), structure)
     assert [fault.path for fault in faults] == ["offload-without-host"]
 
@@ -76,9 +76,9 @@ def test_a_share_fitted_to_other_chips_is_no_share_of_a_die_priced_by_its_arrays
     die, constants = load_chip("TEMP-die"), load_calibration("temp-die", DEFAULT)
     assert not constants.is_calibrated
     assert constants.matmul_sustained_efficiency < 1.0
-    engine = make_engine(die, Precision(), SoftwareStack(), constants)
-    assert engine.matmul_flops_per_s == stated_rate(die, "bf16")
+    rates = device_rates(die, Precision(), SoftwareStack(), constants)
+    assert rates.matmul_flops_per_s == stated_rate(die, "bf16")
     own = replace(constants, is_calibrated=True)
-    fitted = make_engine(die, Precision(), SoftwareStack(), own)
+    fitted = device_rates(die, Precision(), SoftwareStack(), own)
     share = constants.matmul_sustained_efficiency
     assert fitted.matmul_flops_per_s == stated_rate(die, "bf16") * share

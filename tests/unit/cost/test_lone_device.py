@@ -6,7 +6,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_one
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Training
 
 
@@ -18,7 +18,7 @@ def test_training_on_one_device_is_that_of_one_among_eight():
     prices = [
         price_one(
             Problem(load_model("gpt2"), load_system(system), work, constants),
-            Structure(sequence_parallel=False, zero_stage=0),
+            PlanOptions(sequence_parallel=False, zero_stage=0),
             make_strategy(micro_batch_size=8),
         )
         for system in ("1xH100", "8xH100")
@@ -41,7 +41,7 @@ def test_no_axis_communicates_on_a_lone_device():
         load_calibration("hopper"),
     )
     price = price_one(
-        problem, Structure(sequence_parallel=False, zero_stage=0), make_strategy()
+        problem, PlanOptions(sequence_parallel=False, zero_stage=0), make_strategy()
     ).pipeline.pipeline
     assert price.tp_comm_s[0] == price.pp_comm_s[0] == price.cp_comm_s[0] == 0.0
     assert price.compute_s[0] > 0.0

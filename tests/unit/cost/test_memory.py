@@ -15,7 +15,7 @@ from meshwright.cost.memory import (
 )
 from meshwright.cost.pipeline import PipelineCost
 from meshwright.cost.step import offload_step_s, optimizer_step_s
-from meshwright.sharding.strategy import Offload, Structure
+from meshwright.sharding.strategy import Offload, PlanOptions
 from meshwright.spec.workload import OptimizerPreset
 
 ADAM = OptimizerPreset(
@@ -33,7 +33,7 @@ SHARD = 800 / 8 + 160 / 2
 
 def use(stage, offload=Offload.NONE, **changes):
     return memory_use(
-        replace(STATE, **changes), SHARDS, Structure(zero_stage=stage, offload=offload), ADAM,
+        replace(STATE, **changes), SHARDS, PlanOptions(zero_stage=stage, offload=offload), ADAM,
         capacity_bytes=10_000.0, margin_fraction=0.06, buffer_bytes=7.0,
     )  # fmt: skip
 
@@ -70,15 +70,15 @@ def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
     assert found.weights_bytes == 0
     assert found.gathered_weights_bytes == 2 * 960 * 2 / 8
     assert found.activations_bytes == 100 * 2 / 8
-    structure = Structure(zero_stage=1, offload=Offload.ALL)
+    structure = PlanOptions(zero_stage=1, offload=Offload.ALL)
     assert host_bytes(STATE, SHARDS, structure, ADAM) == 12 * SHARD + 2 * 960 + 300
-    assert host_bytes(STATE, SHARDS, Structure(), ADAM) == 0
+    assert host_bytes(STATE, SHARDS, PlanOptions(), ADAM) == 0
 
 
 @pytest.mark.parametrize("offload", list(Offload))
 def test_nothing_is_lost_between_device_and_host(offload):
     """What leaves the device, beyond the layers at work, stands on the host."""
-    structure = Structure(zero_stage=1, offload=offload)
+    structure = PlanOptions(zero_stage=1, offload=offload)
     on_host = host_bytes(STATE, SHARDS, structure, ADAM)
     plain, less = use(1), use(1, offload)
     at_work = less.gathered_weights_bytes
@@ -101,12 +101,12 @@ def pipeline(**given):
 
 @pytest.mark.parametrize(("stage", "params"), [(0, 960), (1, SHARD), (2, SHARD), (3, SHARD)])
 def test_optimizer_moves_28_bytes_for_each_parameter_of_the_shard(stage, params):
-    time_s = optimizer_step_s(STATE, SHARDS, Structure(zero_stage=stage), ADAM, 14.0)
+    time_s = optimizer_step_s(STATE, SHARDS, PlanOptions(zero_stage=stage), ADAM, 14.0)
     assert time_s == 28 * params / 14
 
 
 def offload_s(offload, **given):
-    structure = Structure(zero_stage=1, offload=offload)
+    structure = PlanOptions(zero_stage=1, offload=offload)
     return offload_step_s(STATE, SHARDS, pipeline(**given), structure, ADAM, 2.0)
 
 
@@ -129,7 +129,7 @@ def test_one_layer_of_host_traffic_always_shows():
 
 def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicators():
     tensors = memory_use(
-        replace(STATE, num_communicators=3.0), SHARDS, Structure(zero_stage=1), ADAM,
+        replace(STATE, num_communicators=3.0), SHARDS, PlanOptions(zero_stage=1), ADAM,
         capacity_bytes=10_000.0, margin_fraction=0.0, buffer_bytes=7.0, communicator_bytes=5.0,
         allocator_factor=1.1,
     )  # fmt: skip
@@ -140,11 +140,11 @@ def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicato
     assert tensors.buffers_bytes == 7.0 + 3 * 5.0
 
 
-@pytest.mark.parametrize(("sums_apart", "waiting"), [(0.0, 0.0), (1.0, 4.0 * 960)])
-def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_apart, waiting):
-    kept = Structure(zero_stage=3, reshard_after_forward=False)
+@pytest.mark.parametrize(("sums_before_scatter", "waiting"), [(0.0, 0.0), (1.0, 4.0 * 960)])
+def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_scatter, waiting):
+    kept = PlanOptions(zero_stage=3, reshard_after_forward=False)
     found = memory_use(
-        replace(STATE, sums_apart=sums_apart), SHARDS, kept, ADAM,
+        replace(STATE, sums_before_scatter=sums_before_scatter), SHARDS, kept, ADAM,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
     assert found.gathered_weights_bytes == 2 * 960
@@ -155,7 +155,7 @@ def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_apart, wa
 def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copied):
     preset = ADAM.model_copy(update={"bucket_params": 500.0, "update_bytes_per_param": 4.0})
     found = memory_use(
-        STATE, ShardDegrees(dense=replicas, expert=2.0), Structure(zero_stage=0), preset,
+        STATE, ShardDegrees(dense=replicas, expert=2.0), PlanOptions(zero_stage=0), preset,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
     assert found.gradients_bytes == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.device import Engine
+from meshwright.cost.device import DeviceRates
 from meshwright.cost.local import LocalLayer
 from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (
@@ -23,8 +23,8 @@ from meshwright.serve.operators import (
 from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.calibration import NEUTRAL
 
-ENGINE = Engine(
-    matmul_flops_per_s=1e15, edge_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
+ENGINE = DeviceRates(
+    matmul_flops_per_s=1e15, logits_flops_per_s=1e15, attention_forward_flops_per_s=1e15,
     attention_backward_flops_per_s=1e15, memory_bytes_per_s=1e12, elementwise_bytes_per_s=1e12,
     launch_s=0.0, stream_sram_bytes=0.0, tile_rows=128.0, tile_columns=128.0, num_cores=100.0,
     activation_bytes=2.0, matmul_word_bytes=2.0,

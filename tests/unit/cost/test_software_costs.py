@@ -9,12 +9,12 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
-from meshwright.sharding.strategy import Recompute, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training
 
 PLAN = make_strategy(tp=2, dp_shard=4, micro_batch_size=1)
-STRUCTURE = Structure(sequence_parallel=False)
+STRUCTURE = PlanOptions(sequence_parallel=False)
 
 
 def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
@@ -60,7 +60,10 @@ def test_portable_attention_is_slower():
 
 
 def test_half_of_the_products_are_repeated():
-    selective, full = Structure(recompute=Recompute.SELECTIVE), Structure(recompute=Recompute.FULL)
+    selective, full = (
+        PlanOptions(recompute=Recompute.SELECTIVE),
+        PlanOptions(recompute=Recompute.FULL),
+    )
     half = problem(selective_recompute="half_of_products")
     again, whole = (compute_s(half, s, "recompute_s") for s in (selective, full))
     core = compute_s(problem(), selective, "recompute_s")
@@ -73,14 +76,14 @@ def test_gradients_added_apart_cost_ten_bytes_of_traffic():
     apart = problem(fused_gradient_accumulation=False)
     added = compute_s(apart) - compute_s(problem())
     params = 8.03e9 / 2.0
-    once = 10.0 * params / problem().engine.memory_bytes_per_s
+    once = 10.0 * params / problem().rates.memory_bytes_per_s
     assert added == pytest.approx(2.0 * once, rel=0.15)
 
 
 def test_scattered_sends_are_a_part_of_each_rank():
     whole = send_bytes(problem(), STRUCTURE, PLAN)
     assert send_bytes(problem(scatters_sends=True), STRUCTURE, PLAN) == whole / 2.0
-    split = Structure(sequence_parallel=True)
+    split = PlanOptions(sequence_parallel=True)
     assert send_bytes(problem(scatters_sends=True), split, PLAN) == whole / 2.0
 
 
@@ -197,9 +200,9 @@ def test_operands_are_cast_before_they_are_gathered():
 def test_scales_of_rows_run_at_the_rate_of_the_activations():
     found = problem(system="8xH100", constants={"narrow_matmul_efficiency": 0.5})
     engines = [
-        replace(found, workload=found.workload.model_copy(update={"precision": p})).engine
+        replace(found, workload=found.workload.model_copy(update={"precision": p})).rates
         for p in (Precision(), Precision(matmul="fp8", row_scales=True), Precision(matmul="fp8"))
     ]
-    rates = [engine.matmul_flops_per_s for engine in engines]
+    rates = [rates.matmul_flops_per_s for rates in engines]
     assert rates[0] == rates[1]
     assert rates[2] == pytest.approx(rates[0] * 1402.6 / 794.5 / 2.0)

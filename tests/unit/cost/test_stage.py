@@ -57,7 +57,7 @@ def layout(num_layers, stages):
     return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1))
 
 
-LAYER = layer(forward_s=1.0, input_gradient_s=2.0, weight_gradient_s=3.0, forward_share=1.0)
+LAYER = layer(forward_s=1.0, input_gradient_s=2.0, weight_gradient_s=3.0, forward_total_s=1.0)
 
 
 def test_edges_belong_to_the_first_and_the_last_stage():
@@ -70,7 +70,7 @@ def test_edges_belong_to_the_first_and_the_last_stage():
 
 def test_a_heavy_head_makes_the_last_stage_the_slowest():
     """Three stages of three layers of 6 s and a head of 10 s: 28 s; the others take 18 s each."""
-    head = layer(forward_s=4.0, input_gradient_s=3.0, weight_gradient_s=3.0, forward_share=4.0)
+    head = layer(forward_s=4.0, input_gradient_s=3.0, weight_gradient_s=3.0, forward_total_s=4.0)
     cost = stage_cost([LAYER], layer(), head, layout(9, 3))
     assert cost.bottleneck.total_s[0] == 28
     assert cost.layers_of_bottleneck[0] == 3
@@ -88,7 +88,7 @@ def test_a_light_head_leaves_the_fullest_middle_stage_the_slowest():
 
 
 def test_one_stage_has_no_others():
-    cost = stage_cost([LAYER], layer(forward_s=1.0, forward_share=1.0), layer(), layout(4, 1))
+    cost = stage_cost([LAYER], layer(forward_s=1.0, forward_total_s=1.0), layer(), layout(4, 1))
     assert cost.bottleneck.total_s[0] == 25
     assert cost.others_forward_s[0] == 0
 

@@ -11,10 +11,10 @@ from meshwright.cost.layer import op_cost, price_layers, streamed_blocks
 from meshwright.cost.matmul import matmul_cost
 from meshwright.cost.streamed_layer import ways_to_stream
 from meshwright.sharding.strategy import (
+    PlanOptions,
     Recompute,
     Streamed,
     StreamForm,
-    Structure,
     make_strategy,
     stack,
 )
@@ -30,15 +30,15 @@ BLOCK = system(level(2, "mesh"), level(4, "mesh"))
 
 def way_of(streamed, form=StreamForm.LINE_HOLD, on=LINE, spec=PLAIN, length=TOKENS):
     """Return a layer with tatp over all eight devices."""
-    structure = Structure(sequence_parallel=False, streamed=streamed, stream_form=form)
+    structure = PlanOptions(sequence_parallel=False, streamed=streamed, stream_form=form)
     what = problem(model(spec), on, sequence_length=length)
     network = what.network(structure.axis_order, stack([make_strategy(tatp=N)]))
     return ways_to_stream(what, structure, network, 0, uses_tatp=True)[0]
 
 
-def costs_of(way, **engine):
+def costs_of(way, **rates):
     """Return the price of each operator by name."""
-    rates = replace(way.problem.engine, **engine)
+    rates = replace(way.problem.rates, **rates)
     return {
         op.name: op_cost(op, way.local, rates, way.streams, causal=True) for op in way.piece.ops
     }
@@ -86,7 +86,7 @@ def test_without_computation_a_stream_takes_its_bytes_over_the_link(streamed):
 
 def test_inputs_leave_attention_local_and_copy_shared_key_heads():
     """4 query and 2 key heads on 4 devices: each has one query head, and a whole key head."""
-    structure = Structure(sequence_parallel=False, streamed=Streamed.INPUTS)
+    structure = PlanOptions(sequence_parallel=False, streamed=Streamed.INPUTS)
     what = problem(model(PLAIN), system(level(4, "mesh")), sequence_length=TOKENS)
     network = what.network(structure.axis_order, stack([make_strategy(tatp=4)]))
     way = ways_to_stream(what, structure, network, 0, uses_tatp=True)[0]
@@ -103,8 +103,8 @@ def test_what_no_stream_carries_is_one_local_product():
         way = way_of(streamed, spec=experts(8, 2, 64))
         router = next(op for op in way.piece.ops if op.name == "experts.router")
         assert router.name not in way.streams.travels
-        cost = op_cost(router, way.local, way.problem.engine, way.streams, causal=True)
-        assert cost == matmul_cost(router, way.local, way.problem.engine)
+        cost = op_cost(router, way.local, way.problem.rates, way.streams, causal=True)
+        assert cost == matmul_cost(router, way.local, way.problem.rates)
 
 
 def test_layouts_say_what_travels():
@@ -169,25 +169,25 @@ def auto_problem(num_heads):
 
 
 def tensors_of(what, network, **choices):
-    structure = Structure(sequence_parallel=False, **choices)
+    structure = PlanOptions(sequence_parallel=False, **choices)
     return [way.structure.streamed for way, _ in streamed_blocks(what, structure, network)[0]]
 
 
 def test_heads_that_do_not_divide_keep_their_weights_streaming():
     for heads, expected in ((8, Streamed.INPUTS), (6, Streamed.WEIGHTS)):
         what = auto_problem(heads)
-        network = what.network(Structure().axis_order, stack([make_strategy(tatp=4)]))
+        network = what.network(PlanOptions().axis_order, stack([make_strategy(tatp=4)]))
         assert tensors_of(what, network)[0] is expected
 
 
 def test_the_choice_is_the_cheaper_one_block_by_block():
     """Neither tensor alone is as fast, and links shared with others change the price only."""
     what = auto_problem(8)
-    network = what.network(Structure().axis_order, stack([make_strategy(tatp=4)]))
+    network = what.network(PlanOptions().axis_order, stack([make_strategy(tatp=4)]))
     shared = replace(network, slowdown={"tatp": np.array([50.0])})
 
     def total_s(streamed, groups):
-        structure = Structure(sequence_parallel=False, streamed=streamed)
+        structure = PlanOptions(sequence_parallel=False, streamed=streamed)
         prices = price_layers(what, structure, groups, (Recompute.NONE,), uses_tatp=True)
         return prices[Recompute.NONE].kinds[0].total_s.item()
 

@@ -5,23 +5,23 @@ import pytest
 from meshwright.base.errors import SpecError
 from meshwright.dataflow.fusion.cores import grid_of
 from meshwright.dataflow.fusion.fuse import fused_stage_time
-from meshwright.dataflow.search import machine_named, plan_dataflow
+from meshwright.dataflow.search import calibrated_system, plan_dataflow
 from meshwright.graph.kernels.workloads import gpt_layer
 
 SMALL = gpt_layer(2048, 16, 128, 512, repeats=8)
 
 
 def test_chips_without_an_array_take_the_roofline():
-    machine = machine_named("8xA100")
-    assert fused_stage_time(machine.system.chip) is None
+    machine = calibrated_system("8xA100")
+    assert fused_stage_time(machine.spec.chip) is None
     found = plan_dataflow(SMALL, machine, num_passes=8)
     assert found.gap < 1e-6
 
 
 @pytest.mark.slow
 def test_a_chip_with_an_array_fuses_and_stays_above_the_work_at_its_peak():
-    machine = machine_named("8xSN10")
-    peak = grid_of(machine.system.chip).flops_per_s
+    machine = calibrated_system("8xSN10")
+    peak = grid_of(machine.spec.chip).flops_per_s
     found = plan_dataflow(SMALL, machine, num_passes=8, allowed={"tp": (2, 4), "dp": (1, 2)})
     assert {plan.degrees for plan in found.plans} == {(2, 4, 1), (4, 2, 1), (2, 2, 2), (4, 1, 2)}
     for plan in found.plans:
@@ -35,7 +35,7 @@ def test_a_layer_on_eight_sn10_is_close_to_the_work_at_their_peak():
     """The published mapping reaches 85 % of the peak with its rules, where nothing has latency."""
     graph = gpt_layer(12288, 96, 128, 2048, repeats=96)
     allowed = {"tp": (4,), "pp": (2,)}
-    found = plan_dataflow(graph, machine_named("8xSN10"), num_passes=512, allowed=allowed)
+    found = plan_dataflow(graph, calibrated_system("8xSN10"), num_passes=512, allowed=allowed)
     assert found.best.degrees == (4, 2, 1)
     assert 0.0 < found.gap < 0.25
 
@@ -43,7 +43,7 @@ def test_a_layer_on_eight_sn10_is_close_to_the_work_at_their_peak():
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ["8xSN10", "8xSN30"])
 def test_fused_stages_that_are_left_out_for_their_bound_were_not_the_best(system):
-    machine = machine_named(system)
+    machine = calibrated_system(system)
     whole = plan_dataflow(SMALL, machine, num_passes=8)
     short = plan_dataflow(SMALL, machine, num_passes=8, only_best=True)
     assert short.best.step_s == whole.best.step_s
@@ -52,4 +52,4 @@ def test_fused_stages_that_are_left_out_for_their_bound_were_not_the_best(system
 
 def test_an_optimizer_for_a_graph_without_gradients_is_refused():
     with pytest.raises(SpecError, match="makes no gradients"):
-        plan_dataflow(SMALL, machine_named("8xA100"), optimizer="megatron-adam")
+        plan_dataflow(SMALL, calibrated_system("8xA100"), optimizer="megatron-adam")

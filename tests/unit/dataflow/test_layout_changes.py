@@ -6,9 +6,9 @@ import pytest
 
 from meshwright.dataflow.layouts import (
     PARTIAL,
-    WHOLE,
-    Change,
-    Layout,
+    REPLICATED,
+    LayoutChange,
+    TensorLayout,
     cheapest_changes,
     collective_of,
     costs_of_sets,
@@ -16,7 +16,7 @@ from meshwright.dataflow.layouts import (
 )
 from meshwright.spec.collective import CollectiveKind
 
-ROWS, COLUMNS = Layout(0), Layout(1)
+ROWS, COLUMNS = TensorLayout(0), TensorLayout(1)
 COSTS = {
     None: 0.0,
     CollectiveKind.ALL_REDUCE: 14.0,
@@ -33,13 +33,13 @@ def cost(have, want):
 @pytest.mark.parametrize(
     ("have", "want", "kind"),
     [
-        (WHOLE, ROWS, None),
+        (REPLICATED, ROWS, None),
         (ROWS, ROWS, None),
-        (ROWS, WHOLE, CollectiveKind.ALL_GATHER),
+        (ROWS, REPLICATED, CollectiveKind.ALL_GATHER),
         (ROWS, COLUMNS, CollectiveKind.ALL_TO_ALL),
-        (PARTIAL, WHOLE, CollectiveKind.ALL_REDUCE),
+        (PARTIAL, REPLICATED, CollectiveKind.ALL_REDUCE),
         (PARTIAL, COLUMNS, CollectiveKind.REDUCE_SCATTER),
-        (WHOLE, PARTIAL, None),
+        (REPLICATED, PARTIAL, None),
         (ROWS, PARTIAL, None),
     ],
 )
@@ -53,11 +53,11 @@ def test_a_rank_sends_its_shard_in_an_all_to_all_and_the_tensor_elsewhere():
 
 
 def test_a_tensor_is_made_whole_once_however_many_ask():
-    total, changes = cheapest_changes(ROWS, [WHOLE], cost)
-    assert (total, changes) == (7.0, (Change(ROWS, WHOLE),))
-    total, changes = cheapest_changes(ROWS, [WHOLE, COLUMNS], cost)
+    total, changes = cheapest_changes(ROWS, [REPLICATED], cost)
+    assert (total, changes) == (7.0, (LayoutChange(ROWS, REPLICATED),))
+    total, changes = cheapest_changes(ROWS, [REPLICATED, COLUMNS], cost)
     assert total == 7.0
-    assert Change(WHOLE, COLUMNS) in changes
+    assert LayoutChange(REPLICATED, COLUMNS) in changes
 
 
 def test_a_partial_sum_is_scattered_and_passed_on():
@@ -73,15 +73,15 @@ def test_a_partial_sum_is_scattered_and_passed_on():
 def test_a_tensor_may_be_made_whole_though_nobody_asks():
     dear = {**COSTS, CollectiveKind.ALL_TO_ALL: 5.0}
     total, changes = cheapest_changes(
-        ROWS, [COLUMNS, Layout(2)], lambda a, b: dear[collective_of(a, b)]
+        ROWS, [COLUMNS, TensorLayout(2)], lambda a, b: dear[collective_of(a, b)]
     )
     assert total == 7.0
-    assert changes[0] == Change(ROWS, WHOLE)
+    assert changes[0] == LayoutChange(ROWS, REPLICATED)
 
 
-@pytest.mark.parametrize("have", [WHOLE, ROWS, COLUMNS, PARTIAL])
+@pytest.mark.parametrize("have", [REPLICATED, ROWS, COLUMNS, PARTIAL])
 def test_sets_cost_what_their_cheapest_way_costs(have):
-    targets = (ROWS, WHOLE, COLUMNS)
+    targets = (ROWS, REPLICATED, COLUMNS)
     costs = costs_of_sets(have, targets, cost)
     sets = chain.from_iterable(combinations(range(3), size) for size in range(4))
     for chosen in sets:

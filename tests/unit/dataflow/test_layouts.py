@@ -1,30 +1,30 @@
 """What a split of a kernel needs and leaves follows from where its dim stands."""
 
-from meshwright.dataflow.layouts import PARTIAL, WHOLE, Layout, local_sizes, splits_of
+from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, local_sizes, splits_of
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
 from meshwright.graph.kernels.workloads import gpt_layer
 
 KERNELS = {kernel.name: kernel for kernel in gpt_layer(64, 4, 16, 32).kernels}
 
 
-def by_dim(name: str) -> dict[str | None, tuple[tuple[Layout, ...], Layout]]:
+def by_dim(name: str) -> dict[str | None, tuple[tuple[TensorLayout, ...], TensorLayout]]:
     return {split.dim: (split.reads, split.writes) for split in splits_of(KERNELS[name])}
 
 
 def test_a_layer_is_split_by_columns_by_rows_and_by_tokens() -> None:
     splits = by_dim("ffn1")
-    assert splits["hidden"] == ((WHOLE,), Layout(1))
-    assert splits["ffn"] == ((Layout(1),), PARTIAL)
-    assert splits["tokens"] == ((Layout(0),), Layout(0))
-    assert splits[None] == ((WHOLE,), WHOLE)
+    assert splits["hidden"] == ((REPLICATED,), TensorLayout(1))
+    assert splits["ffn"] == ((TensorLayout(1),), PARTIAL)
+    assert splits["tokens"] == ((TensorLayout(0),), TensorLayout(0))
+    assert splits[None] == ((REPLICATED,), REPLICATED)
 
 
 def test_scores_by_heads_leave_attention_local_and_by_queries_need_all_keys() -> None:
     splits = by_dim("qk")
-    assert splits["heads"] == ((Layout(1), Layout(1)), Layout(1))
-    assert splits["tokens"] == ((Layout(0), WHOLE), Layout(0))
-    assert splits["keys"] == ((WHOLE, Layout(0)), Layout(2))
-    assert splits["head_dim"] == ((Layout(2), Layout(2)), PARTIAL)
+    assert splits["heads"] == ((TensorLayout(1), TensorLayout(1)), TensorLayout(1))
+    assert splits["tokens"] == ((TensorLayout(0), REPLICATED), TensorLayout(0))
+    assert splits["keys"] == ((REPLICATED, TensorLayout(0)), TensorLayout(2))
+    assert splits["head_dim"] == ((TensorLayout(2), TensorLayout(2)), PARTIAL)
 
 
 def test_a_norm_keeps_its_rows_whole() -> None:

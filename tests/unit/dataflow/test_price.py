@@ -7,9 +7,9 @@ from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.collectives.selection import best_time_s
 from meshwright.cost.network import level_efficiencies
-from meshwright.dataflow.layouts import PARTIAL, WHOLE, Layout, splits_of
-from meshwright.dataflow.price import Holding, Holdings, Seconds, TimeWeights
-from meshwright.dataflow.roofline import Machine, Roofline, fused_edges, product_shape
+from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
+from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights
+from meshwright.dataflow.roofline import CalibratedSystem, Roofline, fused_edges, product_shape
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
@@ -34,7 +34,7 @@ def layer(messages=()):
 @pytest.fixture(scope="module")
 def machine():
     system = load_system("8xA100")
-    return Machine(system, load_calibration(system.chip.family))
+    return CalibratedSystem(system, load_calibration(system.chip.family))
 
 
 def split(kernel, dim):
@@ -71,25 +71,25 @@ def test_products_of_activations_count_what_both_share():
 
 def test_changes_take_what_the_collectives_take(machine):
     """The closed forms of the catalog's network, and one launch for each."""
-    seconds = Seconds(layer(), machine, 4, Holding())
-    efficiencies = level_efficiencies(machine.system, machine.calibration)
-    group = make_group(machine.system.levels, 1.0, 4.0, efficiencies)
+    seconds = SplitTimes(layer(), machine, 4, Residency())
+    efficiencies = level_efficiencies(machine.spec, machine.calibration)
+    group = make_group(machine.spec.levels, 1.0, 4.0, efficiencies)
     launch_s = machine.calibration.collective_launch_s
     for have, want, kind, num_bytes in (
-        (Layout(0), WHOLE, CollectiveKind.ALL_GATHER, 8e6),
-        (PARTIAL, WHOLE, CollectiveKind.ALL_REDUCE, 8e6),
-        (PARTIAL, Layout(1), CollectiveKind.REDUCE_SCATTER, 8e6),
-        (Layout(0), Layout(1), CollectiveKind.ALL_TO_ALL, 2e6),
+        (TensorLayout(0), REPLICATED, CollectiveKind.ALL_GATHER, 8e6),
+        (PARTIAL, REPLICATED, CollectiveKind.ALL_REDUCE, 8e6),
+        (PARTIAL, TensorLayout(1), CollectiveKind.REDUCE_SCATTER, 8e6),
+        (TensorLayout(0), TensorLayout(1), CollectiveKind.ALL_TO_ALL, 2e6),
     ):
         expected = launch_s + best_time_s(kind, num_bytes, group)
         assert seconds.change_s(8e6, have, want) == pytest.approx(float(expected))
-    assert seconds.change_s(8e6, WHOLE, Layout(0)) == 0.0
+    assert seconds.change_s(8e6, REPLICATED, TensorLayout(0)) == 0.0
 
 
 def test_messages_are_sent_whatever_the_split(machine):
     graph = layer((Message(MessageKind.SEND, 1e6), Message(MessageKind.BROADCAST, 1e6)))
-    seconds = Seconds(graph, machine, 4, Holding())
-    plain = Seconds(layer(), machine, 4, Holding()).tables(TimeWeights(0.0, 1.0))
+    seconds = SplitTimes(graph, machine, 4, Residency())
+    plain = SplitTimes(layer(), machine, 4, Residency()).tables(TimeWeights(0.0, 1.0))
     sent = seconds.tables(TimeWeights(0.0, 1.0))
     links = machine.links(1, 4)
     both = links.time_s(CollectiveKind.SEND, 1e6) + links.time_s(CollectiveKind.BROADCAST, 1e6)
@@ -99,7 +99,7 @@ def test_messages_are_sent_whatever_the_split(machine):
 def test_what_leaves_the_graph_open_is_summed(machine):
     graph = layer()
     open_end = DataflowGraph("open", graph.kernels[:1], SIZES, graph.inputs, ("up",), "tokens")
-    tables = Seconds(open_end, machine, 4, Holding()).tables(TimeWeights(0.0, 1.0))
+    tables = SplitTimes(open_end, machine, 4, Residency()).tables(TimeWeights(0.0, 1.0))
     by_dim = {way.dim: cost for way, cost in zip(tables.splits[0], tables.costs[0], strict=True)}
     sums_s = machine.links(1, 4).time_s(CollectiveKind.ALL_REDUCE, WORD * 4096 * 2048)
     assert by_dim["in"] == pytest.approx(sums_s)
@@ -108,7 +108,7 @@ def test_what_leaves_the_graph_open_is_summed(machine):
 
 def test_weights_and_tensors_are_held_by_their_shards():
     graph = layer()
-    holdings = Holdings(graph, 4, Holding(layers=3))
+    holdings = KernelMemory(graph, 4, Residency(layers=3))
     up = graph.kernels[0]
     assert holdings.kernel_bytes(0, split(up, "out")) == 3 * WORD * 1024 * 512 + WORD * 4096 * 512
     assert holdings.kernel_bytes(0, split(up, "in")) == 3 * WORD * 256 * 2048 + WORD * 4096 * 2048
@@ -117,7 +117,7 @@ def test_weights_and_tensors_are_held_by_their_shards():
 
 def test_training_keeps_what_the_backward_pass_reads():
     graph = with_backward(layer())
-    holdings = Holdings(graph, 1, Holding(layers=3, passes_in_flight=2, bytes_per_param=16.0))
+    holdings = KernelMemory(graph, 1, Residency(layers=3, passes_in_flight=2, bytes_per_param=16.0))
     whole = splits_of(graph.kernels[0])[0]
     assert holdings.kernel_bytes(0, whole) == 3 * 16 * 1024 * 2048 + 3 * 2 * WORD * 4096 * 2048
     gradient = graph.number["up.grad.weight"]
@@ -126,7 +126,7 @@ def test_training_keeps_what_the_backward_pass_reads():
 
 def test_a_weight_that_lies_otherwise_for_a_gradient_is_held_twice():
     graph = with_backward(layer())
-    holdings = Holdings(graph, 4, Holding())
+    holdings = KernelMemory(graph, 4, Residency())
     ((pair, weight),) = holdings.shared_weights
     first, second = (graph.kernels[number] for number in pair)
     assert (first.name, second.name) == ("up", "up.grad.x")
@@ -142,10 +142,10 @@ def test_a_weight_that_lies_otherwise_for_a_gradient_is_held_twice():
 def test_gradients_of_weights_are_summed_once_for_all_passes(machine):
     graph = with_backward(layer())
     pair = (0, graph.number["up.grad.weight"])
-    once = Seconds(graph, machine, 4, Holding(), num_passes=1).tables(TimeWeights(0.0, 1.0))
-    often = Seconds(graph, machine, 4, Holding(), num_passes=10).tables(TimeWeights(0.0, 1.0))
-    costs = once.bonds[pair].costs
-    assert often.bonds[pair].costs == pytest.approx(costs / 10)
+    once = SplitTimes(graph, machine, 4, Residency(), num_passes=1).tables(TimeWeights(0.0, 1.0))
+    often = SplitTimes(graph, machine, 4, Residency(), num_passes=10).tables(TimeWeights(0.0, 1.0))
+    costs = once.pair_costs[pair].costs
+    assert often.pair_costs[pair].costs == pytest.approx(costs / 10)
     ways = [{way.dim: n for n, way in enumerate(once.splits[k])} for k in pair]
     scatter_s = machine.links(1, 4).time_s(CollectiveKind.REDUCE_SCATTER, WORD * 1024 * 2048)
     assert costs[ways[0]["out"], ways[1]["tokens"]] == pytest.approx(scatter_s)

@@ -8,9 +8,9 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.dataflow.roofline import Machine
-from meshwright.dataflow.search import Candidates, plan_graph
-from meshwright.dataflow.sharding import SplitChoices
+from meshwright.dataflow import search
+from meshwright.dataflow.roofline import CalibratedSystem
+from meshwright.dataflow.search import DegreePricing
 from meshwright.dataflow.stages import StagePrice
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
@@ -23,7 +23,11 @@ SMALL = (2048, 16, 128, 1024)
 
 def machine(name):
     system = load_system(name)
-    return Machine(system, load_calibration(system.chip.family))
+    return CalibratedSystem(system, load_calibration(system.chip.family))
+
+
+def plan_graph(graph, on, **fields):
+    return search.plan_graph(DegreePricing(graph, on, **fields))
 
 
 def inference(**fields):
@@ -70,7 +74,7 @@ def test_training_counts_gradients_state_and_update():
     assert plans[8, 1, 1].gradient_s == 0.0
     assert all(plan.update_s > 0.0 for plan in found.plans)
     for plan in found.plans:
-        alone = SplitChoices(plan.sharding.tables).cost(plan.sharding.ways)
+        alone = plan.sharding.tables.cost(plan.sharding.ways)
         assert plan.stage_s == pytest.approx(plan.layers * alone)
         assert plan.lower_bound_s <= plan.step_s
     params = 8 * 12 * 2048**2
@@ -162,7 +166,7 @@ def test_a_graph_that_is_too_wide_for_stages_says_so_and_keeps_its_bound():
     sizes = {"tokens": 8192, "in": 8192, "out": 8192}
     outputs = tuple(kernel.name for kernel in kernels)
     graph = DataflowGraph("wide", kernels, sizes, {"x": dims}, outputs, "tokens")
-    refused = Candidates(graph, machine("4xA100"), 8, None, False, None).priced(2, 2, 1)
+    refused = DegreePricing(graph, machine("4xA100"), 8, None, False, None).priced(2, 2, 1)
     assert refused.reason == "too many branches side by side for stages"
     work_s = graph.flops / (2 * 312e12)
     assert refused.lower_bound_s >= work_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshwright.dataflow.layouts import WHOLE, splits_of
+from meshwright.dataflow.layouts import REPLICATED, splits_of
 from meshwright.dataflow.price import volume_tables, weights_split
 from meshwright.dataflow.sharding import choose_sharding
 from meshwright.graph.kernels.backward import with_backward
@@ -90,7 +90,7 @@ def test_a_transform_is_three_all_to_alls():
 def test_embedding_tables_meet_dense_layers_in_an_all_to_all():
     graph = dlrm_a()
     tables = volume_tables(graph, 128)
-    room = 0.05 * sum(graph.weight_bytes(w) for k in graph.kernels for w in k.weights)
+    room = 0.05 * sum(graph.tensor_bytes(w) for k in graph.kernels for w in k.weights)
     found = choose_sharding(tables, room)
     assert kinds(found) == [("pooled", CollectiveKind.ALL_TO_ALL)]
     assert found.dims["pooled"] == "tables"
@@ -104,4 +104,4 @@ def test_partial_sums_that_leave_the_graph_are_summed():
     tables = volume_tables(graph, 8, splits=weights_split)
     found = choose_sharding(tables)
     assert not found.splits[graph.number["add2"]].writes.is_partial
-    assert found.splits[graph.number["q"]].reads == (WHOLE,)
+    assert found.splits[graph.number["q"]].reads == (REPLICATED,)

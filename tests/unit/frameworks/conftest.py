@@ -9,7 +9,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.pipeline import TIME_PARTS
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Segment
 
@@ -41,7 +41,7 @@ def build(
         global_batch_size=batch, sequence_length=length, optimizer=load_optimizer(optimizer),
         **workload,
     )  # fmt: skip
-    segment = Segment(0, spec.num_layers - 1, strategy, Structure(**chosen))
+    segment = Segment(0, spec.num_layers - 1, strategy, PlanOptions(**chosen))
     estimate = hand_made_estimate(int(strategy.num_devices))
     best = Candidate((segment,), estimate)
     return Plan(

@@ -10,7 +10,7 @@ from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.cli.main import main
 from meshwright.frameworks.registry import rendered
 from meshwright.frameworks.writing import export
-from meshwright.train.files import save
+from meshwright.train.plan_file import save
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.demands import Demands
 from meshwright.network.patterns import collective_pattern, joined_demands, placed
 from meshwright.network.ranks import block_ranks
-from meshwright.sharding.strategy import AXES, StreamForm, Structure, make_strategy
+from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_strategy
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.wafer.choices import Choice
@@ -67,7 +67,7 @@ def load_of(message, shape, inner=(1, 1), structure=None, sides=None):
     physical = physical_network(asked)
     ranks = block_ranks(physical, asked.grid_sides, choice.axes, choice.shapes)
     groups = choice_network(asked, strategy, [choice])
-    (load,) = axis_loads([(message, 1.0)], structure or Structure(), groups, ranks)
+    (load,) = axis_loads([(message, 1.0)], structure or PlanOptions(), groups, ranks)
     return load, ranks, physical
 
 
@@ -92,7 +92,7 @@ def test_a_collective_alone_has_the_links_that_its_closed_form_assumes(shape, ki
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_stream_alone_has_the_links_that_its_closed_form_assumes(shape, form):
     """The way back of a ring that is folded on a line takes links of the other direction."""
-    structure = Structure(stream_form=form)
+    structure = PlanOptions(stream_form=form)
     message = Message("tatp", CollectiveKind.ALL_GATHER, 1e6, is_beside=True, is_stream=True)
     for inner in INNER:
         load, _, physical = load_of(message, shape, inner, structure)
@@ -105,7 +105,7 @@ def test_neighbours_in_a_stream_hand_on_what_its_rounds_say(shape, form):
     """A tensor of N bytes has items of one byte; AUTO is a cycle where the block has one."""
     size = shape[0] * shape[1]
     message = Message("tatp", CollectiveKind.ALL_GATHER, float(size), True, True)
-    load, ranks, physical = load_of(message, shape, structure=Structure(stream_form=form))
+    load, ranks, physical = load_of(message, shape, structure=PlanOptions(stream_form=form))
     has_cycle = min(shape) > 1 and size % 2 == 0
     is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
     name = ("cycle" if has_cycle else "stream") if is_open else str(form)

@@ -12,11 +12,11 @@ from meshwright.catalog.workloads import load_server
 from meshwright.serve.passes import price_passes
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Serving
-from meshwright.sharding.strategy import Structure, make_strategy, stack
+from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.calibration import NEUTRAL
 from meshwright.spec.workload import Decode, SoftwareStack
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 GENERIC = load_server("generic")
 WHOLE = GENERIC.model_copy(update={"most_pass_tokens": 65_536})
 GIB = 2.0**30

@@ -12,11 +12,11 @@ from meshwright.graph.parameters import kv_cache_bytes
 from meshwright.serve.memory import SERVING_MEMORY_PARTS
 from meshwright.serve.price import SERVING_TIME_PARTS, fullest_use, price_serving
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import Structure, make_strategy, stack
+from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
 GRAPHS = SoftwareStack(cuda_graphs=True)
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 GIB = 2.0**30
 
 

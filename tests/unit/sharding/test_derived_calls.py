@@ -9,8 +9,14 @@ from meshwright.graph.transformer import build_graph
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import ContextKind, Recompute, Streamed, Structure, make_strategy
-from meshwright.sharding.tensor_sharding import weight_home
+from meshwright.sharding.strategy import (
+    ContextKind,
+    PlanOptions,
+    Recompute,
+    Streamed,
+    make_strategy,
+)
+from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -68,7 +74,7 @@ EXPERTS = ExpertSpec(num_experts=8, top_k=2, ffn_size=32)
 def calls_of(layer, *axes, part="layer", **structure):
     graph = build_graph(model_of(layer))
     held = {"layer": graph.layers[0], "embedding": graph.embedding, "head": graph.head}[part]
-    return derive_calls(held, Structure(**{"zero_stage": 0} | structure), axes)
+    return derive_calls(held, PlanOptions(**{"zero_stage": 0} | structure), axes)
 
 
 def counts(calls, *phases, regather=None, weights=False):
@@ -341,11 +347,11 @@ def test_hybrid_sharding_reduces_shards_over_the_replicas():
 
 def test_stage_boundary_carries_the_stream_as_it_rests():
     graph = build_graph(model_of(gpt_layer()))
-    forward, backward = stage_boundary_calls(graph, Structure())
+    forward, backward = stage_boundary_calls(graph, PlanOptions())
     assert (forward.phase, backward.phase) == (Phase.FORWARD, Phase.INPUT_GRADIENT)
     sizes, strategy = graph.layers[0].bind(SEQUENCE, SEQUENCE), make_strategy(tp=4, cp=2)
     assert call_elements(forward, sizes, strategy) == VOLUME / 8
-    whole, _ = stage_boundary_calls(graph, Structure(sequence_parallel=False))
+    whole, _ = stage_boundary_calls(graph, PlanOptions(sequence_parallel=False))
     assert call_elements(whole, sizes, strategy) == VOLUME / 2
 
 
@@ -366,6 +372,6 @@ def test_a_streamed_weight_is_cut_anywhere_and_not_between_heads():
     sizes, strategy = layer.bind(SEQUENCE, SEQUENCE), make_strategy(tatp=16)
     held = {}
     for streamed in (Streamed.WEIGHTS, Streamed.INPUTS):
-        split = weight_home(key, Structure(streamed=streamed)).split
+        split = weight_sharding(key, PlanOptions(streamed=streamed)).split
         held[streamed] = local_elements(key, split, sizes, strategy)
     assert held == {Streamed.WEIGHTS: 64 * 16 / 16, Streamed.INPUTS: 64 * 8}

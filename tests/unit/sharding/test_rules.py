@@ -9,9 +9,9 @@ from meshwright.sharding.axes import all_refusals, all_rules
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,
+    PlanOptions,
     ScheduleKind,
     Streamed,
-    Structure,
     make_strategy,
     stack,
 )
@@ -30,7 +30,7 @@ EXPERTS = {"experts": ExpertSpec(num_experts=64, top_k=4, ffn_size=2048)}
 OPTIMIZER = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
 )
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 SPLIT = replace(PLAIN, sequence_parallel=True)
 INTERLEAVED = replace(PLAIN, schedule=ScheduleKind.INTERLEAVED)
 ULYSSES = replace(PLAIN, context_kind=ContextKind.ULYSSES)

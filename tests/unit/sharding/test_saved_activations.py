@@ -4,13 +4,13 @@ import pytest
 
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.saved_activations import Keeping, saved_elements
-from meshwright.sharding.strategy import Recompute, Streamed, Structure, make_strategy
+from meshwright.sharding.saved_activations import CheckpointPolicy, saved_elements
+from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, make_strategy
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 S, B, H, A, T = 2048, 1, 12288, 96, 8
 """GPT-3 175B at one sequence of 2048 tokens on 8 ranks."""
-PLAIN = Keeping()
+PLAIN = CheckpointPolicy()
 
 
 def attention(heads, kv_heads, size):
@@ -61,17 +61,17 @@ def saved_bytes(model, structure, *, dropout, flash, sequence=S, batch=B, keepin
 def test_gpt_block_with_dropout_and_materialised_attention(
     tp, sequence_parallel, recompute, published
 ):
-    structure = Structure(sequence_parallel=sequence_parallel, recompute=recompute)
+    structure = PlanOptions(sequence_parallel=sequence_parallel, recompute=recompute)
     assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=tp) == published
 
 
 def test_full_recomputation_keeps_a_shard_under_sequence_parallelism():
-    structure = Structure(recompute=Recompute.FULL)
+    structure = PlanOptions(recompute=Recompute.FULL)
     assert saved_bytes(GPT, structure, dropout=True, flash=False, tp=T) == 2 * S * B * H / T
 
 
 def test_flash_attention_keeps_one_fp32_number_for_each_row_and_head():
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     found = saved_bytes(GPT, structure, dropout=True, flash=True)
     assert found == 34 * S * B * H + 4 * A * S * B
 
@@ -81,7 +81,7 @@ def test_llama_block_keeps_12h_4kv_6f(heads, kv_heads, ffn):
     """Sb (12h + 4h_kv + 6f) bytes: gate, up and their product are 2f each; no masks."""
     h = heads * 128
     model = model_of(attention(heads, kv_heads, 128), hidden=h, ffn=ffn, gated=True)
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     found = saved_bytes(model, structure, dropout=False, flash=True, sequence=4096, batch=2)
     assert found == 4096 * 2 * (12 * h + 4 * kv_heads * 128 + 6 * ffn + 4 * heads)
 
@@ -90,24 +90,24 @@ def test_llama_block_keeps_12h_4kv_6f(heads, kv_heads, ffn):
     "degrees", [{"cp": 4}, {"tatp": 4}, {"tp": 4}, {"tp": 2, "cp": 2}, {"cp": 2, "tatp": 2}]
 )
 def test_axes_that_split_tokens_divide_everything(degrees):
-    whole = saved_bytes(GPT, Structure(), dropout=True, flash=True)
-    assert saved_bytes(GPT, Structure(), dropout=True, flash=True, **degrees) == whole / 4
+    whole = saved_bytes(GPT, PlanOptions(), dropout=True, flash=True)
+    assert saved_bytes(GPT, PlanOptions(), dropout=True, flash=True, **degrees) == whole / 4
 
 
 def test_streamed_inputs_divide_everything_too():
-    structure = Structure(streamed=Streamed.INPUTS)
+    structure = PlanOptions(streamed=Streamed.INPUTS)
     whole = saved_bytes(GPT, structure, dropout=True, flash=True)
     assert saved_bytes(GPT, structure, dropout=True, flash=True, tatp=8) == whole / 8
 
 
 def test_data_parallelism_divides_nothing_of_a_micro_batch():
-    whole = saved_bytes(GPT, Structure(), dropout=True, flash=True)
-    assert saved_bytes(GPT, Structure(), dropout=True, flash=True, dp_shard=8) == whole
+    whole = saved_bytes(GPT, PlanOptions(), dropout=True, flash=True)
+    assert saved_bytes(GPT, PlanOptions(), dropout=True, flash=True, dp_shard=8) == whole
 
 
 def test_a_tensor_that_two_operators_save_is_kept_once():
     layer = build_graph(GPT).layers[0]
-    names = [saved.tensor.name for saved in saved_elements(layer, Structure())]
+    names = [saved.tensor.name for saved in saved_elements(layer, PlanOptions())]
     by_ops = [tensor.name for op in layer.ops for tensor in op.saved]
     assert len(names) == len(set(names)) < len(by_ops)
 
@@ -126,8 +126,8 @@ H_KV, F = 8 * 128, 14336
     ],
 )
 def test_selective_recomputation_keeps_outputs_of_products(selective, words):
-    structure = Structure(sequence_parallel=False, recompute=Recompute.SELECTIVE)
-    keeping = Keeping(selective)
+    structure = PlanOptions(sequence_parallel=False, recompute=Recompute.SELECTIVE)
+    keeping = CheckpointPolicy(selective)
     found = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=keeping)
     log_sum_exp = 4 * 32 * S if selective == "half_of_products" else 0
     assert found == 2 * S * words + log_sum_exp
@@ -135,7 +135,9 @@ def test_selective_recomputation_keeps_outputs_of_products(selective, words):
 
 def test_products_keep_their_cast_input_beside_what_others_keep():
     """Norm outputs and the activation become one byte; the core keeps its output in two."""
-    structure = Structure(sequence_parallel=False)
+    structure = PlanOptions(sequence_parallel=False)
     whole = saved_bytes(LLAMA, structure, dropout=False, flash=True)
-    cast = saved_bytes(LLAMA, structure, dropout=False, flash=True, keeping=Keeping("attention", 1))
+    cast = saved_bytes(
+        LLAMA, structure, dropout=False, flash=True, keeping=CheckpointPolicy("attention", 1)
+    )
     assert cast - whole == S * (-2 * 4096 - F + 4096)

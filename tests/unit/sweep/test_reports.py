@@ -4,14 +4,13 @@ import math
 
 import pytest
 
+from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.spec.sweep import Compared, HeatMap, SweepReport, SweepSpec
-from meshwright.sweep.document import document
-from meshwright.sweep.findings import best_of, gain, orders, ratios
-from meshwright.sweep.outcome import cells_of
-from meshwright.sweep.points import points_of
-from meshwright.sweep.run import run
-from meshwright.sweep.store import Store
+from meshwright.sweep import questions
+from meshwright.sweep.questions import checked
+from meshwright.sweep.report import best_of, cells_of, document, gain, orders, ratios
+from meshwright.sweep.run import Store, points_of, run
 
 RATES = {"fast": 8.0, "slow": 2.0, "old": 1.0}
 SWEEP = SweepSpec(
@@ -133,3 +132,15 @@ def test_the_command_writes_the_document_and_its_pictures(tmp_path, capsys):
     capsys.readouterr()
     assert main(["sweep", str(path), "--report", str(out)]) == 2
     assert "states no report" in capsys.readouterr().err
+
+
+def test_a_result_of_a_peer_needs_its_rules(monkeypatch):
+    fields = {
+        "fixed": {"graph": "dlrm-a", "on": "8xA100"}, "vary": {"passes": (1, 2)}, "cases": {},
+        "report": SweepReport(each="passes", shows=("peer_passes_per_s",)),
+    }  # fmt: skip
+    sweep = SWEEP.model_copy(update=fields)
+    assert checked(sweep)
+    monkeypatch.setattr(questions, "_peer_models", dict)
+    with pytest.raises(SpecError, match="pip install meshwright-papers"):
+        checked(sweep)

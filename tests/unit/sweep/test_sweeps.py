@@ -10,11 +10,9 @@ from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
 from meshwright.report.heat_map import heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
-from meshwright.sweep.outcome import cells_of, counts_of, records, sweep_csv
-from meshwright.sweep.points import key_of, points_of
 from meshwright.sweep.questions import QUESTIONS, checked
-from meshwright.sweep.run import run
-from meshwright.sweep.store import Store
+from meshwright.sweep.report import cells_of, counts_of, records, sweep_csv
+from meshwright.sweep.run import Store, key_of, points_of, run
 
 FIXED = {"model": "gpt2-medium", "seq": 512, "on": "8xA100"}
 SWEEP = SweepSpec(

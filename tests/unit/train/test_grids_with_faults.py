@@ -9,7 +9,7 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.strategy import Structure, make_strategy, stack
+from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.hierarchical import network_of
 from meshwright.topology.network import connected_components
 from meshwright.train.estimate import estimate
@@ -21,7 +21,7 @@ from meshwright.wafer.simulate import simulate
 MODEL = "gpt2-medium"
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],
        "tatp": [1]}  # fmt: skip
-PLAIN = Structure(sequence_parallel=False, zero_stage=1)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=1)
 
 
 def work(system):

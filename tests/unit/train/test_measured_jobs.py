@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Precision
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.explain import explain
-from meshwright.train.measured.diagnosing import diagnose
+from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
-from meshwright.train.measured.learning import learn
+from meshwright.train.measured.trials import learn
 from meshwright.train.plan import plan
 from meshwright.train.question import problem_of, training
 
 WORK = training("8xH100", sequence_length=1024, global_batch_size=64)
 FP8 = Precision(matmul="fp8")
-STRATEGY, STRUCTURE = make_strategy(dp_shard=4, tp=2), Structure()
+STRATEGY, STRUCTURE = make_strategy(dp_shard=4, tp=2), PlanOptions()
 
 
 @pytest.fixture(scope="module")

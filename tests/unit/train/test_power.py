@@ -8,9 +8,9 @@ from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.catalog.systems import load_system
 from meshwright.cli.main import main
 from meshwright.serve.serve import serve
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode
-from meshwright.train import files
+from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import training, with_powers
@@ -61,7 +61,7 @@ def test_where_idle_power_is_above_the_cap_nothing_fits_and_the_least_is_told():
     question = asked(max_power_w=50.0)
     with pytest.raises(InfeasibleError, match=r"power cap of 50 W: \d+ devices of 90 W draw"):
         plan(*question)
-    strategy, structure = make_strategy(dp_shard=8), Structure(sequence_parallel=False)
+    strategy, structure = make_strategy(dp_shard=8), PlanOptions(sequence_parallel=False)
     with pytest.raises(InfeasibleError, match=r"8 devices of 90 W draw 792 W"):
         estimate(*question, strategy, structure)
     with pytest.raises(InfeasibleError, match="cap of a device of 60 W"):
@@ -102,7 +102,7 @@ def test_options_of_the_command_line(capsys):
     data = json.loads(capsys.readouterr().out)["best"]["estimate"]
     assert status == 0
     assert data["energy_parts_j"]["idle_j"] == 0.0
-    main(["estimate", *QUESTION, "--tatp", "4"])
+    main(["estimate", *QUESTION, "--tatp", "4", "--detail"])
     assert "tokens/J: " in capsys.readouterr().out
 
 

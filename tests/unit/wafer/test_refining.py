@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_problems import level, model, problem, system
 
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.wafer.operators.alike import alike_graph
 from meshwright.wafer.operators.assignment import assign, capacity_bytes, lower_bound_s, model_graph
 from meshwright.wafer.operators.bound import bound_with_moves_s
@@ -22,7 +22,7 @@ from meshwright.wafer.price import physical_network
 def level_one(zero_stage=1, capacity_bytes=4e9):
     grid = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=capacity_bytes)
     what = problem(model(num_layers=4), grid, sequence_length=4096, global_batch_size=16)
-    structure = Structure(zero_stage=zero_stage)
+    structure = PlanOptions(zero_stage=zero_stage)
     graph = model_graph(what, Frame(structure, 8, 8), physical_network(what))
     return assign(graph)
 

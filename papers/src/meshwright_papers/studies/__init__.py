@@ -3,6 +3,6 @@
 import sys
 
 from meshwright.base.registry import import_siblings
-from meshwright_papers.studies.collection import collection as collection
+from meshwright_papers.studies.study import collection as collection
 
 import_siblings(sys.modules[__name__])

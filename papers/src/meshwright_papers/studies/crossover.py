@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.train.answer import Candidate
-from meshwright.train.compare import compare
-from meshwright.train.question import training
-from meshwright_papers.baselines.textbook_3d import TextbookSetting, ranked_grids
-from meshwright_papers.studies.claims import Claim, Table, Verdict, claim_lines, shown
-from meshwright_papers.studies.registry import StudyResult, studies
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    Verdict,
+    claim_lines,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.textbook_grids import TextbookSetting, ranked_grids
 
 TOKENS = 4e6
 """Of a step."""
@@ -67,12 +73,12 @@ def best_in(setup: Setup, num_devices: int, space: str) -> Candidate | None:
     if not setup.has_experts and "ep" in space.split():
         return best_in(setup, num_devices, "with cp" if "cp" in space else "dp pp tp")
     system = f"{num_devices}x{CHIP}"
-    work = training(
+    work = api.training(
         system,
         sequence_length=setup.sequence_length,
         global_batch_size=int(TOKENS / setup.sequence_length),
     )
-    found = compare(
+    found = api.compare(
         setup.model, system, work, against=(), allowed=SPACES[space], calibration=UNCALIBRATED
     )
     return found.ours.best

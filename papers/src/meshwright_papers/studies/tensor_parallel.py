@@ -14,9 +14,9 @@ from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.saved_activations import saved_elements
-from meshwright.sharding.strategy import Recompute, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright_papers.studies.registry import StudyResult, studies
+from meshwright_papers.studies.study import StudyResult, studies
 
 MODEL, SEQUENCE_LENGTH, DEGREE = "gpt3-175b", 2048, 8
 WORD_BYTES = 2.0
@@ -79,7 +79,7 @@ def rows_of(layer: LayerGraph, scheme: str, sequence_parallel: bool) -> list[Row
 
     Sums of small gradients once per step are left out, as in the published table.
     """
-    structure = Structure(sequence_parallel=sequence_parallel, zero_stage=0)
+    structure = PlanOptions(sequence_parallel=sequence_parallel, zero_stage=0)
     calls = [call for call in derive_calls(layer, structure, {"tp"}) if not call.per_step]
     forward = [call for call in calls if call.phase is Phase.FORWARD]
     backward = [c for c in calls if c.phase is not Phase.FORWARD and not c.is_regather]
@@ -102,7 +102,7 @@ def _row(layer: LayerGraph, scheme: str, direction: str, calls: list[CollectiveC
 
 def kept_bytes(layer: LayerGraph, tp: int, sequence_parallel: bool, recompute: Recompute) -> int:
     """Return the activations that one micro-batch of one sequence leaves in a block [bytes]."""
-    structure = Structure(sequence_parallel=sequence_parallel, recompute=recompute, zero_stage=0)
+    structure = PlanOptions(sequence_parallel=sequence_parallel, recompute=recompute, zero_stage=0)
     strategy = make_strategy(tp=tp)
     sizes = layer.bind(float(SEQUENCE_LENGTH), float(SEQUENCE_LENGTH))
     total = 0.0

@@ -11,7 +11,8 @@ from meshwright.sharding.space import factorizations
 from meshwright.train.answer import Candidate
 from meshwright.train.plan import plan
 from meshwright.train.question import training
-from meshwright_papers.baselines.textbook_3d import (
+from meshwright_papers.studies.study import StudyResult, studies
+from meshwright_papers.studies.textbook_grids import (
     PricedGrid,
     StateSharding,
     TextbookSetting,
@@ -19,7 +20,6 @@ from meshwright_papers.baselines.textbook_3d import (
     price,
     ranked_grids,
 )
-from meshwright_papers.studies.registry import StudyResult, studies
 
 BOOK = TextbookSetting()
 FAST_FABRIC = replace(BOOK, data_bytes_per_s=200e9)

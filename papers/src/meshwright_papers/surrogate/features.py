@@ -18,10 +18,10 @@ from meshwright.cost.step import Priced
 from meshwright.sharding.strategy import (
     AXES,
     ContextKind,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     StrategyColumns,
-    Structure,
 )
 
 MESSAGE_PARTS = ("tp_comm_s", "cp_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
@@ -111,7 +111,7 @@ def _busy(problem: Problem, alone: Priced) -> list[Any]:
     return [
         price.pipeline.hidden_s / step_s,
         price.tp_per_step_s / step_s,
-        price.memory_traffic_bytes / problem.engine.memory_bytes_per_s / step_s,
+        price.memory_traffic_bytes / problem.rates.memory_bytes_per_s / step_s,
         work.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,
         np.minimum(time.tatp_stream_s, time.bubble_s) / step_s,
     ]
@@ -130,7 +130,7 @@ def _model(problem: Problem, strategy: StrategyColumns) -> list[Any]:
     ]
 
 
-def _structure(structure: Structure) -> list[float]:
+def _structure(structure: PlanOptions) -> list[float]:
     """Return the categorical choices as flags."""
     stage, recompute, schedule = structure.zero_stage, structure.recompute, structure.schedule
     flags = (
@@ -165,7 +165,7 @@ def _machine(problem: Problem) -> list[float]:
 
 def _blocks(network: AxisNetwork) -> list[Any]:
     """Return how long the block of each axis is on each side, and how far members are apart."""
-    reaches = [network.layout.reaches[axis] for axis in AXES]
+    reaches = [network.placement.reaches[axis] for axis in AXES]
     sizes = [np.log2(size) for reach in reaches for size in reach.sizes]
     apart = [
         np.where(size > 1, np.log2(distance), 0.0)
@@ -181,7 +181,7 @@ def _cycles(problem: Problem, network: AxisNetwork) -> list[Any]:
     is_torus = across.kind == "torus"
     found = []
     for axis in AXES:
-        columns, rows = network.layout.reaches[axis].sizes
+        columns, rows = network.placement.reaches[axis].sizes
         is_block = (columns > 1) & (rows > 1) & (np.mod(columns * rows, 2.0) == 0.0)
         is_round = ((columns == across.size) & (rows == 1)) | (
             (columns == 1) & (rows == along.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -12,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright_papers.surrogate.dataset import DATA
+from meshwright.base.errors import UnsupportedError
+from meshwright_papers.surrogate.dataset import DATA, FIRST_LEARNED, QUANTITIES, Rows
 from meshwright_papers.surrogate.features import FEATURES
-from meshwright_papers.surrogate.samples import FIRST_LEARNED, QUANTITIES
 
 WEIGHTS_FILE = DATA / "weights.npz"
 STAGES = FEATURES.index("log2 pp")
@@ -123,3 +124,89 @@ def read_network(path: Path) -> Network:
 def shipped_network() -> Network:
     """Return the network that was trained on the shipped rows."""
     return read_network(WEIGHTS_FILE)
+
+
+HIDDEN = (64, 64)
+SHRINKAGE = 2.0
+"""Weight of squared weights beside squared errors."""
+EPOCHS = 100
+BATCH_ROWS = 32
+
+
+def targets(rows: Rows) -> FloatArray:
+    """Return what is learned: logarithms of simulated over closed form, of what is not exact."""
+    return rows.log_ratio[:, FIRST_LEARNED:]
+
+
+def train_network(rows: Rows, seed: int = 0) -> Network:
+    """Return a network trained on rows.
+
+    Raises
+    ------
+    UnsupportedError
+        Without scikit-learn.
+    """
+    goal, features = targets(rows), rows.features
+    centre, spread = standard(goal)
+    feature_centre, feature_spread = standard(features)
+    fitted = fit(
+        (features - feature_centre) / feature_spread, (goal - centre) / spread, seed, EPOCHS
+    )
+    return scaled_network(features, fitted.coefs_, fitted.intercepts_, centre, spread)
+
+
+def fit(features: FloatArray, goal: FloatArray, seed: int, epochs: int) -> Any:
+    """Return the regressor of scikit-learn, fitted to standard features and targets."""
+    try:
+        from sklearn.neural_network import MLPRegressor
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "training needs scikit-learn: pip install 'meshwright[learn]'"
+        ) from error
+    model = MLPRegressor(
+        hidden_layer_sizes=HIDDEN, alpha=SHRINKAGE, batch_size=BATCH_ROWS, max_iter=epochs,
+        tol=0.0, n_iter_no_change=epochs, random_state=seed,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=UserWarning)  # it stops after the epochs asked for
+        return model.fit(features, goal)
+
+
+def regression(rows: Rows) -> Network:
+    """Return the multivariate linear regression on the same features: a network of one layer."""
+    goal, features = targets(rows), rows.features
+    centre, spread = standard(features)
+    table = np.column_stack([(features - centre) / spread, np.ones(len(features))])
+    found = np.linalg.lstsq(table, goal, rcond=None)[0].astype(np.float64)
+    zero, one = np.zeros(goal.shape[1]), np.ones(goal.shape[1])
+    return scaled_network(features, [found[:-1]], [found[-1]], zero, one)
+
+
+TUNING_SHRINKAGE = 10.0
+"""Weight of squared changes of the last layer beside squared errors of the rows."""
+
+
+def tuned(
+    network: Network,
+    features: FloatArray,
+    log_ratio: FloatArray,
+    shrinkage: float = TUNING_SHRINKAGE,
+) -> Network:
+    """Return a network whose last layer is changed to fit some rows, and no more than they need.
+
+    Ridge regression of what the network leaves over, on what its last layer reads: the change C
+    minimises |r - H C|^2 + shrinkage |C|^2. No change is a choice, so the squared error of the
+    rows never grows.
+
+    Parameters
+    ----------
+    log_ratio
+        Logarithms of simulated over closed form of these rows.
+    """
+    left = log_ratio - network.log_ratio(features)
+    table = np.column_stack([network.hidden(features), np.ones(len(features))])
+    normal = table.T @ table + shrinkage * np.eye(table.shape[1])
+    change = np.linalg.solve(normal, table.T @ left)
+    return network.with_last_layer(
+        network.weights[-1] + change[:-1], network.biases[-1] + change[-1]
+    )

@@ -12,8 +12,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.fit.constants import Key, keys_of
+from meshwright.calibration.jobs import Job
 from meshwright.calibration.prediction import Prediction, predict
-from meshwright.calibration.questions import Question
 from meshwright.calibration.rows import Row
 from meshwright.cost.step import price_one
 from meshwright.spec.calibration import CalibrationOf, calibration_columns
@@ -32,19 +32,19 @@ VENDOR_STACKS = {
 
 @dataclass(frozen=True)
 class FitRows:
-    """Rows with a measured throughput, as questions under the uncalibrated constants."""
+    """Rows with a measured throughput, as jobs under the uncalibrated constants."""
 
     predictions: tuple[Prediction, ...]
 
     @cached_property
-    def questions(self) -> list[Question]:
+    def jobs(self) -> list[Job]:
         """What each row asks."""
-        return [entry.question for entry in self.predictions if entry.question is not None]
+        return [entry.job for entry in self.predictions if entry.job is not None]
 
     @cached_property
     def families(self) -> list[str]:
         """The family of chips of each row."""
-        return [question.problem.system.chip.family for question in self.questions]
+        return [job.problem.system.chip.family for job in self.jobs]
 
     @cached_property
     def groups(self) -> list[str]:
@@ -84,7 +84,7 @@ class FitRows:
         errors, slopes
             Of shape (fits, rows) and (fits, rows, keys).
         """
-        errors = np.zeros((len(values), len(self.questions)))
+        errors = np.zeros((len(values), len(self.jobs)))
         slopes = np.zeros((*errors.shape, len(keys)))
         for index, family in enumerate(self.families):
             mine = [n for n, key in enumerate(keys) if key.family in ("", family)]
@@ -98,19 +98,19 @@ class FitRows:
 
         Shape (fits, 1 + keys).
         """
-        question = self.questions[index]
+        job = self.jobs[index]
         moved = STEP * np.vstack([np.zeros(len(own)), np.eye(len(own))])
         points = values[:, None, :] + moved[None, :, :]
         draws: dict[str, FloatArray] = {}
         for number, key in enumerate(own):
             column = np.exp(points[:, :, number]).reshape(-1)
-            draws |= draws_of(key, column, question.problem.calibration)
-        constants = calibration_columns(question.problem.calibration, draws)
-        problem: Any = replace(question.problem, calibration=constants)
-        priced = price_one(problem, question.structure, question.strategy)
+            draws |= draws_of(key, column, job.problem.calibration)
+        constants = calibration_columns(job.problem.calibration, draws)
+        problem: Any = replace(job.problem, calibration=constants)
+        priced = price_one(problem, job.structure, job.strategy)
         shape = points.shape[:2]
         seconds = np.broadcast_to(np.asarray(priced.step.time.total_s), points[..., 0].size)
-        tokens = question.problem.workload.tokens_per_step
+        tokens = job.problem.workload.tokens_per_step
         measured = self.predictions[index].measured_tokens_per_s
         assert measured is not None
         return np.asarray(np.log(tokens / seconds / measured), dtype=float).reshape(shape)

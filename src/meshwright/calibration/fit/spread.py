@@ -1,4 +1,4 @@
-"""How wide intervals are: errors of rows left out, by the traits of their questions."""
+"""How wide intervals are: errors of rows left out, by the traits of their jobs."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def degrees_of(rows: FitRows, without: Stacks) -> FloatArray:
     """
     pairs = set(zip(rows.families, rows.stacks, strict=True))
     found = []
-    for question, family, stack in zip(rows.questions, rows.families, rows.stacks, strict=True):
+    for job, family, stack in zip(rows.jobs, rows.families, rows.stacks, strict=True):
         witnesses = {s for f, s in pairs if f == family} - without - {stack}
-        traits = traits_of(question.problem, is_seen=bool(witnesses))
+        traits = traits_of(job.problem, is_seen=bool(witnesses))
         found.append([traits[name] for name in TRAITS])
     return np.array(found)
 

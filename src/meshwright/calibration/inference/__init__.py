@@ -1,1 +1,1 @@
-"""Serving held against measurements: rows of requests become questions, priced as columns."""
+"""Serving held against measurements: rows of requests become jobs, priced as columns."""

@@ -16,8 +16,8 @@ from meshwright.calibration.errors import SHARE
 from meshwright.calibration.fit.constants import Free, Key
 from meshwright.calibration.fit.fit import CLOSE, MOST_ROUNDS, robust_step
 from meshwright.calibration.fit.record import errors_of_rows, measures, sourced, spread_record, told
-from meshwright.calibration.inference.prediction import Column, columns_of, inference_question
-from meshwright.calibration.questions import RefusedError
+from meshwright.calibration.inference.prediction import Column, columns_of, serving_job
+from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.interval import EXPERTS
@@ -55,7 +55,7 @@ class ServingRows:
     @cached_property
     def rows(self) -> list[Row]:
         """The rows, column by column."""
-        return [question.row for column in self.columns for question in column.questions]
+        return [job.row for column in self.columns for job in column.jobs]
 
     @cached_property
     def labels(self) -> dict[str, list[str]]:
@@ -63,8 +63,8 @@ class ServingRows:
         found: dict[str, list[str]] = {"source": [], "server": [], "family": []}
         for column in self.columns:
             serving = column.setting.serving
-            number = len(column.questions)
-            found["source"] += [question.row.group for question in column.questions]
+            number = len(column.jobs)
+            found["source"] += [job.row.group for job in column.jobs]
             found["server"] += [serving.server.name] * number
             found["family"] += [serving.problem.system.chip.family] * number
         return found
@@ -75,7 +75,7 @@ class ServingRows:
         return [
             column.setting.serving.problem.num_experts > 0
             for column in self.columns
-            for _ in column.questions
+            for _ in column.jobs
         ]
 
     @cached_property
@@ -100,7 +100,7 @@ class ServingRows:
         start = 0
         for column in self.columns:
             mine = self._mine(column)
-            rows = slice(start, start + len(column.questions))
+            rows = slice(start, start + len(column.jobs))
             moved = STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
             found = self._log_errors(column, values[mine] + moved)
             errors[rows] = found[0]
@@ -161,7 +161,7 @@ def serving_rows(rows: Sequence[Row], calibration: str) -> ServingRows:
     asked = []
     for row in rows:
         try:
-            asked.append(inference_question(row, calibration))
+            asked.append(serving_job(row, calibration))
         except RefusedError:
             continue
     return ServingRows(tuple(columns_of(asked)))

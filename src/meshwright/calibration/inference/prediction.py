@@ -1,8 +1,7 @@
-"""From a row of requests to a question: a model on chips under a server, prompts and answers."""
+"""From a row of requests to a job: a model on chips under a server, prompts and answers."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,38 +14,30 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.calibration.frameworks import FSDP
+from meshwright.calibration.jobs import Reason, RefusedError, model_of, system_of
 from meshwright.calibration.prediction import Prediction, predict
-from meshwright.calibration.questions import Reason, RefusedError, model_of, system_of
-from meshwright.calibration.rows import HardwareFields, ModelFields, ParallelismFields, Row
+from meshwright.calibration.rows import (
+    HardwareFields,
+    ModelFields,
+    ParallelismFields,
+    PrecisionFields,
+    Row,
+)
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_spread
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import traits_of
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
-from meshwright.sharding.strategy import Strategy, Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
 from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
-PLAIN = Structure(sequence_parallel=False, zero_stage=0)
-_SERVERS = (
-    (r"vllm", "vllm"),
-    (r"(tensorrt|trt).*pytorch", "tensorrt-llm-pytorch"),
-    (r"tensorrt|trt", "tensorrt-llm"),
-    (r"deepspeed|mii|fastgen", "deepspeed-mii"),
-    (r"sglang", "sglang"),
-    (r"llama\W?cpp|ggml|gguf", "llama.cpp"),
-)
-_NARROW: tuple[tuple[str, DType], ...] = (
-    (r"fp4|float4|int4|w4|awq|gptq|q4", "fp4"),
-    (r"fp8|float8", "fp8"),
-    (r"int8|w8|q8", "int8"),
-)
+PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 LEAST_EXPERT_COLUMNS = 256
 """Of the part of an expert: kernels with block scales take no narrower tiles."""
-_WEIGHTS_ALONE = re.compile(r"int4|w4a16|w8a16|awq|gptq|q4|q8")
 
 
 @dataclass(frozen=True)
@@ -57,14 +48,9 @@ class Setting:
     replicas: float
     """Copies of the model, each with its part of the requests."""
 
-    @property
-    def system_name(self) -> str:
-        """Chips and how many."""
-        return self.serving.problem.system.name
-
 
 @dataclass(frozen=True)
-class InferenceQuestion:
+class ServingJob:
     """A row as it is priced."""
 
     row: Row
@@ -76,15 +62,11 @@ class InferenceQuestion:
 
 
 def server_name_of(row: Row) -> str:
-    """Return the server of a row: as it is named, else as its source suggests."""
-    for text in (row.framework, row.group, row.source.title, row.source.repo):
-        for pattern, name in _SERVERS:
-            if text and re.search(pattern, text.lower()):
-                return name
-    return "generic"
+    """Return the server of a row."""
+    return row.framework or "generic"
 
 
-def inference_question(row: Row, calibration: str) -> InferenceQuestion:
+def serving_job(row: Row, calibration: str) -> ServingJob:
     """Return what is asked by a row: its stated configuration alone, and defaults.
 
     Raises
@@ -94,22 +76,23 @@ def inference_question(row: Row, calibration: str) -> InferenceQuestion:
     """
     if not row.input_len or not row.output_len:
         raise RefusedError(Reason.LENGTHS, f"{row.input_len} and {row.output_len} tokens")
-    plan, model = row.parallelism, replace(row.model, seq=None, params_b=None)
+    model = row.model.model_copy(update={"seq": None, "params_b": None})
     setting = _setting(
-        server_name_of(row), row.hardware, model, row.precision or "", plan, calibration
+        server_name_of(row), row.hardware, model, row.precision, row.parallelism, calibration
     )
     batch = inf if row.batch is None else max(row.batch / setting.replicas, 1.0)
-    return InferenceQuestion(row, setting, float(row.input_len), float(row.output_len), batch)
+    return ServingJob(row, setting, float(row.input_len), float(row.output_len), batch)
 
 
 @cache
 def _setting(
-    server_name: str, hardware: HardwareFields, fields: ModelFields, precision: str,
+    server_name: str, hardware: HardwareFields, fields: ModelFields,
+    precision: PrecisionFields | None,
     plan: ParallelismFields, calibration: str,
 ) -> Setting:  # fmt: skip
     """Return what rows of one configuration share."""
     system, server = system_of(hardware), load_server(server_name)
-    model = model_of(Row("", "", model=fields), FSDP)
+    model = model_of(fields, FSDP)
     chip = system.chip
     workload = Decode(
         batch_size=1, context_length=1, precision=serving_precision(precision, chip, server),
@@ -157,28 +140,29 @@ def _experts_spread(model: ModelSpec, tp: int) -> int:
     return next(ep for ep in range(1, tp + 1) if tp % ep == 0 and tp // ep <= most)
 
 
-def serving_precision(text: str, chip: ChipSpec, server: Server) -> Precision:
-    """Return the types of a served model: 16 bits where nothing is stated.
+def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Server) -> Precision:
+    """Return the number formats of a served model: 16 bits where nothing is stated.
 
-    Where only weights are narrow, or the chip has no rate for their type, products run in 16 bits.
+    Where the chip has no rate for a narrow format, its products run in 16 bits.
+
+    Raises
+    ------
+    RefusedError
+        When the chip has no rate for those either.
     """
-    words = text.lower()
-    activation: DType = "fp32" if re.fullmatch(r"(fp|tf|float)32", words.strip()) else "bf16"
-    narrow = next((dtype for pattern, dtype in _NARROW if re.search(pattern, words)), None)
-    cache_type: DType = "fp8" if narrow and server.narrow_cache else activation
+    known = stated or PrecisionFields()
+    activation: DType = "fp32" if known.activation == "fp32" else "bf16"
     try:
         stated_rate(chip, activation)
     except SpecError as error:
         raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
-    if narrow is None:
-        return Precision(
-            matmul=activation, activation=activation, weight=activation, kv_cache=cache_type
-        )
-    has_rate = narrow in chip.matmul_flops_per_s and not _WEIGHTS_ALONE.search(words)
+    has_rate = known.matmul is not None and known.matmul in chip.matmul_flops_per_s
     return Precision(
-        matmul=narrow if has_rate else activation, activation=activation, weight=narrow,
-        kv_cache=cache_type,
-    )  # fmt: skip
+        matmul=known.matmul if known.matmul and has_rate else activation,
+        activation=activation,
+        weight=known.weight or activation,
+        kv_cache="fp8" if known.weight and server.narrow_cache else activation,
+    )
 
 
 def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
@@ -194,16 +178,16 @@ def predict_inference(rows: Sequence[Row], calibration: str) -> list[Prediction]
     asked = [_asked(row, calibration) for row in rows]
     answers: dict[int, Prediction] = {}
     for column in columns_of([entry for entry in asked if not isinstance(entry, Prediction)]):
-        for question, prediction in zip(column.questions, column.predictions(spread), strict=True):
-            answers[id(question.row)] = prediction
+        for job, prediction in zip(column.jobs, column.predictions(spread), strict=True):
+            answers[id(job.row)] = prediction
     return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in asked]
 
 
-def _asked(row: Row, calibration: str) -> InferenceQuestion | Prediction:
-    """Return the question of a row, or its refusal."""
+def _asked(row: Row, calibration: str) -> ServingJob | Prediction:
+    """Return the job of a row, or its refusal."""
     try:
         _measured(row)
-        return inference_question(row, calibration)
+        return serving_job(row, calibration)
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
@@ -215,7 +199,7 @@ class Column:
     """Questions that are priced together: one setting, all batches or all queues."""
 
     setting: Setting
-    questions: tuple[InferenceQuestion, ...]
+    jobs: tuple[ServingJob, ...]
 
     def served(self, constants: ServingConstantsOf[Any] | None = None) -> Served:
         """Return the price of the column, under other constants where they are given.
@@ -223,35 +207,35 @@ class Column:
         Parameters
         ----------
         constants
-            Numbers, or columns of draws: the price then holds all questions under the first draw,
+            Numbers, or columns of draws: the price then holds all jobs under the first draw,
             then all under the second, and so on.
         """
         serving, draws = self.setting.serving, 1
         if constants is not None:
             draws = max(np.size(value) for value in vars(constants).values())
             columns = {
-                name: np.repeat(np.broadcast_to(value, draws), len(self.questions))
+                name: np.repeat(np.broadcast_to(value, draws), len(self.jobs))
                 for name, value in vars(constants).items()
             }
             problem = serving.problem.with_constants(ServingConstantsOf(**columns))
             serving = replace(serving, problem=problem)
         return serving.served(
             Requests(
-                np.tile([question.prompt_tokens for question in self.questions], draws),
-                np.tile([question.answer_tokens for question in self.questions], draws),
-                np.tile([question.batch for question in self.questions], draws),
+                np.tile([job.prompt_tokens for job in self.jobs], draws),
+                np.tile([job.answer_tokens for job in self.jobs], draws),
+                np.tile([job.batch for job in self.jobs], draws),
             )
         )
 
     def tokens_per_s(self, served: Served) -> FloatArray:
-        """Return the throughput of each question as its source defines it [tokens/s].
+        """Return the throughput of each job as its source defines it [tokens/s].
 
         Of each draw in turn, where constants were drawn.
         """
-        draws = np.size(served.step_s) // len(self.questions)
-        prompt = np.tile([question.prompt_tokens for question in self.questions], draws)
-        answer = np.tile([question.answer_tokens for question in self.questions], draws)
-        kinds = np.tile([_measured(question.row)[0] for question in self.questions], draws)
+        draws = np.size(served.step_s) // len(self.jobs)
+        prompt = np.tile([job.prompt_tokens for job in self.jobs], draws)
+        answer = np.tile([job.answer_tokens for job in self.jobs], draws)
+        kinds = np.tile([_measured(job.row)[0] for job in self.jobs], draws)
         prompts_s = np.where(served.prompt_s > 0, served.prompt_s, np.nan)
         rates = {
             "total": served.requests_per_s * (prompt + answer),
@@ -264,7 +248,7 @@ class Column:
 
     def measured(self) -> FloatArray:
         """Return what was measured, in the same terms [tokens/s]."""
-        return np.array([_measured(question.row)[1] for question in self.questions])
+        return np.array([_measured(job.row)[1] for job in self.jobs])
 
     def predictions(self, spread: Spread | None) -> list[Prediction]:
         """Return the predictions of the column, with intervals where their spread is known."""
@@ -273,27 +257,25 @@ class Column:
         if spread is not None:
             traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
             factor = float(np.exp(spread.of(traits)))
-        rooms = np.broadcast_to(served.room, len(self.questions))
-        numbers = zip(
-            self.questions, self.tokens_per_s(served), self.measured(), rooms, strict=True
-        )
+        rooms = np.broadcast_to(served.room, len(self.jobs))
+        numbers = zip(self.jobs, self.tokens_per_s(served), self.measured(), rooms, strict=True)
         return [
             Prediction(
-                question.row,
+                job.row,
                 predicted_tokens_per_s=float(predicted),
                 measured_tokens_per_s=float(measured),
                 has_room=bool(room >= 1.0),
                 interval=(predicted / factor, predicted * factor) if factor else None,
             )
-            for question, predicted, measured, room in numbers
+            for job, predicted, measured, room in numbers
         ]
 
 
-def columns_of(questions: Sequence[InferenceQuestion]) -> list[Column]:
-    """Return questions by what they share."""
-    found: dict[tuple[int, bool], list[InferenceQuestion]] = defaultdict(list)
-    for question in questions:
-        found[id(question.setting), np.isinf(question.batch)].append(question)
+def columns_of(jobs: Sequence[ServingJob]) -> list[Column]:
+    """Return jobs by what they share."""
+    found: dict[tuple[int, bool], list[ServingJob]] = defaultdict(list)
+    for job in jobs:
+        found[id(job.setting), np.isinf(job.batch)].append(job)
     return [Column(asked[0].setting, tuple(asked)) for asked in found.values()]
 
 

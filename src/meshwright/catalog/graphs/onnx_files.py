@@ -1,4 +1,8 @@
-"""What operators of ONNX are as kernels. One that is not here is refused by name."""
+"""Graphs from ONNX files, whose shapes must be fixed; no weight is read.
+
+Needs the extra ``onnx``; the package is imported when a function of this file runs. An operator
+that has no rule here is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,13 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs import operations as make
-from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value
+from meshwright.catalog.graphs.tracing import (
+    GraphBuilder,
+    UnevenError,
+    Value,
+    refuse_unknown,
+    refuse_wrong_names,
+)
 from meshwright.spec.graph import GraphSpec
 
 
@@ -51,88 +61,54 @@ class OnnxCall:
         return list(range(len(self.first.axes))) if stated is None else list(stated)
 
 
-Rule = Callable[[GraphBuilder, OnnxCall], list[Value]]
+Rule = Callable[[GraphBuilder, OnnxCall], Value | list[Value]]
 
 
-def _elementwise(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [make.elementwise(to, call.name, call.values, word_bytes=call.word_bytes)]
-
-
-def _add(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [make.elementwise(to, call.name, call.values, is_sum=True, word_bytes=call.word_bytes)]
-
-
-def _seen(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [call.first]
-
-
-def _matmul(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [make.matmul(to, call.name, *call.values)]
-
-
-def _gemm(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _gemm(to: GraphBuilder, call: OnnxCall) -> Value:
     left, right, *_ = call.values
     if call.attributes.get("transA"):
         left = left.permuted((1, 0))
     if call.attributes.get("transB"):
         right = right.permuted((1, 0))
-    return [make.matmul(to, call.name, left, right, call.optional(2))]
+    return make.matmul(to, call.name, left, right, call.optional(2))
 
 
-def _einsum(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    equation = call.attributes["equation"].decode()
-    return [make.einsum(to, call.name, equation, call.values)]
-
-
-def _convolution(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _convolution(to: GraphBuilder, call: OnnxCall) -> Value:
     value, weight, *_ = call.values
-    groups = call.attributes.get("group", 1)
-    bias = call.optional(2)
-    return [make.convolution(to, call.name, value, weight, bias, call.shapes[0], groups)]
+    groups, bias = call.attributes.get("group", 1), call.optional(2)
+    return make.convolution(to, call.name, value, weight, bias, call.shapes[0], groups)
 
 
-def _pooling(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _pooling(to: GraphBuilder, call: OnnxCall) -> Value:
     window = call.attributes.get("kernel_shape") or call.first.shape[2:]
-    return [make.pooling(to, call.name, call.first, call.shapes[0], window)]
+    return make.pooling(to, call.name, call.first, call.shapes[0], window)
 
 
-def _softmax(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [make.along(to, call.name, call.first, [call.attributes.get("axis", -1)])]
-
-
-def _norm(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _norm(to: GraphBuilder, call: OnnxCall) -> Value:
     value, *held = call.values
     first = value.axis(call.attributes.get("axis", -1))
-    return [make.along(to, call.name, value, range(first, len(value.axes)), held=held)]
+    return make.along(to, call.name, value, range(first, len(value.axes)), held=held)
 
 
-def _batch_norm(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _batch_norm(to: GraphBuilder, call: OnnxCall) -> Value:
     keys = list(range(len(call.first.axes)))
     operands = [(v, keys if len(v.axes) > 1 else [1]) for v in call.values]
-    return [to.emit(call.name, "vector", operands, keys)]
+    return to.emit(call.name, "vector", operands, keys)
 
 
 def _reduce(needs_whole: bool) -> Rule:
-    def rule(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+    def rule(to: GraphBuilder, call: OnnxCall) -> Value:
         over, value = call.axes(), call.first
         made = make.along(to, call.name, value, over, kept=False, needs_whole=needs_whole)
         kept = call.attributes.get("keepdims", 1)
-        return [make.with_ones(made, over, len(value.axes)) if kept else made]
+        return make.with_ones(made, over, len(value.axes)) if kept else made
 
     return rule
 
 
-def _view(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [make.reshaped(to, call.name, call.first, call.shapes[0])]
-
-
-def _transpose(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _transpose(to: GraphBuilder, call: OnnxCall) -> Value:
     order = call.attributes.get("perm") or range(len(call.first.axes) - 1, -1, -1)
-    return [call.first.permuted(order)]
-
-
-def _expand(to: GraphBuilder, call: OnnxCall) -> list[Value]:
-    return [call.first.expanded(call.shapes[0], to.num_names)]
+    return call.first.permuted(order)
 
 
 def _part(to: GraphBuilder, call: OnnxCall) -> list[Value]:
@@ -147,49 +123,68 @@ def _part(to: GraphBuilder, call: OnnxCall) -> list[Value]:
     return made
 
 
-def _concat(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _concat(to: GraphBuilder, call: OnnxCall) -> Value:
     axis = call.first.axis(call.attributes["axis"])
-    return [make.moved(to, call.name, call.values, call.shapes[0], [axis])]
+    return make.moved(to, call.name, call.values, call.shapes[0], [axis])
 
 
-def _gather(to: GraphBuilder, call: OnnxCall) -> list[Value]:
+def _gather(to: GraphBuilder, call: OnnxCall) -> Value:
     axis = call.attributes.get("axis", 0)
-    return [make.rows(to, call.name, call.first, axis, call.optional(1))]
+    return make.rows(to, call.name, call.first, axis, call.optional(1))
 
 
-def _rules(rule: Rule, names: str, data_inputs: int = 99) -> dict[str, tuple[Rule, int]]:
-    return dict.fromkeys(names.split(), (rule, data_inputs))
-
-
-RULES: Mapping[str, tuple[Rule, int]] = {
-    **_rules(
-        _elementwise,
+_ALL = 99
+_RULES: tuple[tuple[Rule, int, str], ...] = (
+    (
+        lambda to, call: make.elementwise(to, call.name, call.values, word_bytes=call.word_bytes),
+        _ALL,
         "Sub Mul Div Neg Pow Sqrt Reciprocal Exp Log Sin Cos Tanh Sigmoid Relu LeakyRelu PRelu Elu "
         "Gelu Erf HardSwish HardSigmoid Softplus Mish Swish Abs Sign Floor Ceil Round Clip Min Max "
         "Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Mod",
     ),
-    **_rules(_add, "Add Sum"),
-    **_rules(_seen, "Identity Cast Dropout", 1),
-    **_rules(_matmul, "MatMul"),
-    **_rules(_gemm, "Gemm"),
-    **_rules(_einsum, "Einsum"),
-    **_rules(_convolution, "Conv"),
-    **_rules(_pooling, "MaxPool AveragePool GlobalAveragePool GlobalMaxPool"),
-    **_rules(_softmax, "Softmax LogSoftmax"),
-    **_rules(_norm, "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
-    **_rules(_batch_norm, "BatchNormalization"),
-    **_rules(_reduce(needs_whole=False), "ReduceSum ReduceMean", 1),
-    **_rules(_reduce(needs_whole=True), "ReduceMax ReduceMin ReduceL2 ReduceProd", 1),
-    **_rules(_view, "Reshape Flatten Squeeze Unsqueeze", 1),
-    **_rules(_transpose, "Transpose"),
-    **_rules(_expand, "Expand", 1),
-    **_rules(_part, "Split Slice Pad", 1),
-    **_rules(_concat, "Concat"),
-    **_rules(_gather, "Gather"),
+    (
+        lambda to, call: make.elementwise(
+            to, call.name, call.values, is_sum=True, word_bytes=call.word_bytes
+        ),
+        _ALL,
+        "Add Sum",
+    ),
+    (lambda to, call: call.first, 1, "Identity Cast Dropout"),
+    (lambda to, call: make.matmul(to, call.name, *call.values), _ALL, "MatMul"),
+    (_gemm, _ALL, "Gemm"),
+    (
+        lambda to, call: make.einsum(
+            to, call.name, call.attributes["equation"].decode(), call.values
+        ),
+        _ALL,
+        "Einsum",
+    ),
+    (_convolution, _ALL, "Conv"),
+    (_pooling, _ALL, "MaxPool AveragePool GlobalAveragePool GlobalMaxPool"),
+    (
+        lambda to, call: make.along(to, call.name, call.first, [call.attributes.get("axis", -1)]),
+        _ALL,
+        "Softmax LogSoftmax",
+    ),
+    (_norm, _ALL, "LayerNormalization RMSNormalization SimplifiedLayerNormalization"),
+    (_batch_norm, _ALL, "BatchNormalization"),
+    (_reduce(needs_whole=False), 1, "ReduceSum ReduceMean"),
+    (_reduce(needs_whole=True), 1, "ReduceMax ReduceMin ReduceL2 ReduceProd"),
+    (
+        lambda to, call: make.reshaped(to, call.name, call.first, call.shapes[0]),
+        1,
+        "Reshape Flatten Squeeze Unsqueeze",
+    ),
+    (_transpose, _ALL, "Transpose"),
+    (lambda to, call: call.first.expanded(call.shapes[0], to.num_names), 1, "Expand"),
+    (_part, 1, "Split Slice Pad"),
+    (_concat, _ALL, "Concat"),
+    (_gather, _ALL, "Gather"),
+)
+RULES: Mapping[str, tuple[Rule, int]] = {
+    name: (rule, data_inputs) for rule, data_inputs, names in _RULES for name in names.split()
 }
 """By operator: the rule, and how many of the first inputs are data rather than shapes."""
-
-
 _MOST_NUMBERS = 64
 """A constant of so many whole numbers may state axes or a shape."""
 
@@ -260,9 +255,10 @@ class _FileReader:
     def read(self) -> None:
         """Read inputs, then all nodes that are needed."""
         nodes = self._needed()
-        self._refuse_unknown(nodes)
+        unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
+        refuse_unknown(unknown, RULES, self.origin)
         inputs = [entry.name for entry in self.graph.input if entry.name not in self.held]
-        self._check_dims(inputs)
+        refuse_wrong_names(self.dims, {name: self._shape(name) for name in inputs}, self.origin)
         for name in inputs:
             kind = self.types[name].elem_type
             self.known[name] = self.to.input(
@@ -295,6 +291,7 @@ class _FileReader:
         except UnevenError as error:
             message = f"{node.op_type}: {error}"
             raise SpecError(Fault(call.name, message), origin=self.origin) from error
+        made = made if isinstance(made, list) else [made]
         self.known |= dict(zip(outputs, made, strict=False))
 
     def _value(self, name: str) -> Value | None:
@@ -331,25 +328,6 @@ class _FileReader:
             data_inputs = RULES[node.op_type][1] if node.op_type in RULES else len(node.input)
             waiting += list(node.input)[:data_inputs]
         return [node for node in self.graph.node if seen & set(node.output)]
-
-    def _refuse_unknown(self, nodes: Sequence[Any]) -> None:
-        unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
-        if unknown:
-            missing = ", ".join(map(repr, unknown))
-            message = f"{self.origin}: no kernel is known for {missing}; known operators: "
-            faults = [Fault(at, f"operator {operator!r}") for operator, at in unknown.items()]
-            raise UnsupportedError(message + ", ".join(sorted(RULES)), faults)
-
-    def _check_dims(self, inputs: Sequence[str]) -> None:
-        faults = [
-            Fault(f"dims.{name}", "there is no such input", f"inputs: {', '.join(inputs)}")
-            if name not in inputs
-            else Fault(f"dims.{name}", f"{len(given)} names for {len(self._shape(name))} dims")
-            for name, given in self.dims.items()
-            if name not in inputs or len(given) != len(self._shape(name))
-        ]
-        if faults:
-            raise SpecError(faults, origin=self.origin)
 
     def _shape(self, name: str) -> list[int]:
         """Return the shape of a tensor, which must be known."""

@@ -54,9 +54,7 @@ def with_ones(value: Value, axes: Sequence[int], rank: int) -> Value:
     """Return a value with axes of size 1 where a reduction took them out."""
     gone = {axis % rank for axis in axes}
     left = iter(value.shape)
-    seen = value.reshaped([1 if axis in gone else next(left) for axis in range(rank)])
-    assert seen is not None
-    return seen
+    return value.reshaped([1 if axis in gone else next(left) for axis in range(rank)])
 
 
 def matmul(
@@ -106,10 +104,10 @@ def attention(
     rank = len(query.axes)
     batch = list(range(rank - 3))
     heads, shared = query.shape[-3], key.shape[-3]
+    if heads % shared:
+        raise UnevenError(f"{heads} heads of queries over {shared} of keys")
     grouped = [*query.shape[:-3], shared, heads // shared, *query.shape[-2:]]
     seen = query.reshaped(grouped)
-    if heads % shared or seen is None:
-        raise UnevenError(f"{heads} heads of queries over {shared} of keys")
     scores = to.emit(
         f"{name}.scores",
         "matrix",
@@ -118,11 +116,8 @@ def attention(
     )
     if mask is not None:
         flat = scores.reshaped([*query.shape[:-1], key.shape[-2]])
-        assert flat is not None
         scores = elementwise(to, f"{name}.masked", [flat, mask])
-        again = scores.reshaped([*grouped[:-1], key.shape[-2]])
-        assert again is not None
-        scores = again
+        scores = scores.reshaped([*grouped[:-1], key.shape[-2]])
     weights = along(to, f"{name}.softmax", scores, [-1])
     out = to.emit(
         f"{name}.values",
@@ -133,9 +128,7 @@ def attention(
         ],
         [*batch, "heads", "group", "row", "out"],
     )
-    merged = out.reshaped([*query.shape[:-1], value.shape[-1]])
-    assert merged is not None
-    return merged
+    return out.reshaped([*query.shape[:-1], value.shape[-1]])
 
 
 def convolution(
@@ -152,25 +145,21 @@ def convolution(
     A point of the output stands at the place of a point of the input; the seam between two shards
     is not counted.
     """
+    if value.shape[1] % groups or shape[1] % groups:
+        raise UnevenError(f"{groups} groups do not fit {value.shape[1]} and {shape[1]} channels")
     inner, outer = value.shape[1] // groups, shape[1] // groups
     seen = value.reshaped([value.shape[0], groups, inner, *value.shape[2:]])
     held = weight.reshaped([groups, outer, inner, *weight.shape[2:]])
-    if seen is None or held is None:
-        raise UnevenError(f"{groups} groups do not fit {value.shape[1]} and {shape[1]} channels")
     seen, space, taps = _windows(to, name, seen, shape[2:], weight.shape[2:])
     operands: list[tuple[Value, Any]] = [
         (seen, ["batch", "group", "in", *space]),
         (held, ["group", "out", "in", *taps]),
     ]
     if bias is not None:
-        added = bias.reshaped([groups, outer])
-        assert added is not None
-        operands.append((added, ["group", "out"]))
+        operands.append((bias.reshaped([groups, outer]), ["group", "out"]))
     points = [key for key in space if key not in taps]
     out = to.emit(name, "matrix", operands, ["batch", "group", "out", *points])
-    merged = out.reshaped(list(shape))
-    assert merged is not None
-    return merged
+    return out.reshaped(shape)
 
 
 def pooling(
@@ -187,9 +176,7 @@ def pooling(
     out = to.emit(
         name, "vector", [(seen, keys)], [*first, *points], whole=whole, flops_per_point=flops
     )
-    merged = out.reshaped(list(shape))
-    assert merged is not None
-    return merged
+    return out.reshaped(shape)
 
 
 def _windows(
@@ -256,15 +243,11 @@ def _loaded(to: GraphBuilder, name: str, value: Value) -> Value:
     return to.emit(name, "none", [(value, keys)], keys, word_bytes=value.word_bytes)
 
 
-def copied(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) -> Value:
-    """Return a reshape that no view can express."""
-    operands = [(value, [("from", key) for key in range(len(value.axes))])]
-    fresh = dict(enumerate(shape))
-    word = value.word_bytes
-    return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
-
-
 def reshaped(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) -> Value:
-    """Return a value in another shape: a view where it can be one."""
-    seen = value.reshaped(shape)
-    return copied(to, name, value, shape) if seen is None else seen
+    """Return a value in another shape: a view where it can be one, else a move."""
+    try:
+        return value.reshaped(shape)
+    except UnevenError:
+        operands = [(value, [("from", key) for key in range(len(value.axes))])]
+        fresh, word = dict(enumerate(shape)), value.word_bytes
+        return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)

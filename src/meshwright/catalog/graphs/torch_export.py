@@ -11,7 +11,13 @@ from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs.torch_operations import RULES, Call
-from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value
+from meshwright.catalog.graphs.tracing import (
+    GraphBuilder,
+    UnevenError,
+    Value,
+    refuse_unknown,
+    refuse_wrong_names,
+)
 from meshwright.spec.graph import GraphSpec
 
 DimNames = Mapping[str, Sequence[str]]
@@ -72,7 +78,12 @@ def graph_of_program(
     """Return the graph of an ``ExportedProgram``; see :func:`import_torch`."""
     if any(_changes_in_place(node) for node in program.graph.nodes):
         program = program.run_decompositions({})
-    _refuse_unknown(program, name)
+    unknown: dict[str, str] = {}
+    for node in program.graph.nodes:
+        operator = _operator(node) if node.op == "call_function" else "getitem"
+        if operator != "getitem" and operator not in RULES and _makes_tensors(node):
+            unknown.setdefault(operator, f"{name}.{node.name}")
+    refuse_unknown(unknown, RULES, name)
     reader = _ProgramReader(program, dict(dims or {}), name)
     reader.read()
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
@@ -101,7 +112,8 @@ class _ProgramReader:
         nodes = self.program.graph.nodes
         given = {spec.arg.name for spec in self.program.graph_signature.input_specs}
         held = [node for node in nodes if node.name in given]
-        self._check_dims(held)
+        shapes = {node.name: node.meta["val"].shape for node in held if self._is_input(node)}
+        refuse_wrong_names(self.dims, shapes, self.name)
         for node in sorted(held, key=lambda n: n.name in self.weights or n.name in self.others):
             self._input(node)
         for node in nodes:
@@ -119,19 +131,6 @@ class _ProgramReader:
         metas = (node.meta.get("val") for node in self.program.graph.nodes)
         words += [float(meta.element_size()) for meta in metas if hasattr(meta, "element_size")]
         return words[0] if words else 2.0
-
-    def _check_dims(self, held: Sequence[Any]) -> None:
-        """Raise what is wrong with the names that the user gave."""
-        shapes = {node.name: node.meta["val"].shape for node in held if self._is_input(node)}
-        faults = [
-            Fault(f"dims.{name}", "there is no such input", f"inputs: {', '.join(shapes)}")
-            if name not in shapes
-            else Fault(f"dims.{name}", f"{len(given)} names for {len(shapes[name])} dims")
-            for name, given in self.dims.items()
-            if name not in shapes or len(given) != len(shapes[name])
-        ]
-        if faults:
-            raise SpecError(faults, origin=self.name)
 
     def _is_input(self, node: Any) -> bool:
         is_user = node.name not in self.weights and node.name not in self.others
@@ -200,21 +199,6 @@ def _changes_in_place(node: Any) -> bool:
     """Tell whether a node overwrites a tensor; PyTorch can write such a program without."""
     schema = getattr(node.target, "_schema", None)
     return bool(schema is not None and schema.is_mutable)
-
-
-def _refuse_unknown(program: Any, name: str) -> None:
-    """Raise all operators of a program that no rule knows."""
-    unknown: dict[str, str] = {}
-    for node in program.graph.nodes:
-        operator = _operator(node) if node.op == "call_function" else "getitem"
-        if operator != "getitem" and operator not in RULES and _makes_tensors(node):
-            unknown.setdefault(operator, str(node.name))
-    if unknown:
-        faults = [Fault(f"{name}.{at}", f"operator {op!r}") for op, at in unknown.items()]
-        listed = ", ".join(sorted(RULES))
-        missing = ", ".join(map(repr, unknown))
-        message = f"{name}: no kernel is known for {missing}; known operators: {listed}"
-        raise UnsupportedError(message, faults)
 
 
 def _makes_tensors(node: Any) -> bool:

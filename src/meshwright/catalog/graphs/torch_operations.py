@@ -1,4 +1,7 @@
-"""One operator of a PyTorch program, as the rules see it."""
+"""What operators of PyTorch (ATen) are as kernels. One that is not here is refused by name.
+
+Views are no kernels, and what computes nothing is a move.
+"""
 
 from __future__ import annotations
 
@@ -42,24 +45,6 @@ Made = Value | list[Any]
 Rule = Callable[[GraphBuilder, Call], Made]
 
 
-def named(rule: Rule, names: str) -> dict[str, Rule]:
-    """Return one rule for several operators."""
-    return dict.fromkeys(names.split(), rule)
-
-
-def _seen(to: GraphBuilder, call: Call) -> Value:
-    """Return the same elements: a copy, a cast to another type, dropout in inference."""
-    return call.values[0]
-
-
-def _view(to: GraphBuilder, call: Call) -> Value:
-    return make.reshaped(to, call.name, call.values[0], call.shape)
-
-
-def _permute(to: GraphBuilder, call: Call) -> Value:
-    return call.values[0].permuted(call["dims"])
-
-
 def _transpose(to: GraphBuilder, call: Call) -> Value:
     value = call.values[0]
     order = list(range(len(value.axes)))
@@ -69,25 +54,12 @@ def _transpose(to: GraphBuilder, call: Call) -> Value:
     return value.permuted(order)
 
 
-def _turned(to: GraphBuilder, call: Call) -> Value:
-    value = call.values[0]
-    return value.permuted(range(len(value.axes) - 1, -1, -1))
-
-
-def _expand(to: GraphBuilder, call: Call) -> Value:
-    return call.values[0].expanded(call.shape, to.num_names)
-
-
 def _slice(to: GraphBuilder, call: Call) -> Value:
     """Return a part of an axis; all of it is the value itself."""
     value = call.values[0]
     if tuple(call.shape) == value.shape:
         return value
     return make.moved(to, call.name, [value], call.shape, [value.axis(call["dim"] or 0)])
-
-
-def _select(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["self"], call["dim"], None)
 
 
 def _split(to: GraphBuilder, call: Call) -> Made:
@@ -116,19 +88,6 @@ def _overwritten(to: GraphBuilder, call: Call) -> Value:
     """Return a tensor with another one put into a part of one axis."""
     axis = call["self"].axis(call["dim"] or 0)
     return make.moved(to, call.name, [call["self"], call["src"]], call.shape, [axis])
-
-
-def _copied(to: GraphBuilder, call: Call) -> Value:
-    """Return what is copied over a tensor, which is not read."""
-    return call["src"].expanded(call.shape, to.num_names)  # type: ignore[no-any-return]
-
-
-def _embedding(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["weight"], 0, call["indices"])
-
-
-def _index_select(to: GraphBuilder, call: Call) -> Value:
-    return make.rows(to, call.name, call["self"], call["dim"], call["index"])
 
 
 def _index(to: GraphBuilder, call: Call) -> Value:
@@ -193,41 +152,6 @@ def _made(to: GraphBuilder, call: Call) -> Value:
     )
 
 
-MOVES: Mapping[str, Rule] = {
-    **named(
-        _seen,
-        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
-        "_assert_tensor_metadata",
-    ),
-    **named(
-        _view, "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze"
-    ),
-    **named(_permute, "permute"),
-    **named(_transpose, "transpose swapaxes swapdims"),
-    **named(_turned, "t numpy_T"),
-    **named(_expand, "expand expand_as broadcast_to"),
-    **named(_slice, "slice narrow"),
-    **named(_select, "select"),
-    **named(_split, "split split_with_sizes chunk"),
-    **named(_cat, "cat concat"),
-    **named(_stack, "stack"),
-    **named(_overwritten, "slice_scatter select_scatter"),
-    **named(_copied, "copy"),
-    **named(_unbind, "unbind"),
-    **named(_embedding, "embedding"),
-    **named(_index_select, "index_select"),
-    **named(_gather, "gather"),
-    **named(_difference, "diff"),
-    **named(_index, "index"),
-    **named(_pad, "pad constant_pad_nd"),
-    **named(
-        _made,
-        "arange full ones zeros empty full_like ones_like zeros_like "
-        "fill empty_like new_full new_ones new_zeros new_empty scalar_tensor",
-    ),
-}
-
-
 def _elementwise(to: GraphBuilder, call: Call) -> Value:
     return make.elementwise(to, call.name, call.values, word_bytes=call.word_bytes)
 
@@ -237,35 +161,9 @@ def _add(to: GraphBuilder, call: Call) -> Value:
     return make.elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=call.word_bytes)
 
 
-def _dropout(to: GraphBuilder, call: Call) -> Value:
-    return _elementwise(to, call) if call["train"] else call.values[0]
-
-
-def _linear(to: GraphBuilder, call: Call) -> Value:
-    return make.linear(to, call.name, call["input"], call["weight"], call["bias"])
-
-
-def _matmul(to: GraphBuilder, call: Call) -> Value:
-    return make.matmul(to, call.name, *call.values)
-
-
 def _addmm(to: GraphBuilder, call: Call) -> Value:
     left, right = (call["mat1"], call["mat2"]) if call["mat1"] else (call["batch1"], call["batch2"])
     return make.matmul(to, call.name, left, right, call["self"])
-
-
-def _einsum(to: GraphBuilder, call: Call) -> Value:
-    return make.einsum(to, call.name, call["equation"], call["tensors"])
-
-
-def _attention(to: GraphBuilder, call: Call) -> Value:
-    return make.attention(
-        to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
-    )
-
-
-def _softmax(to: GraphBuilder, call: Call) -> Value:
-    return make.along(to, call.name, call["self"], [call["dim"]], word_bytes=call.word_bytes)
 
 
 def _norm(to: GraphBuilder, call: Call) -> Value:
@@ -278,8 +176,6 @@ def _group_norm(to: GraphBuilder, call: Call) -> Value:
     value, groups = call["input"], call["num_groups"]
     batch, channels, *space = value.shape
     seen = value.reshaped([batch, groups, channels // groups, *space])
-    if seen is None:
-        raise UnevenError(f"{groups} groups of {channels} channels")
     keys = ["batch", "group", "in", *range(len(space))]
     operands = [(seen, keys)]
     held = (weight for weight in (call["weight"], call["bias"]) if weight is not None)
@@ -340,16 +236,10 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
 
 
 def _convolution(to: GraphBuilder, call: Call) -> Value:
-    groups = call["groups"] or 1
-    return make.convolution(
-        to, call.name, call["input"], call["weight"], call["bias"], call.shape, groups
-    )
-
-
-def _core_convolution(to: GraphBuilder, call: Call) -> Value:
     if call["transposed"]:
         raise UnevenError("transposed convolutions have no kernel here")
-    return _convolution(to, call)
+    value, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"]
+    return make.convolution(to, call.name, value, weight, bias, call.shape, groups or 1)
 
 
 def _pooling(to: GraphBuilder, call: Call) -> Value:
@@ -364,16 +254,56 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
 
 def _first_of(rule: Rule) -> Rule:
     """Return the rule of an operator whose further outputs are statistics that nobody reads."""
-
-    def first(to: GraphBuilder, call: Call) -> Made:
-        return [rule(to, call), *[None] * (len(call.shapes) - 1)]
-
-    return first
+    return lambda to, call: [rule(to, call), *[None] * (len(call.shapes) - 1)]
 
 
-RULES: Mapping[str, Rule] = {
-    **MOVES,
-    **named(
+_RULES: tuple[tuple[Rule, str], ...] = (
+    # views, which are no kernels: a copy, a cast, dropout in inference
+    (
+        lambda to, call: call.values[0],
+        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
+        "_assert_tensor_metadata",
+    ),
+    (
+        lambda to, call: make.reshaped(to, call.name, call.values[0], call.shape),
+        "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze",
+    ),
+    (lambda to, call: call.values[0].permuted(call["dims"]), "permute"),
+    (_transpose, "transpose swapaxes swapdims"),
+    (
+        lambda to, call: call.values[0].permuted(range(len(call.values[0].axes) - 1, -1, -1)),
+        "t numpy_T",
+    ),
+    (
+        lambda to, call: call.values[0].expanded(call.shape, to.num_names),
+        "expand expand_as broadcast_to",
+    ),
+    # what is copied over a tensor, which is not read
+    (lambda to, call: call["src"].expanded(call.shape, to.num_names), "copy"),
+    # moves
+    (_slice, "slice narrow"),
+    (lambda to, call: make.rows(to, call.name, call["self"], call["dim"], None), "select"),
+    (_split, "split split_with_sizes chunk"),
+    (_cat, "cat concat"),
+    (_stack, "stack"),
+    (_overwritten, "slice_scatter select_scatter"),
+    (_unbind, "unbind"),
+    (lambda to, call: make.rows(to, call.name, call["weight"], 0, call["indices"]), "embedding"),
+    (
+        lambda to, call: make.rows(to, call.name, call["self"], call["dim"], call["index"]),
+        "index_select",
+    ),
+    (_gather, "gather"),
+    (_difference, "diff"),
+    (_index, "index"),
+    (_pad, "pad constant_pad_nd"),
+    (
+        _made,
+        "arange full ones zeros empty full_like ones_like zeros_like "
+        "fill empty_like new_full new_ones new_zeros new_empty scalar_tensor",
+    ),
+    # functions of each element
+    (
         _elementwise,
         "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
         "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
@@ -383,30 +313,48 @@ RULES: Mapping[str, Rule] = {
         "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
         "softsign",
     ),
-    **named(_add, "add"),
-    **named(_dropout, "dropout feature_dropout"),
-    **named(_linear, "linear"),
-    **named(_matmul, "matmul mm bmm mv dot"),
-    **named(_addmm, "addmm baddbmm"),
-    **named(_einsum, "einsum"),
-    **named(_attention, "scaled_dot_product_attention"),
-    **named(_softmax, "softmax log_softmax _softmax _log_softmax"),
-    **named(_norm, "layer_norm rms_norm"),
-    **named(_first_of(_norm), "native_layer_norm _fused_rms_norm"),
-    **named(_group_norm, "group_norm"),
-    **named(_batch_norm, "batch_norm"),
-    **named(_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
-    **named(_reduce(needs_whole=False), "sum mean"),
-    **named(_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
-    **named(_cumulative, "cumsum cumprod flip roll"),
-    **named(_sort, "sort topk"),
-    **named(_convolution, "conv1d conv2d conv3d"),
-    **named(_core_convolution, "convolution"),
-    **named(_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
-    **named(
+    (_add, "add"),
+    (
+        lambda to, call: _elementwise(to, call) if call["train"] else call.values[0],
+        "dropout feature_dropout",
+    ),
+    # products
+    (
+        lambda to, call: make.linear(to, call.name, call["input"], call["weight"], call["bias"]),
+        "linear",
+    ),
+    (lambda to, call: make.matmul(to, call.name, *call.values), "matmul mm bmm mv dot"),
+    (_addmm, "addmm baddbmm"),
+    (lambda to, call: make.einsum(to, call.name, call["equation"], call["tensors"]), "einsum"),
+    (
+        lambda to, call: make.attention(
+            to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
+        ),
+        "scaled_dot_product_attention",
+    ),
+    (_convolution, "conv1d conv2d conv3d convolution"),
+    # what needs whole axes
+    (
+        lambda to, call: make.along(
+            to, call.name, call["self"], [call["dim"]], word_bytes=call.word_bytes
+        ),
+        "softmax log_softmax _softmax _log_softmax",
+    ),
+    (_norm, "layer_norm rms_norm"),
+    (_first_of(_norm), "native_layer_norm _fused_rms_norm"),
+    (_group_norm, "group_norm"),
+    (_batch_norm, "batch_norm"),
+    (_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
+    (_reduce(needs_whole=False), "sum mean"),
+    (_reduce(needs_whole=True), "amax amin max min argmax argmin var std prod any all"),
+    (_cumulative, "cumsum cumprod flip roll"),
+    (_sort, "sort topk"),
+    (_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
+    (
         _pooling,
         "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
         "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
     ),
-}
+)
+RULES: Mapping[str, Rule] = {name: rule for rule, names in _RULES for name in names.split()}
 """By the name of the operator without its overload."""

@@ -9,16 +9,20 @@ An axis of size 1 has no factor. A factor that is only repeated (``expand``) lie
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
 from meshwright.catalog.graphs.check import NOT_IN_NAMES
 from meshwright.catalog.graphs.files import checked
 from meshwright.spec.graph import GraphSpec, KernelSpec, NamedTensor, Unit
+
+
+class UnevenError(ValueError):
+    """Axes that should be one have sizes or factors that do not fit each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +86,16 @@ class Value:
         ]
         return replace(self, axes=tuple(repeated))
 
-    def reshaped(self, shape: Sequence[int]) -> Value | None:
-        """Return the value in another shape, or None where a factor would be cut unevenly."""
+    def reshaped(self, shape: Sequence[int]) -> Value:
+        """Return the value in another shape.
+
+        Raises
+        ------
+        UnevenError
+            Where a factor would be cut unevenly: only a move can make this shape.
+        """
         flat = [factor for axis in self.axes for factor in axis]
         parts = split_at(flat, [size for size in shape if size > 1])
-        if parts is None:
-            return None
         value = self.split(parts)
         left = [factor for axis in value.axes for factor in axis]
         axes = []
@@ -109,17 +117,20 @@ def ends_of(sizes: Sequence[int]) -> list[int]:
     return [prod(sizes[: number + 1]) for number in range(len(sizes))]
 
 
-def split_at(
-    factors: Sequence[Factor], sizes: Sequence[int]
-) -> dict[Factor, tuple[Factor, ...]] | None:
+def split_at(factors: Sequence[Factor], sizes: Sequence[int]) -> dict[Factor, tuple[Factor, ...]]:
     """Return how factors are to be taken apart so that cuts between other sizes fall on theirs.
 
-    None where a cut falls unevenly inside a factor, as in 6 x 4 seen as 8 x 3.
+    Raises
+    ------
+    UnevenError
+        Where a cut falls unevenly inside a factor, as in 6 x 4 seen as 8 x 3.
     """
     ends = ends_of([factor.size for factor in factors])
     cuts = sorted({1, *ends, *ends_of(sizes)})
     if any(after % before for before, after in pairwise(cuts)):
-        return None
+        raise UnevenError(
+            f"factors {[f.size for f in factors]} against {list(sizes)} along one axis"
+        )
     starts = [1, *ends][: len(ends)]
     parts: dict[Factor, tuple[Factor, ...]] = {}
     for factor, start, end in zip(factors, starts, ends, strict=True):
@@ -135,10 +146,6 @@ def split_at(
 Key = Hashable
 Keys = Sequence[Key]
 """What the axes of a tensor mean in an operation, as the letters of an einsum do."""
-
-
-class UnevenError(ValueError):
-    """Axes that should be one have sizes or factors that do not fit each other."""
 
 
 @dataclass
@@ -373,10 +380,7 @@ def _cut(value: Value, keys: Keys, cuts: Mapping[Key, set[int]]) -> Value:
     for key, axis in zip(keys, value.axes, strict=True):
         ends = sorted(cuts[key])
         sizes = [end // before for before, end in zip([1, *ends], ends, strict=False)]
-        found = split_at(axis, sizes) if axis else {}
-        if found is None:
-            raise UnevenError(f"factors {[f.size for f in axis]} against {sizes} along one axis")
-        parts |= found
+        parts |= split_at(axis, sizes) if axis else {}
     return value.split(parts)
 
 
@@ -394,3 +398,27 @@ def _dims_of(kernel: KernelSpec) -> list[str]:
     tensors = (*kernel.reads, *kernel.weights)
     dims = [*kernel.writes, *(dim for tensor in tensors for dim in tensor.dims)]
     return [name for dim in dims for name in dim.split("*")]
+
+
+def refuse_wrong_names(
+    dims: Mapping[str, Sequence[str]], shapes: Mapping[str, Sequence[int]], origin: str
+) -> None:
+    """Raise what is wrong with the names that a user gave to the dims of inputs."""
+    faults = [
+        Fault(f"dims.{name}", "there is no such input", f"inputs: {', '.join(shapes)}")
+        if name not in shapes
+        else Fault(f"dims.{name}", f"{len(given)} names for {len(shapes[name])} dims")
+        for name, given in dims.items()
+        if name not in shapes or len(given) != len(shapes[name])
+    ]
+    if faults:
+        raise SpecError(faults, origin=origin)
+
+
+def refuse_unknown(unknown: Mapping[str, str], known: Iterable[str], origin: str) -> None:
+    """Raise all operators that no rule knows, each with the first place where it stands."""
+    if unknown:
+        faults = [Fault(place, f"operator {operator!r}") for operator, place in unknown.items()]
+        listed, missing = ", ".join(sorted(known)), ", ".join(map(repr, unknown))
+        message = f"{origin}: no kernel is known for {missing}; known operators: {listed}"
+        raise UnsupportedError(message, faults)

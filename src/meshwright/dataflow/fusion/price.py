@@ -166,14 +166,14 @@ def bound_s(problem: FusionProblem) -> float:
     A kernel that holds more than the SRAM is a partition of its own, so its time is known. All
     others of a phase take their shares. Weights are read once for the largest micro-batch.
     """
-    shares = shares_of(problem)
+    shares = kernel_bounds(problem)
     busy = float(shares.alone_s.sum() + shares.least_s(shares.alone_s[None] == 0.0)[0])
     setup = problem.total_setup_s / problem.tried_micro_batches[0][1]
     return max(busy + setup, problem.send_s)
 
 
 @dataclass(frozen=True)
-class Shares:
+class KernelBounds:
     """What each kernel takes at least of cores, DRAM and network, in whatever partition."""
 
     alone_s: FloatArray
@@ -195,7 +195,7 @@ class Shares:
         return seconds
 
 
-def shares_of(problem: FusionProblem) -> Shares:
+def kernel_bounds(problem: FusionProblem) -> KernelBounds:
     """Return the shares of all kernels: least cores x cycles, forced DRAM traffic, network."""
     grid = problem.grid
     is_alone = problem.held_bytes > grid.sram_bytes
@@ -209,7 +209,7 @@ def shares_of(problem: FusionProblem) -> Shares:
     resources = np.stack([cores_s, dram_s, problem.network_s], axis=1)
     resources[is_alone] = 0.0
     phases = np.unique(problem.phase)
-    return Shares(alone, resources, (problem.phase == phases[:, None]).astype(float))
+    return KernelBounds(alone, resources, (problem.phase == phases[:, None]).astype(float))
 
 
 def _forced_bytes(problem: FusionProblem, is_alone: BoolArray) -> FloatArray:

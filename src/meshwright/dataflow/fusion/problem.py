@@ -1,11 +1,13 @@
-"""What fusion counts: the rules of DFModel, and the stricter ones of a chip that runs."""
+"""What is to be fused: kernels of one device as columns, with what the chip and the rules add.
+
+The tensors of the graph are columns too: who writes and reads them, and the buffers that they need.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
 
 import numpy as np
 
@@ -19,8 +21,11 @@ from meshwright.dataflow.fusion.cores import (
 )
 from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
-from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, single_dims
+from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, Weight, num_elements, single_dims
 from meshwright.graph.op import Phase
+
+MOST_SEQUENCES = 65_536
+"""In a micro-batch, where tensors take no DRAM."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,6 @@ DFMODEL = Rules(
 RULES = {"own": OWN, "dfmodel": DFMODEL}
 
 
-Sizes = Sequence[Sequence[Mapping[str, int]]]
-"""For each kernel and each way to split it the sizes of its dims on one device, that of the tiled
-dim for a sequence. Of several ways the least counts."""
-
-
 @dataclass(frozen=True)
 class Tensors:
     """Columns, one entry for each tensor; a kernel number of ``num_kernels`` is the outside.
@@ -91,164 +91,7 @@ class Tensors:
 
 
 @dataclass(frozen=True)
-class _Size:
-    """Bytes of a tensor on one device: of a sequence, and of a tile where it passes in tiles."""
-
-    whole: float
-    tile: float
-
-
-@dataclass(frozen=True)
-class _Read:
-    """A reader, what it needs of the tensor, and how many tiles are under way to it."""
-
-    kernel: int
-    size: _Size
-    depth: int = 1
-    is_whole: bool = False
-    """It needs all tiles at once."""
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    """A tensor as its writer leaves it."""
-
-    writer: int
-    size: _Size
-    reads: list[_Read]
-
-
-def levels(graph: DataflowGraph) -> list[int]:
-    """Return the longest path to each kernel, in kernels before it."""
-    found = [0] * len(graph.kernels)
-    for edge in graph.edges:
-        found[edge.consumer] = max(found[edge.consumer], found[edge.producer] + 1)
-    return found
-
-
-def tensors_of(
-    graph: DataflowGraph, sizes: Sizes, num_tiles: int, rules: Rules, *, buffers: int = 2
-) -> Tensors:
-    """Return the tensors of a graph as a device holds them.
-
-    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: so many
-    tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at both
-    ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
-    """
-    level, layout = levels(graph), _Layout(graph, sizes, num_tiles, passing_dims(graph))
-    found: list[_Tensor] = []
-    for writer, kernel in enumerate(graph.kernels):
-        size = layout.size(writer, kernel.dims, kernel.word_bytes)
-        reads = []
-        for edge in graph.edges:
-            if edge.producer == writer:
-                depth = level[edge.consumer] - level[writer] + 1
-                reads.append(_read(layout, edge, size, depth, rules))
-        leaves = rules.counts_ends and kernel.name in graph.outputs
-        if leaves and not is_summed_over_tiles(graph, kernel):
-            reads.append(_Read(len(graph.kernels), size))
-        if reads:
-            groups = [reads] if rules.writes_once else [[read] for read in reads]
-            found += [_Tensor(writer, size, group) for group in groups]
-    if rules.counts_ends:
-        found += _inputs(layout)
-    return _columns(found, buffers)
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """How the tensors of a graph lie on a device."""
-
-    graph: DataflowGraph
-    sizes: Sizes
-    num_tiles: int
-    passing: frozenset[str]
-
-    def passes(self, dims: Dims) -> bool:
-        """Tell whether a tensor of these dims passes in tiles."""
-        return not self.passing.isdisjoint(single_dims(dims))
-
-    def size(self, kernel: int, dims: Dims, word_bytes: float | None) -> _Size:
-        """Return the bytes of a tensor of these dims on the device of a kernel."""
-        word = self.graph.word_bytes if word_bytes is None else word_bytes
-        parts = single_dims(dims)
-        whole = word * min(prod(float(size[dim]) for dim in parts) for size in self.sizes[kernel])
-        return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
-
-
-def _read(layout: _Layout, edge: Edge, left: _Size, depth: int, rules: Rules) -> _Read:
-    """Return one read of a tensor that its writer leaves in some size."""
-    if not rules.holds_reads:
-        return _Read(edge.consumer, left, depth)
-    kernels = layout.graph.kernels
-    writer, dims = kernels[edge.producer], kernels[edge.consumer].inputs[edge.place].dims
-    asked = layout.size(edge.consumer, dims, writer.word_bytes)
-    full = layout.graph.tensor_bytes(writer)
-    most = full / layout.num_tiles if layout.passes(writer.dims) else full
-    needed = _Size(min(asked.whole, full), min(asked.tile, most))
-    return _Read(
-        edge.consumer,
-        _Size(max(left.whole, needed.whole), max(left.tile, needed.tile)),
-        depth,
-        is_whole=layout.passes(writer.dims) and not layout.passes(dims),
-    )
-
-
-def is_summed_over_tiles(graph: DataflowGraph, kernel: Kernel) -> bool:
-    """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
-    passing = passing_dims(graph)
-    is_sum = passing.isdisjoint(single_dims(kernel.dims)) and not passing.isdisjoint(
-        kernel.contracted
-    )
-    return is_sum and kernel.name in graph.outputs
-
-
-def _inputs(layout: _Layout) -> list[_Tensor]:
-    """Return what comes from outside, once for each input."""
-    graph = layout.graph
-    found = []
-    for name in graph.inputs:
-        reads = [
-            _Read(number, layout.size(number, operand.dims, None))
-            for number, kernel in enumerate(graph.kernels)
-            for operand in kernel.inputs
-            if operand.source == name
-        ]
-        if reads:
-            found.append(_Tensor(len(graph.kernels), reads[0].size, reads))
-    return found
-
-
-def _columns(found: Sequence[_Tensor], buffers: int) -> Tensors:
-    """Return tensors as columns."""
-    most = max((len(tensor.reads) for tensor in found), default=1)
-    padded = [[*t.reads, *[t.reads[0]] * (most - len(t.reads))] for t in found]
-    shape = (len(found), most)
-
-    def column(of: Callable[[_Read], float]) -> FloatArray:
-        values = [[of(read) for read in reads] for reads in padded]
-        return np.array(values, np.float64).reshape(shape)
-
-    return Tensors(
-        writer=np.array([tensor.writer for tensor in found], np.int64),
-        readers=column(lambda read: read.kernel).astype(np.int64),
-        sequence_bytes=np.array([tensor.size.whole for tensor in found], np.float64),
-        inside_bytes=column(
-            lambda read: 2.0 * read.size.whole if read.is_whole else read.depth * read.size.tile
-        ),
-        written_bytes=np.array([buffers * tensor.size.tile for tensor in found], np.float64),
-        read_bytes=column(
-            lambda read: 2.0 * read.size.whole if read.is_whole else buffers * read.size.tile
-        ),
-    )
-
-
-MOST_SEQUENCES = 65_536
-"""In a micro-batch, where tensors take no DRAM."""
-
-
-@dataclass(frozen=True)
-class Share:
+class DeviceShare:
     """What one device does of a workload, and how sequences reach it."""
 
     tp: int = 1
@@ -299,7 +142,7 @@ class FusionProblem:
     grid: CoreGrid
     num_tiles: int
     """Tiles of one sequence."""
-    room_bytes: float
+    spare_dram_bytes: float
     """DRAM for the tensors between partitions, of one repetition [bytes]."""
     send_s: float = 0.0
     micro_batches: tuple[int, ...] = ()
@@ -343,19 +186,39 @@ class FusionProblem:
 
 
 def fusion_problem(
-    graph: DataflowGraph, grid: CoreGrid, share: Share, rules: Rules = OWN
+    graph: DataflowGraph, grid: CoreGrid, share: DeviceShare, rules: Rules = OWN
 ) -> FusionProblem:
     """Return the fusion problem of one device of a group of ``share.tp``."""
     passing, (tiles, one_tile) = passing_dims(graph), _one_tile(graph, share)
     padded = {**one_tile, **{dim: tiles * one_tile[dim] for dim in passing}}
-    held = [share.sizes(kernel, padded) for kernel in graph.kernels]
+    device = _Device(
+        graph, tuple(share.sizes(kernel, padded) for kernel in graph.kernels), tiles, passing
+    )
     shapes = [
         tuple(tile_shape(kernel, sizes, passing) for sizes in share.sizes(kernel, one_tile))
         for kernel in graph.kernels
     ]
-    weights, tables = _weight_bytes(graph, held)
-    sums = _summed_bytes(graph, held, rules)
-    buffers = 1 if share.runs_by_kernel else 2
+    numbered = list(enumerate(graph.kernels))
+    held = np.array([device.least_bytes(n, k.weights) for n, k in numbered], np.float64)
+    # tables of lookups stay in DRAM, and only the rows that are read pass from there
+    is_table = np.array([kernel.unit is Unit.NONE for kernel in graph.kernels])
+    weights, tables = np.where(is_table, 0.0, held), np.where(is_table, held, 0.0)
+    looked_up = [
+        graph.word_bytes * device.least_elements(n, k.points)
+        if k.unit is Unit.NONE and k.weights
+        else 0.0
+        for n, k in numbered
+    ]
+    # what a kernel sums up over all tiles and hands on outside
+    sums = np.array(
+        [
+            device.least_bytes(n, (k,))
+            if rules.counts_ends and device.is_summed_over_tiles(k)
+            else 0.0
+            for n, k in numbered
+        ]
+    )
+    held_bytes = float((weights + tables + sums).sum())
     return FusionProblem(
         names=tuple(kernel.name for kernel in graph.kernels),
         reads=graph.reads,
@@ -363,12 +226,12 @@ def fusion_problem(
         choices=tuple(least_choices(several, grid) for several in shapes),
         held_bytes=weights + sums,
         setup_bytes=weights + 2.0 * sums,
-        looked_up_bytes=_looked_up_bytes(graph, held),
+        looked_up_bytes=np.array(looked_up),
         network_s=np.array([share.network_s.get(k.name, 0.0) for k in graph.kernels]),
-        tensors=tensors_of(graph, held, tiles, rules, buffers=buffers),
+        tensors=_tensors(device, rules, buffers=1 if share.runs_by_kernel else 2),
         grid=grid,
         num_tiles=tiles,
-        room_bytes=_room_bytes(graph, grid, share, float((weights + tables + sums).sum()), rules),
+        spare_dram_bytes=_spare_dram_bytes(graph, grid, share, held_bytes, rules),
         send_s=share.send_s,
         micro_batches=share.micro_batches,
         rules=rules,
@@ -376,14 +239,14 @@ def fusion_problem(
     )
 
 
-def _one_tile(graph: DataflowGraph, share: Share) -> tuple[int, Mapping[str, int]]:
+def _one_tile(graph: DataflowGraph, share: DeviceShare) -> tuple[int, Mapping[str, int]]:
     """Return the number of tiles of a sequence, and the sizes of all dims in one tile."""
     tiles = int(ceil_div(graph.sizes[graph.tiled], share.tile))
     parts = {dim: -(-graph.sizes[dim] // tiles) for dim in passing_dims(graph)}
     return tiles, {**graph.sizes, **parts, graph.tiled: share.tile}
 
 
-def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: Share) -> FloatArray:
+def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: DeviceShare) -> FloatArray:
     """Return the least seconds of all cores that each kernel takes for a sequence.
 
     Cores and cycles under the best number of cores; no partition takes less than their sum.
@@ -398,51 +261,8 @@ def least_work_s(graph: DataflowGraph, grid: CoreGrid, share: Share) -> FloatArr
     return seconds
 
 
-def _weight_bytes(graph: DataflowGraph, sizes: Sizes) -> tuple[FloatArray, FloatArray]:
-    """Return the bytes of weights of each kernel, and those of tables that stay in DRAM."""
-    held = np.array(
-        [
-            min(sum(_local(graph, size).weight_bytes(w) for w in kernel.weights) for size in ways)
-            for kernel, ways in zip(graph.kernels, sizes, strict=True)
-        ],
-        np.float64,
-    )
-    is_table = np.array([kernel.unit is Unit.NONE for kernel in graph.kernels])
-    return np.where(is_table, 0.0, held), np.where(is_table, held, 0.0)
-
-
-def _local(graph: DataflowGraph, sizes: Mapping[str, int]) -> DataflowGraph:
-    """Return a graph with the sizes on one device."""
-    return replace(graph, sizes=sizes)
-
-
-def _looked_up_bytes(graph: DataflowGraph, sizes: Sizes) -> FloatArray:
-    """Return the bytes of the rows that each lookup reads."""
-    return np.array(
-        [
-            graph.word_bytes * min(prod(float(size[dim]) for dim in kernel.points) for size in ways)
-            if kernel.unit is Unit.NONE and kernel.weights
-            else 0.0
-            for kernel, ways in zip(graph.kernels, sizes, strict=True)
-        ]
-    )
-
-
-def _summed_bytes(graph: DataflowGraph, sizes: Sizes, rules: Rules) -> FloatArray:
-    """Return the bytes that each kernel sums up over all tiles and hands on outside."""
-    counted = rules.counts_ends
-    return np.array(
-        [
-            min(_local(graph, size).tensor_bytes(kernel) for size in ways)
-            if counted and is_summed_over_tiles(graph, kernel)
-            else 0.0
-            for kernel, ways in zip(graph.kernels, sizes, strict=True)
-        ]
-    )
-
-
-def _room_bytes(
-    graph: DataflowGraph, grid: CoreGrid, share: Share, held_bytes: float, rules: Rules
+def _spare_dram_bytes(
+    graph: DataflowGraph, grid: CoreGrid, share: DeviceShare, held_bytes: float, rules: Rules
 ) -> float:
     """Return the DRAM that is left for tensors, for one repetition of the graph.
 
@@ -453,3 +273,151 @@ def _room_bytes(
     if rules.frees_tensors and not has_backward:
         return grid.dram_bytes - share.repeats * held_bytes
     return grid.dram_bytes / share.repeats - held_bytes
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Bytes of a tensor on one device: of a sequence, and of a tile where it passes in tiles."""
+
+    whole: float
+    tile: float
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A reader, what it needs of the tensor, and how many tiles are under way to it."""
+
+    kernel: int
+    size: _Size
+    depth: int = 1
+    is_whole: bool = False
+    """It needs all tiles at once."""
+
+    def buffer_bytes(self, num_tiles: int) -> float:
+        """Return the buffers of so many tiles; of a tensor that is read whole, two of it."""
+        return 2.0 * self.size.whole if self.is_whole else num_tiles * self.size.tile
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor as its writer leaves it."""
+
+    writer: int
+    size: _Size
+    reads: Sequence[_Read]
+
+
+@dataclass(frozen=True)
+class _Device:
+    """What one device holds of a graph."""
+
+    graph: DataflowGraph
+    sizes: Sequence[Sequence[Mapping[str, int]]]
+    """For each kernel and each way to split it the sizes of its dims on the device, that of the
+    tiled dim for a sequence. Of several ways the least counts."""
+    num_tiles: int
+    passing: frozenset[str]
+    """Dims that pass in tiles."""
+
+    def passes(self, dims: Dims) -> bool:
+        """Tell whether a tensor of these dims passes in tiles."""
+        return not self.passing.isdisjoint(single_dims(dims))
+
+    def least_elements(self, number: int, dims: Dims) -> float:
+        """Return the elements of a tensor of these dims, as the kernel of a number sees it."""
+        return min(num_elements(dims, sizes) for sizes in self.sizes[number])
+
+    def least_bytes(self, number: int, tensors: Sequence[Kernel | Weight]) -> float:
+        """Return the bytes of what a kernel writes or holds."""
+        every = (
+            sum(self.graph.tensor_bytes(tensor, sizes) for tensor in tensors)
+            for sizes in self.sizes[number]
+        )
+        return min(every)
+
+    def size(self, number: int, dims: Dims, word_bytes: float) -> _Size:
+        """Return the bytes of a tensor of these dims, as the kernel of a number sees it."""
+        whole = word_bytes * self.least_elements(number, dims)
+        return _Size(whole, whole / self.num_tiles if self.passes(dims) else whole)
+
+    def is_summed_over_tiles(self, kernel: Kernel) -> bool:
+        """Tell whether a kernel hands one sum over all tiles to the outside: a weight gradient."""
+        is_sum = not self.passes(kernel.dims) and self.passes(kernel.contracted)
+        return is_sum and kernel.name in self.graph.outputs
+
+    def written(self, rules: Rules) -> list[_Tensor]:
+        """Return what kernels write, with its readers."""
+        graph, level = self.graph, [0] * len(self.graph.kernels)
+        # the longest path to each kernel, in kernels before it
+        for edge in graph.edges:
+            level[edge.consumer] = max(level[edge.consumer], level[edge.producer] + 1)
+        found: list[_Tensor] = []
+        for writer, kernel in enumerate(graph.kernels):
+            size = self.size(writer, kernel.dims, graph.word_of(kernel))
+            reads = [
+                self._read(edge, size, level[edge.consumer] - level[writer] + 1, rules)
+                for edge in graph.edges
+                if edge.producer == writer
+            ]
+            leaves = rules.counts_ends and kernel.name in graph.outputs
+            if leaves and not self.is_summed_over_tiles(kernel):
+                reads.append(_Read(len(graph.kernels), size))
+            if reads:
+                groups = [reads] if rules.writes_once else [[read] for read in reads]
+                found += [_Tensor(writer, size, group) for group in groups]
+        return found
+
+    def _read(self, edge: Edge, left: _Size, depth: int, rules: Rules) -> _Read:
+        """Return one read of a tensor that its writer leaves in some size."""
+        if not rules.holds_reads:
+            return _Read(edge.consumer, left, depth)
+        kernels = self.graph.kernels
+        writer, dims = kernels[edge.producer], kernels[edge.consumer].inputs[edge.place].dims
+        asked = self.size(edge.consumer, dims, self.graph.word_of(writer))
+        full = self.graph.tensor_bytes(writer)
+        most = full / self.num_tiles if self.passes(writer.dims) else full
+        return _Read(
+            edge.consumer,
+            _Size(max(left.whole, min(asked.whole, full)), max(left.tile, min(asked.tile, most))),
+            depth,
+            is_whole=self.passes(writer.dims) and not self.passes(dims),
+        )
+
+    def inputs(self) -> Iterable[_Tensor]:
+        """Yield what comes from outside, once for each input."""
+        graph = self.graph
+        for name in graph.inputs:
+            reads = [
+                _Read(number, self.size(number, operand.dims, graph.word_bytes))
+                for number, kernel in enumerate(graph.kernels)
+                for operand in kernel.inputs
+                if operand.source == name
+            ]
+            if reads:
+                yield _Tensor(len(graph.kernels), reads[0].size, reads)
+
+
+def _tensors(device: _Device, rules: Rules, *, buffers: int) -> Tensors:
+    """Return the tensors of a graph as a device holds them.
+
+    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: so many
+    tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at both
+    ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
+    """
+    found = [*device.written(rules), *(device.inputs() if rules.counts_ends else ())]
+    most = max((len(tensor.reads) for tensor in found), default=1)
+    shape = (len(found), most)
+    padded = [
+        read for tensor in found
+        for read in [*tensor.reads, *[tensor.reads[0]] * (most - len(tensor.reads))]
+    ]  # fmt: skip
+    inside = [read.buffer_bytes(read.depth) for read in padded]
+    outside = [read.buffer_bytes(buffers) for read in padded]
+    return Tensors(
+        writer=np.array([tensor.writer for tensor in found], np.int64),
+        readers=np.array([read.kernel for read in padded], np.int64).reshape(shape),
+        sequence_bytes=np.array([tensor.size.whole for tensor in found], np.float64),
+        inside_bytes=np.array(inside, np.float64).reshape(shape),
+        written_bytes=np.array([buffers * tensor.size.tile for tensor in found], np.float64),
+        read_bytes=np.array(outside, np.float64).reshape(shape),
+    )

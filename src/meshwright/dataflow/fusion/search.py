@@ -16,7 +16,7 @@ from meshwright.dataflow.fusion.lattice import Lattice, Orders, chain_of, limits
 from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.wide_graphs import outlook
+from meshwright.dataflow.fusion.wide_graphs import look_at_all_orders
 
 
 def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
@@ -47,7 +47,7 @@ def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
 
     A better path is taken at the micro-batch that DRAM holds for it.
     """
-    beyond = outlook(problem, limits_of(problem), found.time_s)
+    beyond = look_at_all_orders(problem, limits_of(problem), found.time_s)
     if beyond.sets is not None:
         try:
             shown = evaluate(problem, beyond.sets)
@@ -119,7 +119,7 @@ def _solve(problem: FusionProblem, orders: Orders) -> Fusion | None:
     prices = price_partitions(problem, lattice.sets)
     best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
     for allowed in problem.tried_micro_batches:
-        if allowed[0] * least_bytes > problem.room_bytes:
+        if allowed[0] * least_bytes > problem.spare_dram_bytes:
             continue
         steps, finish = _steps(problem, lattice, prices, allowed), _finish(problem, allowed)
         if best is not None and steps.least_s(finish) >= best.finished_s:
@@ -184,7 +184,7 @@ def _sequences(
     problem: FusionProblem, num_bytes: FloatArray, allowed: tuple[int, int]
 ) -> FloatArray:
     """Return the largest micro-batch that DRAM holds, up to the largest allowed."""
-    room = np.floor(problem.room_bytes / larger(num_bytes, 1.0))
+    room = np.floor(problem.spare_dram_bytes / larger(num_bytes, 1.0))
     found: FloatArray = np.minimum(room, float(allowed[1]))
     return found
 
@@ -235,7 +235,7 @@ def why_nothing_fits(problem: FusionProblem) -> str:
     if too_large:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
-    room = format_bytes(max(problem.room_bytes, 0.0))
+    room = format_bytes(max(problem.spare_dram_bytes, 0.0))
     return f"DRAM has {room} left beside the weights: too little for the tensors of one sequence"
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.dataflow.fusion.lattice import Limits, row_keys
-from meshwright.dataflow.fusion.price import Shares, bound_s, price_partitions, shares_of
+from meshwright.dataflow.fusion.price import KernelBounds, bound_s, kernel_bounds, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.ideals import TooWideError, larger_ideals, order_ideals
 
@@ -29,7 +29,7 @@ ROUNDING = 1.0 - 1e-9
 
 
 @dataclass(frozen=True)
-class Outlook:
+class AllOrders:
     """What a look at all orders tells."""
 
     bound_s: float
@@ -38,7 +38,7 @@ class Outlook:
     """Partitions that were found to be faster, shape (partitions, kernels), in their order."""
 
 
-def outlook(problem: FusionProblem, limits: Limits, known_s: float) -> Outlook:
+def look_at_all_orders(problem: FusionProblem, limits: Limits, known_s: float) -> AllOrders:
     """Return what can be told of partitions that are faster than those that are known."""
     least_s = min(bound_s(problem), known_s * ROUNDING)
     try:
@@ -46,10 +46,10 @@ def outlook(problem: FusionProblem, limits: Limits, known_s: float) -> Outlook:
             limits.needs, MOST_IDEALS, position=limits.position, kept=limits.stand
         )
     except TooWideError:
-        return Outlook(least_s, None)
+        return AllOrders(least_s, None)
     paths = _Paths(problem, limits, ideals, known_s)
     paths.grow()
-    return Outlook(max(least_s, min(paths.bound_s, known_s * ROUNDING)), paths.sets())
+    return AllOrders(max(least_s, min(paths.bound_s, known_s * ROUNDING)), paths.sets())
 
 
 @dataclass
@@ -62,7 +62,7 @@ class _Paths:
     known_s: float
     num_steps: int = 0
     bound_s: float = np.inf
-    shares: Shares = field(init=False)
+    shares: KernelBounds = field(init=False)
     left_s: FloatArray = field(init=False)
     """Of what must still follow each ideal, at least."""
     reached_s: FloatArray = field(init=False)
@@ -70,7 +70,7 @@ class _Paths:
 
     def __post_init__(self) -> None:
         count, size = len(self.ideals), self.problem.tried_micro_batches[0][1]
-        self.shares = shares_of(self.problem)
+        self.shares = kernel_bounds(self.problem)
         self.left_s = self.shares.least_s(~self.ideals)
         self.reached_s, self.parent = np.full(count, np.inf), np.full(count, -1)
         self.reached_s[0] = self.problem.total_setup_s / size

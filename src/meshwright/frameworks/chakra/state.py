@@ -11,7 +11,7 @@ from meshwright.cost.problem import Problem
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS
 from meshwright.frameworks.chakra.steps import Exchange, Work
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import Strategy, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -29,7 +29,7 @@ class Held:
 class State:
     """What keeps the parameters of the pieces in step, under one stage of ZeRO."""
 
-    def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
+    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.structure, self.strategy = problem, structure, strategy
         self.optimizer = problem.workload.optimizer
 
@@ -101,5 +101,5 @@ class State:
             for held in self.held(index)
         )
         traffic_bytes = params * self.optimizer.step_traffic_bytes_per_param
-        seconds = traffic_bytes / float(self.problem.engine.memory_bytes_per_s)
+        seconds = traffic_bytes / float(self.problem.rates.memory_bytes_per_s)
         return Work("update", 0.0, traffic_bytes, seconds)

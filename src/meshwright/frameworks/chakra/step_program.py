@@ -21,14 +21,14 @@ from meshwright.frameworks.chakra.rounds import Form, write_stream
 from meshwright.frameworks.chakra.state import State
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.schedule.registry import Task, TaskKind, schedules
-from meshwright.sharding.strategy import Strategy, StreamForm, Structure
+from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
 from meshwright.streams.registry import enumerate_rounds, streams
 
 
 class StepProgram:
     """The programs of all ranks; each is made when it is asked for."""
 
-    def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
+    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.structure, self.strategy = problem, structure, strategy
         self.mesh = RankMesh(strategy, structure.axis_order)
         self.pieces = Pieces(problem, structure, strategy)

@@ -21,7 +21,7 @@ from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.schedule.registry import TaskKind
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import Recompute, Strategy, Streamed, Structure, stack
+from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, Streamed, stack
 from meshwright.spec.collective import CollectiveKind
 
 INPUT_OF_LAYER = "layer input gradient"
@@ -71,7 +71,7 @@ Step = Work | Exchange | Stream
 class Pieces:
     """The steps of each kind of layer, of the embedding and of the head, worked out once each."""
 
-    def __init__(self, problem: Problem, structure: Structure, strategy: Strategy) -> None:
+    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
         self.problem, self.strategy = problem, strategy
         self.structure = replace(structure, streamed=Streamed.WEIGHTS)
         self.network = problem.network(structure.axis_order, stack([strategy]))
@@ -105,16 +105,16 @@ class Pieces:
         sizes = self.problem.pieces[index].sizes
         return [
             call
-            for call in self.problem.layouts(structure)[index][0]
+            for call in self.problem.derived_shardings(structure)[index][0]
             if degree_of(call.axis, self.strategy, sizes) > 1
         ]
 
     def _costs(self, index: int) -> list[tuple[Op, OpCost]]:
         """Return the price of each operator of a piece on one device."""
         way = self.way(index)
-        engine, causal = self.problem.engine, self.problem.workload.causal
+        rates, causal = self.problem.rates, self.problem.workload.causal
         return [
-            (op, op_cost(op, way.local, engine, way.streams, causal=causal)) for op in way.piece.ops
+            (op, op_cost(op, way.local, rates, way.streams, causal=causal)) for op in way.piece.ops
         ]
 
     def _steps(self, index: int, kind: TaskKind) -> Iterator[Step]:
@@ -177,11 +177,11 @@ class Pieces:
         """Return the bytes of the full tensor of a call on one rank [bytes]."""
         problem = self.problem
         sizes = problem.bound_sizes(problem.pieces[index], self.strategy.micro_batch_size)
-        word = problem.engine.activation_bytes
+        word = problem.rates.activation_bytes
         if call.of_weight and call.streamed:
             is_gradient = call.kind is CollectiveKind.REDUCE_SCATTER
             gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
-            word = gradient if is_gradient else problem.engine.matmul_word_bytes
+            word = gradient if is_gradient else problem.rates.matmul_word_bytes
         elif call.tensor.word_bytes is not None:
             word = call.tensor.word_bytes
         return float(word * call_elements(call, sizes, self.strategy))

@@ -22,6 +22,10 @@ class Edge:
     consumer: int
     place: int
     """Among the inputs of the consumer."""
+    num_bytes: float
+    """Of the part that is read, on all devices together [bytes]."""
+    is_carried: bool = False
+    """The consumer stands in the next repetition of the graph."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +60,66 @@ class DataflowGraph:
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
         """All reads of one kernel by another, in the order of the readers."""
-        return tuple(
-            Edge(self.number[operand.source], consumer, place)
-            for consumer, kernel in enumerate(self.kernels)
-            for place, operand in enumerate(kernel.inputs)
-            if operand.source in self.number
-        )
+        return tuple(edge for edge in self.all_edges if not edge.is_carried)
+
+    @cached_property
+    def all_edges(self) -> tuple[Edge, ...]:
+        """The same; in a graph that repeats, with the reads across two repetitions."""
+        found = []
+        for consumer, kernel in enumerate(self.kernels):
+            for place, operand in enumerate(kernel.inputs):
+                source = operand.source
+                producer = self.carried.get(source, self.number.get(source))
+                if producer is not None:
+                    maker = self.kernels[producer]
+                    part = self.word_of(maker) * num_elements(operand.dims, self.sizes)
+                    num_bytes = min(part, self.tensor_bytes(maker))
+                    is_carried = source not in self.number
+                    found.append(Edge(producer, consumer, place, num_bytes, is_carried))
+        return tuple(found)
+
+    @cached_property
+    def carried(self) -> Mapping[str, int]:
+        """Which kernel of the repetition before writes each input.
+
+        Activations come from activations, gradients from gradients, in the order in which they are
+        named; the last output of as many dims serves the inputs that are left. An input without any
+        comes from outside in every repetition, and is left out.
+        """
+        if self.repeats == 1:
+            return {}
+        read_forward = {
+            read.source for k in self.kernels if k.phase is Phase.FORWARD for read in k.inputs
+        }
+        found: dict[str, int] = {}
+        for is_forward in (True, False):
+            written = [
+                number
+                for number in map(self.number.__getitem__, self.outputs)
+                if (phase := self.kernels[number].phase) is not Phase.WEIGHT_GRADIENT
+                and (phase is Phase.FORWARD) is is_forward
+            ]
+            inputs = [name for name in self.inputs if (name in read_forward) is is_forward]
+            for place, name in enumerate(inputs):
+                near = [n for n in written if len(self.kernels[n].dims) == len(self.inputs[name])]
+                if near:
+                    found[name] = near[min(place, len(near) - 1)]
+        return found
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """Kernels whose tensors leave for good: outputs that no repetition reads.
+
+        Gradients of weights are left out: they are summed once a step, not once a pass.
+        """
+        read = {edge.producer for edge in self.all_edges}
+        outputs = {self.number[name] for name in self.outputs} - read
+        return frozenset(n for n in outputs if self.kernels[n].phase is not Phase.WEIGHT_GRADIENT)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether the graph makes gradients of weights."""
+        return any(kernel.phase is Phase.WEIGHT_GRADIENT for kernel in self.kernels)
 
     @cached_property
     def reads(self) -> BoolArray:
@@ -71,15 +129,22 @@ class DataflowGraph:
             found[edge.consumer, edge.producer] = True
         return found
 
-    def tensor_bytes(self, kernel: Kernel) -> float:
-        """Return the size of what a kernel writes [bytes]."""
-        word = self.word_bytes if kernel.word_bytes is None else kernel.word_bytes
-        return word * num_elements(kernel.dims, self.sizes)
+    def word_of(self, tensor: Kernel | Weight) -> float:
+        """Return the bytes of an element of a weight, or of what a kernel writes [bytes]."""
+        return self.word_bytes if tensor.word_bytes is None else tensor.word_bytes
 
-    def weight_bytes(self, weight: Weight) -> float:
-        """Return the size of a weight [bytes]."""
-        word = self.word_bytes if weight.word_bytes is None else weight.word_bytes
-        return word * num_elements(weight.dims, self.sizes)
+    def tensor_bytes(
+        self, tensor: Kernel | Weight, sizes: Mapping[str, int] | None = None
+    ) -> float:
+        """Return the size of a weight, or of what a kernel writes [bytes].
+
+        Parameters
+        ----------
+        sizes
+            Of all dims on one device; None for the whole tensor.
+        """
+        elements = num_elements(tensor.dims, self.sizes if sizes is None else sizes)
+        return self.word_of(tensor) * elements
 
     @property
     def number_bytes(self) -> float:
@@ -96,81 +161,6 @@ class DataflowGraph:
     def flops(self) -> float:
         """Work of one pass over all repetitions [FLOP]."""
         return self.repeats * sum(kernel.flops(self.sizes) for kernel in self.kernels)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One read of what a kernel writes; the reader may stand in the next repetition."""
-
-    producer: int
-    consumer: int
-    place: int
-    """Among the inputs of the consumer."""
-    num_bytes: float
-    """Of the part that is read, on all devices together."""
-    is_carried: bool = False
-    """From one repetition to another."""
-
-
-def readings(graph: DataflowGraph) -> tuple[Reading, ...]:
-    """Return all reads of one kernel by another; in a graph that repeats, across as well."""
-    return tuple(_readings(graph, carried(graph)))
-
-
-def _readings(graph: DataflowGraph, carriers: Mapping[str, int]) -> Iterator[Reading]:
-    for consumer, kernel in enumerate(graph.kernels):
-        for place, operand in enumerate(kernel.inputs):
-            is_carried = operand.source not in graph.number
-            producer = carriers.get(operand.source, graph.number.get(operand.source))
-            if producer is not None:
-                maker = graph.kernels[producer]
-                word = graph.word_bytes if maker.word_bytes is None else maker.word_bytes
-                part = word * num_elements(operand.dims, graph.sizes)
-                num_bytes = min(part, graph.tensor_bytes(maker))
-                yield Reading(producer, consumer, place, num_bytes, is_carried)
-
-
-def carried(graph: DataflowGraph) -> dict[str, int]:
-    """Return which kernel of the repetition before writes each input of a graph.
-
-    Activations come from activations, gradients from gradients, in the order in which they are
-    named; the last output of as many dims serves the inputs that are left. An input without any
-    comes from outside in every repetition, and is left out.
-    """
-    if graph.repeats == 1:
-        return {}
-    found: dict[str, int] = {}
-    for is_forward in (True, False):
-        outputs = [
-            graph.number[name]
-            for name in graph.outputs
-            if (phase := graph.kernels[graph.number[name]].phase) is not Phase.WEIGHT_GRADIENT
-            and (phase is Phase.FORWARD) is is_forward
-        ]
-        inputs = [name for name in graph.inputs if _is_forward(graph, name) is is_forward]
-        for place, name in enumerate(inputs):
-            near = [o for o in outputs if len(graph.kernels[o].dims) == len(graph.inputs[name])]
-            if near:
-                found[name] = near[min(place, len(near) - 1)]
-    return found
-
-
-def ends(graph: DataflowGraph) -> frozenset[int]:
-    """Return the kernels whose tensors leave for good: outputs that no repetition reads.
-
-    Gradients of weights are left out: they are summed once a step, not once a pass.
-    """
-    read = {reading.producer for reading in readings(graph)}
-    outputs = {graph.number[name] for name in graph.outputs} - read
-    return frozenset(n for n in outputs if graph.kernels[n].phase is not Phase.WEIGHT_GRADIENT)
-
-
-def _is_forward(graph: DataflowGraph, name: str) -> bool:
-    """Return whether an input is read in the forward pass."""
-    return any(
-        kernel.phase is Phase.FORWARD and any(read.source == name for read in kernel.inputs)
-        for kernel in graph.kernels
-    )
 
 
 def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:

@@ -7,7 +7,7 @@ import sys
 from meshwright.base.registry import import_siblings
 from meshwright.sharding.axis import axes as axes
 from meshwright.sharding.rules import Case, Refusal, Rule
-from meshwright.sharding.strategy import StrategyColumns, Structure
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.workload import Workload
 
@@ -33,7 +33,7 @@ def all_refusals(
     model: ModelSpec,
     workload: Workload,
     columns: StrategyColumns,
-    structure: Structure,
+    structure: PlanOptions,
     *,
     tile_rows: float = 128.0,
     tile_columns: float = 128.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import Axis, axes, is_routed
 from meshwright.sharding.rules import Case, Mask, Rule, any_of
-from meshwright.sharding.strategy import ContextKind, Structure
+from meshwright.sharding.strategy import ContextKind, PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import Training
 
@@ -95,11 +95,11 @@ class ContextAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the tokens of every tensor outside of the routed experts."""
         return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
 
-    def is_streamed(self, kind: CollectiveKind, structure: Structure) -> bool:
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
         """Return whether keys and values travel step by step."""
         return structure.context_kind is ContextKind.RING and kind is not CollectiveKind.ALL_REDUCE
 

@@ -9,7 +9,7 @@ from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import Axis, axes, is_routed
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.rules import Case, Mask, Rule
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 
 
 def _leaves_ranks_idle(case: Case) -> Mask:
@@ -43,11 +43,11 @@ class DataAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the tokens of every tensor outside of the routed experts."""
         return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
 
-    def overlaps(self, call: CollectiveCall, structure: Structure) -> bool:
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
         """Return whether gradients and parameters travel beside computation."""
         return structure.overlap_data_parallel
 

@@ -12,7 +12,7 @@ from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, Axis, axes, first_of, is_routed
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.rules import Case, Mask, Rule, any_of
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.model import ExpertSpec
 
 
@@ -84,11 +84,11 @@ class ExpertAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the experts by which routed rows are grouped."""
         return "experts" if is_routed(tensor) else None
 
-    def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the experts."""
         return "experts" if "experts" in tensor.dims else None
 
@@ -107,13 +107,13 @@ class ExpertTensorAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim of an expert; else the rows."""
         if not is_routed(tensor):
             return None
         return first_of(EXPERT_INNER_DIMS, tensor) or "routed_tokens"
 
-    def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim of an expert's weight or bias."""
         return first_of(EXPERT_INNER_DIMS, tensor)
 
@@ -123,11 +123,11 @@ class ExpertDataAxis(Axis):
 
     replicates_weights = True
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the rows that visit experts."""
         return "routed_tokens" if is_routed(tensor) else None
 
-    def overlaps(self, call: CollectiveCall, structure: Structure) -> bool:
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
         """Return whether gradients and parameters travel beside computation."""
         return structure.overlap_data_parallel
 

@@ -16,7 +16,7 @@ from meshwright.sharding.algebra import Side
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of
 from meshwright.sharding.local_sizes import FLAT
 from meshwright.sharding.rules import Case, Mask, Rule, any_of
-from meshwright.sharding.strategy import ContextKind, StrategyOf, Streamed, Structure
+from meshwright.sharding.strategy import ContextKind, PlanOptions, StrategyOf, Streamed
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import AttentionSpec
 
@@ -24,7 +24,7 @@ _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
 """Columns of weights that are too small to be worth a stream."""
 
 
-def streams_inputs(structure: Structure) -> bool:
+def streams_inputs(structure: PlanOptions) -> bool:
     """Return whether inputs travel. Left open (auto), layouts are those of weight streaming.
 
     Whoever leaves it open derives both forms and takes the cheaper one for each number.
@@ -33,7 +33,7 @@ def streams_inputs(structure: Structure) -> bool:
 
 
 def may_stream_inputs(
-    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Any], structure: Structure
+    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Any], structure: PlanOptions
 ) -> Any:
     """Return the rows in which tatp can split a block by its heads and inner columns.
 
@@ -101,7 +101,7 @@ class StreamAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return vocabulary or inner dim where inputs travel; else the tokens."""
         if "vocab" in tensor.dims:
             return "vocab"
@@ -110,7 +110,7 @@ class StreamAxis(Axis):
             return inner
         return next((dim for dim in ("tokens", "routed_tokens") if dim in tensor.dims), None)
 
-    def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim where inputs travel. A weight that travels is cut anywhere."""
         if "vocab" in tensor.dims:
             return "vocab"
@@ -122,11 +122,11 @@ class StreamAxis(Axis):
         )
         return FLAT if streams else None
 
-    def operand_to_gather(self, weight_dim: str, structure: Structure) -> Side:
+    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
         """Return the weight where it travels, but never the vocabulary."""
         return "left" if streams_inputs(structure) or weight_dim == "vocab" else "right"
 
-    def is_streamed(self, kind: CollectiveKind, structure: Structure) -> bool:
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
         """Return True for all that is gathered or scattered."""
         return kind is not CollectiveKind.ALL_REDUCE
 

@@ -10,7 +10,7 @@ from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import INNER_DIMS, Axis, axes, first_of, is_routed
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.rules import Case, Mask, Rule, any_of
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -86,7 +86,7 @@ class TensorAxis(Axis):
         ),
     )
 
-    def activation_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim; else the tokens under sequence parallelism."""
         if is_routed(tensor):
             return None
@@ -95,11 +95,11 @@ class TensorAxis(Axis):
             return "tokens"
         return inner
 
-    def weight_dim(self, tensor: Tensor, structure: Structure) -> str | None:
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim of a weight or bias."""
         return None if is_routed(tensor) else first_of(INNER_DIMS, tensor)
 
-    def overlaps(self, call: CollectiveCall, structure: Structure) -> bool:
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
         """Return whether the product that needs the call is cut into pieces that hide it.
 
         Re-gathered inputs of a weight gradient always run beside the input gradient.

@@ -1,18 +1,16 @@
-"""Factors of the resources, estimated from measured steps: the most probable ones, and how sure.
+"""Factors of the resources of a machine, estimated from measured steps.
 
-ln(measured) = ln t(x) + what no factor explains, with x = ln(factor) of each resource. x is normal
-around 0 with the spreads of ``priors``. The most probable x is found by Gauss-Newton steps, its
-covariance by the curvature there (Laplace). One measurement is one equation for six unknowns: what
-it cannot tell apart stays as uncertain as before, and correlated.
-
-Source: Gelman et al., Bayesian Data Analysis (2013), sections 4.1 (normal approximation at the
-mode) and 14.8 (normal priors as additional rows of a least-squares problem).
+Each resource has constants that say how much of it work takes; a factor scales them. Expected
+factors (the prior) come from the calibration; the most probable ones from the measurements; and a
+difference between a measured and a predicted step is split over the resources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import factorial
 from typing import Any
 
 import numpy as np
@@ -20,15 +18,144 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
-from meshwright.sharding.strategy import Strategy, Structure, stack
-from meshwright.spec.calibration import Calibration
-from meshwright.train.measured.resources import (
-    NAMES,
-    RESOURCES,
-    lowest_log_factors,
-    scaled,
-    scaled_intervals,
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
+from meshwright.spec.calibration import Calibration, CalibrationOf, calibration_columns
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Something that work waits for. A factor above 1: work on it takes that much longer."""
+
+    name: str
+    title: str
+    rates: tuple[str, ...] = ()
+    """Constants that are shares of what the data sheet promises: divided by the factor."""
+    times: tuple[str, ...] = ()
+    """Constants that are seconds, or shares of a step: multiplied by the factor."""
+
+    @property
+    def main(self) -> str:
+        """The constant that tells how well the resource is known."""
+        return (*self.rates, *self.times)[0]
+
+
+RESOURCES = (
+    Resource(
+        "compute",
+        "matrix units",
+        rates=(
+            "matmul_sustained_efficiency",
+            "attention_forward_efficiency",
+            "attention_backward_efficiency",
+        ),
+    ),
+    Resource("memory", "memory traffic", rates=("memory_efficiency", "elementwise_efficiency")),
+    Resource("fast_network", "network inside a host or grid", rates=("fast_network_efficiency",)),
+    Resource("slow_network", "network between hosts", rates=("slow_network_efficiency",)),
+    Resource("launches", "launches by the host", times=("launch_s", "collective_launch_s")),
+    Resource("waiting", "waiting for the slowest device", times=("jitter",)),
 )
+"""In the order in which they are told."""
+
+NAMES = tuple(resource.name for resource in RESOURCES)
+SCALED = tuple(name for resource in RESOURCES for name in (*resource.rates, *resource.times))
+"""The constants of all resources."""
+LEAST_FACTOR = 1e-3
+"""Of seconds, which no data sheet bounds."""
+
+
+def scaled(
+    calibration: CalibrationOf[Any], factors: Sequence[Any] | FloatArray
+) -> CalibrationOf[Any]:
+    """Return the constants under factors of the resources.
+
+    Parameters
+    ----------
+    factors
+        One number, or one column of draws, for each of ``RESOURCES`` [1].
+    """
+    changed: dict[str, Any] = {}
+    for resource, factor in zip(RESOURCES, factors, strict=True):
+        changed |= {name: getattr(calibration, name) / factor for name in resource.rates}
+        changed |= {name: getattr(calibration, name) * factor for name in resource.times}
+    return calibration_columns(calibration, changed)
+
+
+def lowest_log_factors(calibration: CalibrationOf[float]) -> list[float]:
+    """Return ln of the least factor of each resource: no rate is above its data sheet."""
+    return [
+        math.log(max((getattr(calibration, name) for name in resource.rates), default=LEAST_FACTOR))
+        for resource in RESOURCES
+    ]
+
+
+def scaled_intervals(
+    intervals: Mapping[str, tuple[float, float]], calibration: CalibrationOf[float],
+    widths: Sequence[tuple[float, float]],
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """Return the intervals of constants, those of the resources as wide as their factors."""
+    found = dict(intervals)
+    for resource, (low, high) in zip(RESOURCES, widths, strict=True):
+        for name in resource.rates:
+            value = getattr(calibration, name)
+            found[name] = (value / high, min(value / low, max(1.0, value)))
+        for name in resource.times:
+            value = getattr(calibration, name)
+            found[name] = (value * low, value * high)
+    return found
+
+
+UNFITTED = 0.15
+"""Spread of ln(predicted / measured) that is assumed where constants were not fitted."""
+MOST = 0.42
+"""No resource is expected to be off by more than a factor of 2, 5th to 95th percentile."""
+HALF_OF_80_PERCENT = 1.2816
+"""Four of five normal values lie within so many standard deviations of their mean."""
+
+
+def residual_spread(half_width: float | None) -> float:
+    """Return how far measurements of such questions lie from their prediction.
+
+    Parameters
+    ----------
+    half_width
+        Of the 80 % interval of ln(measured / predicted); None: nothing was fitted.
+
+    Returns
+    -------
+    float
+        The standard deviation of a normal error with that interval.
+    """
+    return UNFITTED if half_width is None else half_width / HALF_OF_80_PERCENT
+
+
+def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:
+    """Return the standard deviation of ln(factor) of each resource before measurements.
+
+    The larger of two, up to ``MOST``: the residual, which any one resource could have caused, and
+    what the interval of its constant allows.
+
+    Parameters
+    ----------
+    residual
+        Standard deviation of ln(predicted / measured) of rows left out of the fit.
+    """
+    widths = [max(residual, _of_interval(calibration, entry)) for entry in RESOURCES]
+    return np.minimum(widths, MOST)
+
+
+def _of_interval(calibration: CalibrationOf[Any], resource: Resource) -> float:
+    """Return the standard deviation of the logarithm of a constant that is uniform there.
+
+    Of a lognormal value with the same ratio v of standard deviation to mean: sqrt(ln(1 + v^2)).
+    """
+    value = getattr(calibration, resource.main)
+    low, high = calibration.intervals.get(resource.main, (value, value))
+    if value <= 0:
+        return 0.0
+    variation = (high - low) / math.sqrt(12.0) / value
+    return math.sqrt(math.log1p(variation**2))
+
 
 PLAN_ERROR = 0.05
 """Standard deviation of ln(time) of one plan that no resource explains. Rows of one source, model
@@ -53,7 +180,7 @@ class Measurement:
     name: str
     problem: Problem
     strategy: Strategy
-    structure: Structure
+    structure: PlanOptions
     step_s: float
 
 
@@ -168,7 +295,7 @@ def expected_log_spread(measurement: Measurement, log_covariance: Any) -> float:
 
 
 def step_seconds(
-    problem: Problem, strategy: Strategy, structure: Structure, factors: FloatArray
+    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
 ) -> FloatArray:
     """Return the step time of one strategy under columns of factors [s].
 
@@ -232,3 +359,42 @@ def _factors(
     )
     rows = tuple(tuple(float(entry) for entry in row) for row in covariance)
     return Factors(number, told, rows)
+
+
+def losses_s(
+    problem: Problem, strategy: Strategy, structure: PlanOptions, factors: FloatArray
+) -> FloatArray:
+    """Return what the factor of each resource adds to a step [s].
+
+    Resources act together (a slower network may hide behind slower products), so each one gets
+    its mean effect over all orders in which the factors could set in. The shares sum to the
+    difference between the step under all factors and under none.
+
+    Parameters
+    ----------
+    problem
+        Under the calibrated constants.
+    factors
+        Shape (resources, draws).
+
+    Returns
+    -------
+    FloatArray
+        Shape (resources, draws).
+
+    Source: Shapley (1953), A Value for n-Person Games.
+    """
+    number, num_draws = factors.shape
+    sets = np.arange(2**number)
+    members = (sets[:, None] >> np.arange(number)) & 1
+    columns = np.where(members.T[:, :, None] == 1, factors[:, None, :], 1.0)
+    seconds = step_seconds(problem, strategy, structure, columns.reshape(number, -1))
+    by_set = seconds.reshape(2**number, num_draws)
+    sizes = members.sum(axis=1)
+    weights = np.array([factorial(s) * factorial(number - s - 1) for s in range(number)])
+    shares = []
+    for index in range(len(RESOURCES)):
+        without = sets[members[:, index] == 0]
+        gained = by_set[without | 1 << index] - by_set[without]
+        shares.append(weights[sizes[without]] @ gained / factorial(number))
+    return np.array(shares)

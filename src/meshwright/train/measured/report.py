@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.screen import words, wrapped
 from meshwright.train.answer import Plan
-from meshwright.train.measured.answer import Diagnosis
-from meshwright.train.measured.resources import RESOURCES
+from meshwright.train.measured.diagnose import Diagnosis
+from meshwright.train.measured.factors import RESOURCES
 from meshwright.train.report_detail import question_line, trial_lines
 
 NUM_CHANGES = 8

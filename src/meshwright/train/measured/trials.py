@@ -1,13 +1,28 @@
-"""Which few plans to run for some steps, when the best ones cannot be told apart on paper."""
+"""What measured jobs teach, and which few plans to run for some steps when not all can be."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.interval import half_width
+from meshwright.cost.problem import Problem
+from meshwright.train.answer import Candidate, Trials
+from meshwright.train.measured.factors import (
+    HALF_OF_80_PERCENT,
+    STEP_NOISE,
+    Factors,
+    Measurement,
+    estimated,
+    expected_log_spread,
+    prior_spreads,
+    residual_spread,
+)
 
 MOST_TRIALS = 3
 WORTH = 0.002
@@ -110,3 +125,67 @@ def choose_trials(
         regrets.append(min(after))
     counts = np.bincount(log_times.argmin(axis=0), minlength=len(log_times))
     return TrialChoice(tuple(chosen), counts / log_times.shape[1], tuple(regrets))
+
+
+LEAST_SHARE = 0.05
+"""Plans that are the best in fewer draws are not listed with the trials."""
+
+
+def learn(measurements: Sequence[Measurement]) -> Factors:
+    """Return the factors of the resources behind measured steps of one family of chips.
+
+    Raises
+    ------
+    SpecError
+        Measurements of several families of chips: they say nothing about each other.
+    """
+    chips = {entry.problem.system.chip.family: entry.problem for entry in measurements}
+    if len(chips) != 1:
+        found = ", ".join(sorted(chips)) or "none"
+        raise SpecError(Fault("measurements", f"of chips of one family, found {found}"))
+    spreads = np.mean([expected_spreads(entry.problem) for entry in measurements], axis=0)
+    return estimated(measurements, spreads)
+
+
+def expected_spreads(problem: Problem) -> FloatArray:
+    """Return the standard deviation of ln(factor) of each resource before any measurement."""
+    return prior_spreads(problem.calibration, residual_spread(half_width(problem)))
+
+
+def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
+    """Return a candidate with the interval in which four of five of its measurements are expected.
+
+    What the factors leave open, as far as the candidate feels it, and the error of its own; never
+    wider than without measurements.
+
+    Parameters
+    ----------
+    problem
+        Under constants that are adjusted by the factors.
+    """
+    price = entry.estimate
+    job = Measurement(entry.text, problem, entry.strategy, entry.structure, price.step_time_s)
+    left = HALF_OF_80_PERCENT * expected_log_spread(job, factors.log_covariance)
+    before = half_width(problem)
+    times = math.exp(left if before is None else min(left, before))
+    interval_s = price.step_time_s / times, price.step_time_s * times
+    return replace(entry, estimate=replace(price, interval_s=interval_s))
+
+
+def trials_of(texts: Sequence[str], log_times: FloatArray, known: Sequence[int] = ()) -> Trials:
+    """Return which of some plans to run for a few steps, given draws of ln(time) of each.
+
+    Parameters
+    ----------
+    log_times
+        Shape (plans, draws).
+    known
+        Plans that were measured already.
+    """
+    found = choose_trials(log_times, STEP_NOISE, known=known)
+    shares = zip(texts, found.best_shares.tolist(), strict=True)
+    return Trials(
+        run=tuple(texts[index] for index in found.chosen),
+        best_fraction={text: share for text, share in shares if share >= LEAST_SHARE},
+        regret_fractions=found.regrets,
+    )

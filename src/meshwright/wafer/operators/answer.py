@@ -12,8 +12,8 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
 from meshwright.sharding.strategy import AXES, plan_string
-from meshwright.train.exhaustive import Progress
-from meshwright.train.operator_strategies import OperatorOption, OperatorPlan, OperatorRun
+from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
+from meshwright.train.search import Progress
 from meshwright.wafer.candidates import MOST_DEVICES, has_placement
 from meshwright.wafer.operators.assignment import Assignment
 from meshwright.wafer.operators.frames import likely_bases

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import AXES, Strategy, Streamed, Structure
-from meshwright.train.exhaustive import Progress, search
+from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed
+from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.options import Degrees, Frame
 
@@ -27,7 +27,7 @@ class Base:
     """Frames that differ in their stage of ZeRO alone: their layers cost the same."""
 
     frame: Frame
-    structures: tuple[Structure, ...]
+    structures: tuple[PlanOptions, ...]
 
 
 def likely_bases(
@@ -45,7 +45,7 @@ def likely_bases(
     """
     choices = Choices({**(allowed or {}), **ONE_STAGE})
     result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)
-    found: dict[tuple[int, int, str], dict[Structure, None]] = {}
+    found: dict[tuple[int, int, str], dict[PlanOptions, None]] = {}
     blocks = frozenset(
         _degrees(entry.strategy) for entry in result.found
         if entry.structure.streamed is Streamed.BOTH
@@ -68,9 +68,9 @@ def _degrees(strategy: Strategy) -> Degrees:
     return int(strategy.tp), int(strategy.cp), int(strategy.dp), int(strategy.tatp)
 
 
-def _shared(structure: Structure) -> Structure:
+def _shared(structure: PlanOptions) -> PlanOptions:
     """Return a structure without what the options choose."""
-    return Structure(
+    return PlanOptions(
         zero_stage=structure.zero_stage,
         reshard_after_forward=structure.reshard_after_forward,
         recompute=structure.recompute,

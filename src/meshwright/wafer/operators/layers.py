@@ -18,7 +18,7 @@ from meshwright.cost.layer import LayerCost
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.graph.op import LayerGraph
 from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.wafer.operators.groups import BEFORE, Handover, handovers
 from meshwright.wafer.operators.price import Assigned, Place, price_assigned
 from meshwright.wafer.operators.resharding import Resharding
@@ -94,7 +94,7 @@ class ModelGraph:
         m, params = self.num_micro_batches, cost.dense_params
         shards = options.columns.dp_shard * options.columns.cp
         held = params / shards if stage >= 1 else params
-        update_s = optimizer.step_traffic_bytes_per_param * held / problem.engine.memory_bytes_per_s
+        update_s = optimizer.step_traffic_bytes_per_param * held / problem.rates.memory_bytes_per_s
         shown_s, all_s = self._synced(cost, window_share)
         window_s = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
         slower_s = problem.calibration.overlap_slowdown * np.minimum(
@@ -145,7 +145,7 @@ class ModelGraph:
         moves = self.moves_s.items()
         return sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
 
-    def under(self, structure: Structure) -> ModelGraph:
+    def under(self, structure: PlanOptions) -> ModelGraph:
         """Return the same graph under another stage of ZeRO, which changes no layer."""
         prices, every_way = self.prices, self.every_way
         return replace(self, prices=prices.under(structure), every_way=every_way.under(structure))

@@ -14,16 +14,16 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
 from meshwright.collectives.group import Reach
-from meshwright.cost.network import AxisNetwork, Layout
+from meshwright.cost.network import AxisNetwork, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import factorizations
 from meshwright.sharding.strategy import (
     AXES,
+    PlanOptions,
     Strategy,
     StrategyColumns,
     Streamed,
-    Structure,
     make_strategy,
     row,
     stack,
@@ -44,7 +44,7 @@ TENSORS = (Streamed.WEIGHTS, Streamed.INPUTS, Streamed.BOTH)
 class Frame:
     """What all operators of a plan share."""
 
-    structure: Structure
+    structure: PlanOptions
     """The order of its axes and what streams are left to the options."""
     num_devices: int
     num_sequences: int
@@ -59,7 +59,7 @@ class Options:
 
     frame: Frame
     columns: StrategyColumns
-    structures: tuple[Structure, ...]
+    structures: tuple[PlanOptions, ...]
     """Of each row: what streams, the order of the axes, and whether sequences are split over tp."""
     choices: tuple[Choice, ...]
     """Where the axes of each row lie."""
@@ -113,7 +113,7 @@ def all_options(problem: Problem, frame: Frame) -> Options | None:
     return Options(frame, columns, tuple(structures), tuple(choices), network)
 
 
-def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, Structure]]:
+def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, PlanOptions]]:
     """Yield the degrees that no rule refuses, with what streams."""
     columns = stack(
         [
@@ -140,7 +140,7 @@ def _legal(problem: Problem, frame: Frame) -> Iterator[tuple[Strategy, Structure
                 yield row(columns, index), structure
 
 
-def _refused(problem: Problem, structure: Structure, columns: StrategyColumns) -> BoolArray:
+def _refused(problem: Problem, structure: PlanOptions, columns: StrategyColumns) -> BoolArray:
     """Return the rows that a rule refuses under a structure.
 
     ZeRO may have nothing to shard under some options of a plan that has it for others.
@@ -157,7 +157,7 @@ def _refused(problem: Problem, structure: Structure, columns: StrategyColumns) -
     return found
 
 
-def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> Layout:
+def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> AxisPlacement:
     """Return where the axes of each row lie: distances, and blocks."""
     order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
     shapes = np.array([choice.shapes for choice in choices], dtype=float)
@@ -170,7 +170,7 @@ def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> Layout:
         at = place[:, index]
         strides[axis] = inside[rows, at]
         reaches[axis] = Reach(tuple(shapes[rows, at].T), tuple(apart[rows, at].T))
-    return Layout(strides, reaches)
+    return AxisPlacement(strides, reaches)
 
 
 def _inside(sizes: FloatArray) -> FloatArray:

@@ -82,7 +82,7 @@ def price_assigned(
         price.pipeline,
         gradient_sync(kinds, price.pipeline, structure, optimizer),
         optimizer_step_s(
-            price.heaviest, shards, structure, optimizer, problem.engine.memory_bytes_per_s
+            price.heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
         ),
         plain(np.zeros(1)),
         sigma=problem.calibration.overlap_slowdown,

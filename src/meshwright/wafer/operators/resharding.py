@@ -18,8 +18,8 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.network.ranks import Ranks, block_ranks
 from meshwright.network.resharding import LayoutMoves, Way, all_ways, tiles
-from meshwright.sharding.strategy import Recompute, Structure
-from meshwright.sharding.tensor_sharding import home
+from meshwright.sharding.strategy import PlanOptions, Recompute
+from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options
 
@@ -91,8 +91,8 @@ class Resharding:
         busy, latency = self.layouts.between(list(dict.fromkeys(kind.tolist())))
         place = {number: at for at, number in enumerate(dict.fromkeys(kind.tolist()))}
         at = np.array([place[number] for number in kind.tolist()])
-        engine = self.problem.engine
-        word = engine.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
+        rates = self.problem.rates
+        word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         num_bytes = self._elements(tensor, layer) * word
         launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
         once_s = busy * num_bytes + np.where(busy > 0, latency + launch_s, 0.0)
@@ -122,12 +122,12 @@ class Resharding:
         return float(np.prod([float(sizes[dim]) for dim in tensor.dims]))
 
 
-def _split(tensor: Tensor, structure: Structure) -> Split:
+def _split(tensor: Tensor, structure: PlanOptions) -> Split:
     """Return the axes that split a tensor: between sequences, within them, and its inner dims."""
     between: list[str] = []
     within: list[str] = []
     inner: list[str] = []
-    for dim, names in home(tensor, structure).split.items():
+    for dim, names in activation_sharding(tensor, structure).split.items():
         for name in names:
             physical = AXES_OF.get(name, (name,))
             if dim not in ("tokens", "routed_tokens"):

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.sharding.strategy import Structure
+from meshwright.sharding.strategy import PlanOptions
 from meshwright.wafer.operators.assignment import Assignment, capacity_bytes, fastest_ways, graph_of
 from meshwright.wafer.operators.contended import Slowdown, slowdown_of, slowed_prices
 from meshwright.wafer.operators.layers import ModelGraph
@@ -108,7 +108,7 @@ class SharedTable:
         return whole_params(self.model.every_way, self.model.places)
 
 
-def _sent(structure: Structure) -> tuple[bool, bool]:
+def _sent(structure: PlanOptions) -> tuple[bool, bool]:
     """Return what tells the data-parallel messages of two stages of ZeRO apart."""
     stage = structure.zero_stage
     return stage == 0, stage == 3 and structure.reshard_after_forward

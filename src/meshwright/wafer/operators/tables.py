@@ -15,7 +15,7 @@ from meshwright.cost.layer import BlockCost, LayerCost, PricedWay, layer_cost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import ways_to_stream
 from meshwright.graph.op import LayerGraph
-from meshwright.sharding.strategy import Recompute, Streamed, Structure
+from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
 from meshwright.wafer.operators.groups import operator_groups
 from meshwright.wafer.operators.options import TENSORS, Options
 
@@ -51,7 +51,7 @@ class OperatorPrices:
         launch_s = self.problem.calibration.collective_launch_s
         return sync_links(self.problem, Collectives(self.options.network, launch_s)).dense
 
-    def under(self, structure: Structure) -> OperatorPrices:
+    def under(self, structure: PlanOptions) -> OperatorPrices:
         """Return the same prices under a structure that changes no layer."""
         frame = replace(self.options.frame, structure=structure)
         return OperatorPrices(self.problem, replace(self.options, frame=frame), self.costs)
@@ -95,7 +95,7 @@ def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[l
 
 def _group_cost(problem: Problem, block: BlockCost, zero: Any) -> GroupCost:
     return GroupCost(
-        layer_cost([block], problem.engine, zero),
+        layer_cost([block], problem.rates, zero),
         block.transient_bytes + zero,
         block.recomputed_bytes + zero,
     )

@@ -12,10 +12,10 @@ import meshwright.dataflow.fusion.wide_graphs as pruned
 from meshwright.dataflow.fusion.cores import CoreGrid
 from meshwright.dataflow.fusion.lattice import Orders, lattice_of, limits_of, row_keys
 from meshwright.dataflow.fusion.price import bound_s
-from meshwright.dataflow.fusion.problem import DFMODEL, Share, fusion_problem
+from meshwright.dataflow.fusion.problem import DFMODEL, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
 from meshwright.dataflow.fusion.symmetry import Branches, alike_branches
-from meshwright.dataflow.fusion.wide_graphs import outlook
+from meshwright.dataflow.fusion.wide_graphs import look_at_all_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
 from meshwright.graph.kernels.workloads import gpt_training_layer
@@ -43,7 +43,7 @@ def experts(count, length, *, unlike=False):
 
 
 def problem(graph, rules=DFMODEL, **share):
-    return fusion_problem(graph, GRID, Share(tile=32, **share), rules)
+    return fusion_problem(graph, GRID, DeviceShare(tile=32, **share), rules)
 
 
 def test_the_training_layer_has_1174_ideals():
@@ -119,23 +119,27 @@ def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_all_orders_pruned_hold_the_optimum(seed, monkeypatch):
-    asked = replace(random_problem(seed, 6), micro_batches=(2,), room_bytes=1e9)
+    asked = replace(random_problem(seed, 6), micro_batches=(2,), spare_dram_bytes=1e9)
     exact = fuse(asked)
-    seen = outlook(asked, limits_of(asked), 2.0 * exact.time_s)
+    seen = look_at_all_orders(asked, limits_of(asked), 2.0 * exact.time_s)
     assert seen.bound_s == pytest.approx(exact.time_s)
     assert evaluate(asked, seen.sets).time_s == pytest.approx(exact.time_s)
-    assert outlook(asked, limits_of(asked), exact.time_s).sets is None
+    assert look_at_all_orders(asked, limits_of(asked), exact.time_s).sets is None
     for most in ("MOST_IDEALS", "MOST_STEPS"):
         with monkeypatch.context() as limited:
             limited.setattr(pruned, most, 0)
-            assert outlook(asked, limits_of(asked), 2.0 * exact.time_s).bound_s <= exact.time_s
+            assert (
+                look_at_all_orders(asked, limits_of(asked), 2.0 * exact.time_s).bound_s
+                <= exact.time_s
+            )
 
 
 @pytest.mark.slow
 def test_candidates_beyond_the_best_are_pruned_and_the_rest_share_a_lattice():
     graph = gpt_training_layer(256, 4, 64, 256)
     asked = [
-        fusion_problem(graph, GRID, Share(tile=tile), DFMODEL) for tile in (16, 32, 64, 128, 256)
+        fusion_problem(graph, GRID, DeviceShare(tile=tile), DFMODEL)
+        for tile in (16, 32, 64, 128, 256)
     ]
     found = best_of(Candidate(entry, 2.0) for entry in asked)
     alone = [fuse(entry).time_s for entry in asked]

@@ -8,7 +8,7 @@ import pytest
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.dataflow.fusion.cores import CoreGrid, TileShape, passing_dims, tile_shape
 from meshwright.dataflow.fusion.price import price_partitions
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN, Share, fusion_problem
+from meshwright.dataflow.fusion.problem import DFMODEL, OWN, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import evaluate, fuse
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
@@ -35,7 +35,7 @@ def network(**changed):
 
 
 def priced(sets, rules=DFMODEL, grid=GRID, graph=None, **share):
-    problem = fusion_problem(graph or network(), grid, Share(tile=8, **share), rules)
+    problem = fusion_problem(graph or network(), grid, DeviceShare(tile=8, **share), rules)
     return price_partitions(problem, problem.sets_of(sets))
 
 
@@ -115,7 +115,7 @@ def test_keys_are_held_whole_under_own_rules():
     peer, own = (
         priced([("k", "qk")], rules, grid, graph).sram_bytes[0] for rules in (DFMODEL, OWN)
     )
-    problem = fusion_problem(graph, grid, Share(tile=8), OWN)
+    problem = fusion_problem(graph, grid, DeviceShare(tile=8), OWN)
     at = [t for t, w in enumerate(problem.tensors.writer) if w == problem.names.index("k")]
     assert problem.tensors.inside_bytes[at, 0].tolist() == [2 * 32 * 64 * 2]
     assert own > peer
@@ -123,33 +123,33 @@ def test_keys_are_held_whole_under_own_rules():
 
 def test_weight_gradients_are_held_like_weights():
     graph = gpt_training_layer(64, 4, 16, 32)
-    problem = fusion_problem(graph, GRID, Share(tile=8), OWN)
+    problem = fusion_problem(graph, GRID, DeviceShare(tile=8), OWN)
     at = problem.names.index("q.grad.weight")
     assert problem.held_bytes[at] == 64 * 64 * 2
     assert problem.setup_bytes[at] == 2 * 64 * 64 * 2
-    peer = fusion_problem(graph, GRID, Share(tile=8), DFMODEL)
+    peer = fusion_problem(graph, GRID, DeviceShare(tile=8), DFMODEL)
     assert peer.held_bytes[at] == 0
 
 
 def test_the_micro_batch_is_what_dram_holds():
     # setup 512 ns; two partitions move 2048 B a sequence, one none at all
-    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8), DFMODEL)
     split = evaluate(problem, problem.sets_of([("up",), ("act", "down")]))
     assert split.micro_batch == (1_000_000 - 512) // 2048
     assert split.parts_s["setup_s"] == pytest.approx(512e-9 / split.micro_batch)
     assert sum(split.parts_s.values()) == pytest.approx(split.time_s, rel=1e-12)
-    given = fusion_problem(network(), GRID, Share(tile=8, micro_batches=(3,)), DFMODEL)
+    given = fusion_problem(network(), GRID, DeviceShare(tile=8, micro_batches=(3,)), DFMODEL)
     assert fuse(given).micro_batch == 3
 
 
 def test_the_next_stage_cannot_be_reached_faster_than_a_send():
-    found = fuse(fusion_problem(network(), GRID, Share(tile=8, send_s=1.0), DFMODEL))
+    found = fuse(fusion_problem(network(), GRID, DeviceShare(tile=8, send_s=1.0), DFMODEL))
     assert (found.time_s, found.gap) == (1.0, 0.0)
     assert sum(found.parts_s.values()) == pytest.approx(1.0, rel=1e-12)
 
 
 def test_partitions_that_cannot_run_are_refused_with_all_faults():
-    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8), DFMODEL)
     with pytest.raises(SpecError, match="2 faults") as caught:
         evaluate(problem, problem.sets_of([("up",), ("up",), ("down",)]))
     assert [fault.path for fault in caught.value.faults] == ["partitions.up", "partitions.act"]
@@ -159,12 +159,14 @@ def test_partitions_that_cannot_run_are_refused_with_all_faults():
 
 def test_what_does_not_fit_says_what_it_needs():
     with pytest.raises(InfeasibleError, match=r"SRAM of 300 B is too small: .* a shorter tile"):
-        fuse(fusion_problem(network(), replace(GRID, sram_bytes=300.0), Share(tile=8), DFMODEL))
+        fuse(
+            fusion_problem(network(), replace(GRID, sram_bytes=300.0), DeviceShare(tile=8), DFMODEL)
+        )
     tight = replace(GRID, dram_bytes=600.0, sram_bytes=1100.0)
     with pytest.raises(InfeasibleError, match="DRAM has 88 B left beside the weights"):
-        fuse(fusion_problem(network(), tight, Share(tile=8), DFMODEL))
+        fuse(fusion_problem(network(), tight, DeviceShare(tile=8), DFMODEL))
 
 
 def test_members_are_in_the_order_of_the_kernels():
-    problem = fusion_problem(network(), GRID, Share(tile=8), DFMODEL)
+    problem = fusion_problem(network(), GRID, DeviceShare(tile=8), DFMODEL)
     assert np.array_equal(problem.sets_of([("down", "up")]), [[True, False, True]])

@@ -11,7 +11,7 @@ from meshwright.cli.main import main
 from meshwright.frameworks.registry import rendered
 from meshwright.frameworks.writing import export
 from meshwright.sharding.strategy import Offload, Recompute, Streamed
-from meshwright.train.files import save
+from meshwright.train.plan_file import save
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from meshwright.schedule.registry import TaskKind
 from meshwright.sharding.strategy import (
     AXES,
     ContextKind,
+    PlanOptions,
     Recompute,
     ScheduleKind,
     Streamed,
     StreamForm,
-    Structure,
     make_strategy,
     stack,
 )
@@ -73,7 +73,7 @@ def made(name):
     degrees, choices, asked = CASES[name]
     sequence_parallel = degrees.get("tp", 1) > 1
     known_choices = {"sequence_parallel": sequence_parallel, "streamed": Streamed.WEIGHTS}
-    structure = Structure(**(known_choices | choices))
+    structure = PlanOptions(**(known_choices | choices))
     known = {"sequence_length": 256} | asked
     what = problem(
         known.pop("spec", None), known.pop("on", SYSTEMS[1](capacity_bytes=1e9)), **known
@@ -223,7 +223,7 @@ def gathered_instead(program, structure, index):
     recompute = structure.recompute if index < len(what.graph.layers) else Recompute.NONE
     added = 0.0
     for op in way.piece.ops:
-        cost = op_cost(op, way.local, what.engine, way.streams, causal=what.workload.causal)
+        cost = op_cost(op, way.local, what.rates, way.streams, causal=what.workload.causal)
         times = {Recompute.NONE: 1, Recompute.FULL: 2}.get(recompute, 1 + (op.kind == "attention"))
         added -= float(np.sum(cost.backward_link_bytes + times * cost.forward_link_bytes))
         if op.kind == "attention":
@@ -236,7 +236,7 @@ def gathered_instead(program, structure, index):
 def gradient_words(what):
     """Return the bytes of an accumulator over those of a weight that travels."""
     gradient = what.workload.optimizer.reduced_gradient_bytes_per_param
-    return gradient / what.engine.matmul_word_bytes
+    return gradient / what.rates.matmul_word_bytes
 
 
 def step_bytes(program, index):
@@ -268,7 +268,7 @@ def test_streams_make_the_transfers_of_their_form(name):
         for piece_op in program.problem.pieces[index].ops
         if piece_op.kind == "matmul" and "vocab" not in piece_op.output.dims
     )
-    assert sub_bytes * members == pytest.approx(weights * what.engine.matmul_word_bytes)
+    assert sub_bytes * members == pytest.approx(weights * what.rates.matmul_word_bytes)
 
 
 def op_params(op, sizes, strategy):
@@ -290,7 +290,7 @@ def test_parameters_travel_as_zero_says(stage, counts):
     """Two shards, two replicas, four micro-batches of one sequence on each."""
     what = problem(on=system(level(4)), global_batch_size=16, sequence_length=64)
     strategy = make_strategy(dp_shard=2, dp_replicate=2)
-    structure = Structure(sequence_parallel=False, zero_stage=stage)
+    structure = PlanOptions(sequence_parallel=False, zero_stage=stage)
     program = StepProgram(what, structure, strategy)
     optimizer = what.workload.optimizer
     state = price_one(what, structure, strategy).pipeline.heaviest

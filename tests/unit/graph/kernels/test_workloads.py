@@ -6,7 +6,7 @@ from math import log2
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.dataflow.layouts import PARTIAL, WHOLE, splits_of
+from meshwright.dataflow.layouts import PARTIAL, REPLICATED, splits_of
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.kernel import MessageKind, Unit, num_elements
 from meshwright.graph.kernels.workloads import TWIDDLE_FLOPS, dlrm_a, fft, hpl
@@ -114,4 +114,4 @@ def test_products_split_over_a_summed_dim_leave_partial_sums_and_moves_do_not_sp
     graph = dlrm_a()
     assert split_over(graph, "top0", "in").writes == PARTIAL
     assert "pooling" not in [split.dim for split in splits_of(kernel_of(graph, "pooled"))]
-    assert splits_of(kernel_of(graph, "pooled"))[0].writes == WHOLE
+    assert splits_of(kernel_of(graph, "pooled"))[0].writes == REPLICATED

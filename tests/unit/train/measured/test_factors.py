@@ -7,21 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.sharding.strategy import Structure, make_strategy
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import CONSTANTS
 from meshwright.spec.workload import SoftwareStack
 from meshwright.train.measured.factors import (
+    MOST,
+    NAMES,
     PLAN_ERROR,
+    RESOURCES,
     STEP_NOISE,
+    UNFITTED,
     Measurement,
     estimated,
+    losses_s,
+    lowest_log_factors,
     most_probable,
     noise_covariance,
+    prior_spreads,
+    residual_spread,
+    scaled,
     step_seconds,
 )
-from meshwright.train.measured.losses import losses_s
-from meshwright.train.measured.priors import MOST, UNFITTED, prior_spreads, residual_spread
-from meshwright.train.measured.resources import NAMES, RESOURCES, lowest_log_factors, scaled
 from meshwright.train.question import make_problem, training
 
 ONES = np.ones((len(RESOURCES), 1))
@@ -33,7 +39,7 @@ def job(system, batch, degrees, model="gpt2-medium", **choices):
     """Return a measurable job: problem, strategy, structure."""
     work = training(system, sequence_length=1024, global_batch_size=batch, software=SoftwareStack())
     problem = make_problem(model, system, work, "uncalibrated")
-    return problem, make_strategy(**degrees), Structure(**choices)
+    return problem, make_strategy(**degrees), PlanOptions(**choices)
 
 
 JOBS = [

@@ -2,20 +2,20 @@
 
 import pytest
 
-from meshwright.sharding.strategy import Recompute, ScheduleKind, Structure, make_strategy
-from meshwright.train.measured.changes import single_changes
+from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy
+from meshwright.train.measured.diagnose import single_changes
 from meshwright.train.question import make_problem, training
 
 WORK = training("64xH100", sequence_length=2048, global_batch_size=128)
 DENSE = make_problem("llama3-8b", "64xH100", WORK, "uncalibrated")
 CASES = [
-    (DENSE, make_strategy(tp=4, pp=2, dp_shard=8), Structure()),
-    (DENSE, make_strategy(dp_shard=64), Structure(zero_stage=3)),
+    (DENSE, make_strategy(tp=4, pp=2, dp_shard=8), PlanOptions()),
+    (DENSE, make_strategy(dp_shard=64), PlanOptions(zero_stage=3)),
     (DENSE,
      make_strategy(pp=4, num_virtual_stages=2, dp_shard=8, dp_replicate=2, micro_batch_size=2),
-     Structure(schedule=ScheduleKind.INTERLEAVED, overlap_data_parallel=False)),
+     PlanOptions(schedule=ScheduleKind.INTERLEAVED, overlap_data_parallel=False)),
     (make_problem("mixtral-8x7b", "64xH100", WORK, "uncalibrated"),
-     make_strategy(dp_shard=64, ep=4), Structure(recompute=Recompute.FULL)),
+     make_strategy(dp_shard=64, ep=4), PlanOptions(recompute=Recompute.FULL)),
 ]  # fmt: skip
 
 

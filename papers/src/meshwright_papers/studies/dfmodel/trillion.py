@@ -18,14 +18,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.dfmodel_rules import (
-    DimKind,
-    NetworkDim,
-    accelerator_named,
-    all_reduce_s,
-    network_price,
-    send_s,
-)
+from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import FusionQuestion
 from meshwright.dataflow.fusion.fuse import problem_of, target_named
 from meshwright.dataflow.fusion.price import bound_s
@@ -34,6 +27,8 @@ from meshwright.dataflow.fusion.search import KnownOrders, fuse, shared_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright.graph.op import Phase
+from meshwright.sweep.systems import DimKind, NetworkDim, network_price
+from meshwright_papers.studies.dfmodel.rules import all_reduce_s, send_s
 
 CHIP, NUM_CHIPS, GLOBAL_BATCH = "SN30", 1024, 8192
 HIDDEN, HEADS, HEAD_DIM, LENGTH, LAYERS = 24576, 128, 192, 2048, 128
@@ -221,7 +216,7 @@ class _Layers:
                 base,
                 network_s=self._of_tp_s(case, base),
                 micro_batches=(1,),
-                room_bytes=UNLIMITED_BYTES,
+                spare_dram_bytes=UNLIMITED_BYTES,
             )
             self._fused_s[once] = self._fuse_s(free) - base.total_setup_s
         layer_s = self._fused_s[once] + base.total_setup_s / case.micro_batch

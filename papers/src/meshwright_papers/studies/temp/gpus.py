@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from functools import cache
 
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.compare import compare
-from meshwright.train.comparison import Entry
-from meshwright.train.question import training
-from meshwright_papers.studies.claims import Claim, Table, Verdict, claim_lines, judged_gain, shown
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import CASES, OURS, SOURCE, entries_of, model_of, wafer
-from meshwright_papers.studies.temp.machines import with_memory_rate
+from meshwright.train.compare import Entry
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    Verdict,
+    claim_lines,
+    judged_gain,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.temp.setup import (
+    CASES,
+    OURS,
+    SOURCE,
+    entries_of,
+    model_of,
+    wafer,
+    with_memory_rate,
+)
 
 PEAK_FLOPS_PER_S = 312e12
 """Of one die, as of an A100; the die of Table I has 1.8e15."""
@@ -54,14 +68,14 @@ def wafer_steps_s(
 def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[float | None]:
     """Return the step times of recipes on a system, with the same state on all of them [s]."""
     asked = CASES[case]
-    optimizer = training(wafer(), sequence_length=1, global_batch_size=1).optimizer
-    work = training(
+    optimizer = api.training(wafer(), sequence_length=1, global_batch_size=1).optimizer
+    work = api.training(
         system,
         sequence_length=asked.sequence_length,
         global_batch_size=asked.global_batch_size,
         optimizer=optimizer,
     )
-    found = compare(
+    found = api.compare(
         model_of(asked), system, work, ours=names[0], against=names, calibration=UNCALIBRATED
     )
     entries = entries_of(found)
@@ -98,10 +112,12 @@ class Gpus:
         times = {case: step_times(case) for case in CASES}
         rows = list(times.values())
         over_gpu, slower = mean_ratio(rows, 0, 2), mean_ratio(rows, 1, 0)
+        gpu, die = load_system(CLUSTER).chip.main_memory, wafer().chip.main_memory
+        faster = (gpu.bandwidth_bytes_per_s or 0.0) / (die.bandwidth_bytes_per_s or 1.0)
         why = (
-            "an A100 of 80 GB reads its memory twice as fast as a die of Table I, and the GPU "
-            "plans keep tp inside a host; what the wafer wins by its links it loses by its memory: "
-            "see temp-settings-gpus"
+            f"a GPU reads its memory {faster:.1f} times as fast as a die of Table I, and the "
+            "GPU plans keep tp inside a host; what the wafer wins by its links it loses by its "
+            "memory: see temp-settings-gpus"
         )
         claims = (
             Claim("Fig. 15", "wafer with TEMP over GPUs with Megatron-3",

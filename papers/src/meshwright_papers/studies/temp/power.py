@@ -10,18 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshwright.train.answer import Estimate
-from meshwright.train.comparison import Entry
-from meshwright_papers.studies.claims import (
+from meshwright.train.compare import Entry
+from meshwright_papers.studies.study import (
     Claim,
+    StudyResult,
     Table,
     Verdict,
     claim_lines,
     judged_gain,
     judged_range,
     shown,
+    studies,
 )
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import (
+from meshwright_papers.studies.temp.setup import (
     ASSUMPTIONS,
     BASELINES,
     CASES,
@@ -31,6 +32,7 @@ from meshwright_papers.studies.temp.cases import (
     compared,
     entries_of,
 )
+from meshwright_papers.studies.temp.throughput import PUBLISHED_SPEEDUP
 
 PUBLISHED_POWER = {
     "megatron-1 smap": 88.6, "megatron-1 gmap": 94.5, "megatron-3 smap": 94.6,
@@ -45,7 +47,6 @@ PUBLISHED_POINTS = {
 PUBLISHED_GAIN = (1.2, 1.85)
 PUBLISHED_COMPUTE = 50.0
 """Computing is more than this of the power [%]."""
-PUBLISHED_SPEEDUP = 1.7
 OPERATIONS = ("compute_j", "memory_j", "links_j")
 ALL = (*OPERATIONS, "idle_j", "overhead_j")
 READINGS = {"idle power on": ALL, "operations only": OPERATIONS}
@@ -138,8 +139,8 @@ def _why(found: Ratios, published: float) -> str:
     needed = published / PUBLISHED_SPEEDUP
     return (
         f"power is energy over time: a token takes {found.energy:.1f} % of the energy (points by "
-        f"part: {saved}) in {found.time:.1f} % of the time; {published} % of the power at 1.7x the "
-        f"speed would be {needed:.0f} % of the energy for the same FLOPs"
+        f"part: {saved}) in {found.time:.1f} % of the time; {published} % of the power at "
+        f"{PUBLISHED_SPEEDUP}x the speed would be {needed:.0f} % of the energy for the same FLOPs"
     )
 
 

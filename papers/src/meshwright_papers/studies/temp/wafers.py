@@ -5,14 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.compare import compare
-from meshwright.train.comparison import Comparison, Entry
-from meshwright.train.question import training
-from meshwright_papers.studies.claims import Claim, Table, claim_lines, judged, judged_range, shown
-from meshwright_papers.studies.registry import StudyResult, studies
-from meshwright_papers.studies.temp.cases import ASSUMPTIONS, CASES, SOURCE, model_of
+from meshwright.train.compare import Comparison, Entry
+from meshwright_papers.studies.study import (
+    Claim,
+    StudyResult,
+    Table,
+    claim_lines,
+    judged,
+    judged_range,
+    shown,
+    studies,
+)
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, CASES, SOURCE, model_of
 from meshwright_papers.studies.temp.throughput import PUBLISHED_CUT, collective_s
 
 PUBLISHED_GAIN = (1.2, 1.6)
@@ -68,8 +75,8 @@ def asked_model(setup: Wafers) -> ModelSpec | str:
 def compared_on(setup: Wafers) -> Comparison:
     """Return ours and the baselines on a set of wafers."""
     system = f"{setup.number}xwafer-4x8"
-    work = training(system, sequence_length=LENGTH, global_batch_size=BATCH)
-    return compare(
+    work = api.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
+    return api.compare(
         asked_model(setup), system, work, against=BASELINE_RECIPES, calibration=UNCALIBRATED
     )
 

@@ -1,0 +1,122 @@
+"""Published measurements as the package stores them: words of sources become typed fields, once.
+
+    python benchmarks/normalise_measurements.py RAW.json --out TABLE.json
+
+``RAW.json`` is an array of rows as ``docs/calibration.md`` describes them, or a raw table in which
+rows name shared parts by their index (those that the stored tables were made from:
+``git show fcc2b49:src/meshwright/validation/data/training.json``, and ``inference.json``). Each
+row is read as a user's file is, gets the date of its software from the title of its source, and
+keeps the words that were read (``reasons``). Rows name their parts by index in the result too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meshwright.calibration.reading import rows_of
+from meshwright.calibration.rows import Row
+
+TRAINING = ("sources", "models", "hardware", "plans")
+SERVING = ("sources", "models", "hardware", "settings")
+DATE = re.compile(r"(20\d\d)-?(0[1-9]|1[0-2])(?!\d)")
+VERSION = re.compile(r"(\d\d\.\d\d) NeMo Container|NeMo (\d\d\.\d\d)|\((v\d+\.\d+)\)")
+SHARED = (
+    "source",
+    "model",
+    "hardware",
+    "parallelism",
+    "software",
+    "precision",
+    "definition",
+    "reasons",
+)
+"""Parts that rows name by index."""
+
+
+def raw_rows(content: Any) -> list[dict[str, Any]]:
+    """Return the rows of a raw file with their parts in place, dated."""
+    if isinstance(content, Mapping):
+        read = training_row if "plans" in content else serving_row
+        content = [read(entry, content) for entry in content["rows"]]
+    return [dated(row) for row in content]
+
+
+def training_row(entry: list[Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the raw table of training."""
+    name, group, task, *indices, own = entry
+    source, model, hardware, plan = (
+        table[part][index] for part, index in zip(TRAINING, indices, strict=True)
+    )
+    shared = {"source": source, "model": model, "hardware": hardware, "parallelism": plan}
+    return {"id": name, "group": group, "task": task} | shared | own
+
+
+def serving_row(entry: list[Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the raw table of serving."""
+    name, group, *indices, batch, prompt, answer, measured = entry
+    source, model, hardware, setting = (
+        table[part][index] for part, index in zip(SERVING, indices, strict=True)
+    )
+    shared = {"source": source, "model": model, "hardware": hardware, "measured": measured}
+    requests = {"batch": batch, "input_len": prompt, "output_len": answer}
+    return {"id": name, "group": group} | shared | requests | setting
+
+
+def dated(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the month and the version that the title of its source names."""
+    title = row.get("source", {}).get("title") or ""
+    date, version = DATE.search(title), VERSION.search(title)
+    found = {"date": "-".join(date.groups())} if date else {}
+    if version:
+        found["framework_version"] = next(text for text in version.groups() if text)
+    return found | row
+
+
+def stored(rows: list[Row]) -> str:
+    """Return rows as the text of a table: fields that are stated, shared parts by their index."""
+    parts: dict[str, list[Any]] = {name: [] for name in SHARED}
+    entries_of_rows = []
+    for row in rows:
+        entry = row.model_dump(mode="json", exclude_defaults=True)
+        for name in SHARED:
+            if name in entry:
+                known, value = parts[name], entry[name]
+                entry[name] = known.index(value) if value in known else len(known)
+                if value not in known:
+                    known.append(value)
+        entries_of_rows.append(entry)
+    shared = [
+        f'  "{name}": {_listed(entries, "   ")}' for name, entries in parts.items() if entries
+    ]
+    return (
+        '{\n "parts": {\n'
+        + ",\n".join(shared)
+        + f'\n }},\n "rows": {_listed(entries_of_rows, "  ")}\n}}\n'
+    )
+
+
+def _listed(entries: list[Any], indent: str) -> str:
+    """Return a JSON array with one entry a line."""
+    lines = [indent + json.dumps(entry, ensure_ascii=False) for entry in entries]
+    return "[\n" + ",\n".join(lines) + f"\n{indent[1:]}]"
+
+
+def main() -> None:
+    """Read the file that is named, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("raw", metavar="RAW.json", type=Path)
+    parser.add_argument("--out", metavar="TABLE.json", type=Path, required=True)
+    asked = parser.parse_args()
+    content = json.loads(asked.raw.read_text(encoding="utf-8"))
+    rows = rows_of(raw_rows(content), str(asked.raw))
+    asked.out.write_text(stored(rows), encoding="utf-8")
+    print(f"{len(rows)} rows, {asked.out.stat().st_size:,} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""Simpler methods of choosing a strategy, kept to be compared with."""

@@ -1,0 +1,500 @@
+"""From a row to a job that can be priced: its model, system, problem, strategy and structure.
+
+What a row does not state has one default, of its framework or of its chip; a row that cannot be
+priced is refused for one of a closed list of reasons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from math import gcd, prod
+
+from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.calibration.frameworks import (
+    DEEPSPEED,
+    FRAMEWORKS,
+    LLM_FOUNDRY,
+    MAXTEXT,
+    TORCHTITAN,
+    Framework,
+)
+from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFields, Row
+from meshwright.catalog.chips import chip_names, load_chip
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.device import stated_rate
+from meshwright.cost.problem import Problem
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    Strategy,
+    make_strategy,
+)
+from meshwright.spec.chip import ChipSpec, DType
+from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from meshwright.spec.system import NetworkLevel, SystemSpec
+from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
+from meshwright.train.legality import check_problem
+from meshwright.train.question import make_problem
+
+
+class Reason(StrEnum):
+    """Reasons for which a row is left out."""
+
+    TASK = "task-not-priced"
+    """No training step: inference, single layers."""
+    MEASURED = "nothing-to-compare"
+    """Neither a time, a throughput, a memory nor a label that a prediction can be held against."""
+    DIMS = "model-dims-not-stated"
+    SEQUENCE = "sequence-length-not-stated"
+    LENGTHS = "input-or-output-length-not-stated"
+    BATCH = "batch-not-stated"
+    CHIP = "chip-unknown"
+    COUNT = "chip-count-not-stated"
+    SYSTEM = "system-not-built"
+    """The chips form no system: no such slice, or no room."""
+    DEGREES = "degrees-do-not-multiply"
+    PRECISION = "precision-unknown"
+    """Or one that the chip has no rate for."""
+    PLAN = "plan-not-priced"
+    """The plan breaks a rule of the axes."""
+
+
+class RefusedError(Exception):
+    """One row is refused, for a reason, with what was found."""
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        self.reason, self.detail = reason, detail
+        super().__init__(f"{reason}: {detail}")
+
+
+ADAPTERS = "finetune-lora"
+"""The task that trains adapters beside frozen weights."""
+TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
+"""Tasks that are training steps."""
+_OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
+"""Rules that spare the search plans nobody would run; what somebody ran is priced."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row as it is priced."""
+
+    row: Row
+    framework: Framework
+    problem: Problem
+    strategy: Strategy
+    structure: PlanOptions
+
+
+@dataclass(frozen=True)
+class Degrees:
+    """Degrees and batch of a row, with what follows from the others."""
+
+    tp: int
+    pp: int
+    cp: int
+    dp: int
+    ep: int
+    etp: int
+    chunks: int
+    micro_batch: int
+    global_batch: int
+
+
+def job_of(row: Row, calibration: str) -> Job:
+    """Return what is asked by a row: its stated configuration alone, and defaults.
+
+    Raises
+    ------
+    RefusedError
+        With the reason, when it cannot be asked.
+    """
+    if row.task not in TASKS:
+        raise RefusedError(Reason.TASK, row.task)
+    framework = FRAMEWORKS[row.framework or ""]
+    system = system_of(row.hardware)
+    model = model_of(row.model, framework)
+    if row.model.seq is None:
+        raise RefusedError(Reason.SEQUENCE, row.model.name or "")
+    degrees = degrees_of(row, framework, system.num_devices, model)
+    structure = structure_of(row, framework, degrees)
+    workload = _workload(row, framework, degrees, system.chip)
+    strategy = _strategy(row, degrees)
+    try:
+        problem = make_problem(model, system, workload, calibration)
+        _check(problem, strategy, structure)
+    except SpecError as error:
+        raise RefusedError(Reason.PLAN, str(error.faults[0])) from error
+    return Job(row, framework, problem, strategy, structure)
+
+
+def degrees_of(row: Row, framework: Framework, num_devices: int, model: ModelSpec) -> Degrees:
+    """Return the degrees of a row; dp and the micro-batch follow where they are not stated."""
+    plan = row.parallelism
+    tp, pp, cp = plan.tp or 1, plan.pp or 1, plan.cp or 1
+    dp = plan.dp or num_devices // (tp * pp * cp)
+    if dp * tp * pp * cp != num_devices:
+        found = f"tp {tp} x pp {pp} x cp {cp} x dp {dp} on {num_devices} chips"
+        raise RefusedError(Reason.DEGREES, found)
+    is_moe = any(kind.experts for kind in model.layer_kinds)
+    chunks = plan.vpp or 1 if pp > 1 else 1
+    if pp * chunks > model.num_layers:
+        raise RefusedError(Reason.PLAN, f"{pp} x {chunks} chunks of {model.num_layers} layers")
+    micro, total = _batches(row, framework, dp, tp, pp * chunks)
+    ep = (plan.ep or 1) if is_moe else 1
+    etp = (plan.etp or 1) if is_moe else 1
+    return Degrees(tp, pp, cp, dp, ep, etp, chunks, micro, total)
+
+
+def _batches(row: Row, framework: Framework, dp: int, tp: int, stages: int) -> tuple[int, int]:
+    """Return sequences of a micro-batch, and of a step.
+
+    MaxText states batches of a chip: a rank of dp has those of its tp group. A micro-batch that
+    is not stated is 1 in a pipeline (in torchtitan such that there are as many as stages), else
+    all that a rank has in a step.
+    """
+    micro, total, times = row.micro_batch, row.global_batch, row.grad_accum
+    if framework is MAXTEXT:
+        micro = None if total else (micro or 0) * tp or None
+    if total is None:
+        if micro is None:
+            raise RefusedError(Reason.BATCH, row.model.name or "")
+        total = micro * dp * (times or 1)
+    of_rank = max(total // dp, 1)
+    if micro is None:
+        rounds = times or (of_rank if stages > 1 else 1)
+        if framework is TORCHTITAN:
+            rounds = (times or 1) * stages
+        micro = max(of_rank // rounds, 1)
+    return min(micro, of_rank), total
+
+
+def structure_of(row: Row, framework: Framework, degrees: Degrees) -> PlanOptions:
+    """Return the choices of a row; what is not stated is the default of its framework."""
+    plan, tp, pp = row.parallelism, degrees.tp, degrees.pp
+    stage = plan.zero_stage
+    if stage is None:
+        stage = 3 if plan.fsdp else min(framework.zero_stage, 3 if plan.fsdp is None else 1)
+    nothing_to_shard = degrees.dp * degrees.cp == (row.hardware.slices or 1) == 1
+    if nothing_to_shard or (row.task == ADAPTERS and stage < 3):
+        stage = 0
+    stated_sp = framework.sequence_parallel if plan.sp is None else plan.sp
+    return PlanOptions(
+        sequence_parallel=bool(stated_sp and tp > 1),
+        zero_stage=stage,
+        reshard_after_forward=framework.reshards and not (pp > 1 and framework.zero_stage == 3),
+        recompute=row.recompute or Recompute(framework.recompute),
+        schedule=ScheduleKind.INTERLEAVED if degrees.chunks > 1 else ScheduleKind.ONE_F_ONE_B,
+        overlap_data_parallel=framework.overlaps or stage == 3,
+        overlap_tensor_parallel=bool(_async_tp(row, framework) and stated_sp and tp > 1),
+    )
+
+
+def _async_tp(row: Row, framework: Framework) -> bool:
+    """Return whether tp overlaps its collectives with the products that need them (async TP)."""
+    stated = row.software.async_tp
+    return framework.async_tensor_parallel if stated is None else stated
+
+
+def precision_of(stated: PrecisionFields | None, chip: ChipSpec) -> Precision:
+    """Return the number formats of a training row: 16 bits where nothing is stated.
+
+    Raises
+    ------
+    RefusedError
+        When the chip has no rate for them.
+    """
+    activation: DType = "fp16" if stated is None and chip.family == "volta" else "bf16"
+    known = stated or PrecisionFields()
+    activation = known.activation or activation
+    matmul = known.matmul or activation
+    try:
+        stated_rate(chip, matmul)
+        stated_rate(chip, activation)
+    except SpecError as error:
+        raise RefusedError(Reason.PRECISION, str(error.faults[0])) from error
+    return Precision(matmul=matmul, activation=activation, row_scales=known.scaling == "row")
+
+
+def _optimizer(row: Row, framework: Framework, precision: PrecisionFields) -> OptimizerPreset:
+    """Return the bytes that a framework keeps for each parameter."""
+    if row.task == ADAPTERS:
+        return load_optimizer("adapters")
+    is_bf16 = precision.activation == "bf16"
+    name = framework.bf16_optimizer if is_bf16 else framework.optimizer
+    if row.software.bf16_reductions or (row.parallelism.fsdp and framework.zero_stage < 3):
+        name = "fsdp-mixed-bf16-reduce"
+    if framework is DEEPSPEED and precision.fp32_gradients:
+        name = "deepspeed-adam-fp32-gradients"
+    preset = load_optimizer(name)
+    if precision.fp8_all_gather:
+        return preset.model_copy(update={"gathered_weight_bytes_per_param": 1.0})
+    return preset
+
+
+def _workload(row: Row, framework: Framework, degrees: Degrees, chip: ChipSpec) -> Training:
+    """Return the training workload of a row."""
+    compiled, flash = row.software.compile, row.flash_attention
+    stated = row.precision or PrecisionFields()
+    copies = framework.fp32_split_logit_copies if degrees.tp > 1 else framework.fp32_logit_copies
+    assert row.model.seq is not None
+    return Training(
+        global_batch_size=degrees.global_batch,
+        sequence_length=row.model.seq,
+        precision=precision_of(row.precision, chip),
+        optimizer=_optimizer(row, framework, stated),
+        software=SoftwareStack.model_validate(
+            {
+                "framework": framework.stack,
+                "flash_attention": framework.flash_attention if flash is None else flash,
+                "dropout": framework.dropout,
+                "compiled": framework.compiled if compiled is None else compiled,
+                "cuda_graphs": framework.cuda_graphs,
+                "fused_gradient_accumulation": framework.fused_gradient_accumulation,
+                "sums_whole_gradients": framework.sums_whole_bf16_gradients
+                and stated.activation == "bf16",
+                "overlaps_sends": framework.overlaps_sends,
+                "scatters_sends": framework.scatters_sends,
+                "eager": framework.eager and not compiled,
+                "attention_kernels": _attention_kernels(framework, chip),
+                "selective_recompute": framework.selective_recompute,
+                "fp32_logit_copies": 1.0 if row.software.compiled_loss else copies,
+                "keeps_cast_inputs": framework.keeps_cast_inputs,
+                "keeps_stage_outputs": framework.keeps_stage_outputs,
+                "async_tensor_parallel": _async_tp(row, framework),
+            }
+        ),
+    )
+
+
+def _attention_kernels(framework: Framework, chip: ChipSpec) -> str:
+    """Return whether the attention kernels of a framework were written for a chip."""
+    if framework.attention_kernels != "flash-2":
+        return framework.attention_kernels
+    return "native" if chip.family == "ampere" else "portable"
+
+
+def _strategy(row: Row, degrees: Degrees) -> Strategy:
+    """Return the degrees as a strategy; slices of a network for dp alone are replicas."""
+    replicas = gcd(row.hardware.slices or 1, degrees.dp)
+    return make_strategy(
+        tp=degrees.tp, pp=degrees.pp, cp=degrees.cp, ep=degrees.ep, etp=degrees.etp,
+        dp_shard=degrees.dp // replicas, dp_replicate=replicas,
+        num_virtual_stages=degrees.chunks, micro_batch_size=degrees.micro_batch,
+    )  # fmt: skip
+
+
+def _check(problem: Problem, strategy: Strategy, structure: PlanOptions) -> None:
+    """Refuse a plan that breaks a rule, but for rules that only spare the search."""
+    faults = [
+        fault
+        for fault in check_problem(problem, strategy, structure)
+        if fault.path not in _OF_THE_SEARCH
+    ]
+    if faults:
+        raise RefusedError(Reason.PLAN, f"{faults[0].path}: {faults[0].message}")
+
+
+# systems
+
+_HOSTS_PER_DOMAIN_CHIPS = ("GB200", "GB300")
+"""Chips whose fast domain spans several hosts."""
+_IN_HOSTS_OF = {"H100-96GB": "H100", "RTX-4090": "L40S"}
+"""Chips without a standard system."""
+
+
+@cache
+def system_of(hardware: HardwareFields) -> SystemSpec:
+    """Return the system of a row.
+
+    The fabric is the standard one of the chip, but for what is stated: chips of one host, and the
+    rate between hosts. TPU slices are joined by the data-centre network.
+
+    Raises
+    ------
+    RefusedError
+        When the chip is unknown, or that many of them form no system.
+    """
+    chip = hardware.chip or "not stated"
+    if chip not in chip_names():
+        raise RefusedError(Reason.CHIP, chip)
+    if hardware.chips is None:
+        raise RefusedError(Reason.COUNT, chip)
+    try:
+        system = _sliced(chip, hardware) or _counted(chip, hardware.chips)
+    except MeshwrightError as error:
+        raise RefusedError(Reason.SYSTEM, str(error).splitlines()[0]) from error
+    if not chip.startswith("TPU"):
+        system = _with_stated_network(system, hardware, chip)
+    return system
+
+
+def _counted(chip: str, num_devices: int) -> SystemSpec:
+    """Return the standard system of that many chips, or one in the hosts of a similar chip."""
+    if chip not in _IN_HOSTS_OF:
+        return load_system(f"{num_devices}x{chip}")
+    system = load_system(f"{num_devices}x{_IN_HOSTS_OF[chip]}")
+    return system.model_copy(update={"chip": load_chip(chip), "name": f"{num_devices}x{chip}"})
+
+
+def _sliced(chip: str, hardware: HardwareFields) -> SystemSpec | None:
+    """Return several slices side by side, where more than one is stated."""
+    count, chips = hardware.slices or 1, hardware.chips or 0
+    if not chip.startswith("TPU") or count == 1 or chips % count:
+        return None
+    alone = load_system(f"{chips // count}x{chip}")
+    shape = next(note for note in alone.notes if note.startswith("shape: "))
+    return load_system(f"{count}x{shape.removeprefix('shape: ')}")
+
+
+def _with_stated_network(system: SystemSpec, hardware: HardwareFields, chip: str) -> SystemSpec:
+    """Return the system with hosts of the stated size, and the stated rate between them."""
+    if not system.levels or any(level.kind in ("torus", "mesh") for level in system.levels):
+        return system
+    in_host = _domain_size(hardware, chip, system.levels[0].size)
+    levels = [system.levels[0]]
+    outer = system.levels[1:]
+    if outer and prod(level.size for level in system.levels[:-1]) == in_host:
+        levels, outer = list(system.levels[:-1]), system.levels[-1:]
+    elif in_host < min(levels[0].size, system.num_devices):
+        above = _counted(chip, 16 * levels[0].size).levels[1]
+        hosts = -(-system.num_devices // in_host)
+        levels = [levels[0].model_copy(update={"size": in_host})]
+        outer = (above.model_copy(update={"size": hosts}), *outer[1:])
+    elif in_host > levels[0].size and outer:
+        levels = [levels[0].model_copy(update={"size": min(in_host, system.num_devices)})]
+        hosts = -(-system.num_devices // in_host)
+        outer = tuple(o.model_copy(update={"size": hosts}) for o in outer[:1] if hosts > 1)
+    links = hardware.nvlinks_per_chip
+    if links is not None and links < levels[0].links_per_device:
+        levels[0] = levels[0].model_copy(update={"links_per_device": float(links)})
+    levels += [_with_rate(level, hardware, in_host) for level in outer]
+    return system.model_copy(update={"levels": tuple(levels)})
+
+
+def _domain_size(hardware: HardwareFields, chip: str, standard: int) -> int:
+    """Return the chips of one fast domain.
+
+    A job of several racks takes equally many chips of each: 64 of 72 where it has 256.
+    """
+    standard = hardware.nvlink_domain or standard
+    chips = hardware.chips or standard
+    if chip in _HOSTS_PER_DOMAIN_CHIPS and chips > standard and chips % standard:
+        return next(size for size in range(standard, 0, -1) if chips % size == 0)
+    if hardware.nvlink_domain or chip in _HOSTS_PER_DOMAIN_CHIPS:
+        return standard
+    return hardware.chips_per_node or standard
+
+
+def _with_rate(level: NetworkLevel, hardware: HardwareFields, chips_per_host: int) -> NetworkLevel:
+    """Return the level between hosts with the stated rate, in one direction, for each chip."""
+    rate_gbit = hardware.inter_node_gbit_per_chip
+    if hardware.inter_node_gbit_per_node is not None:
+        rate_gbit = hardware.inter_node_gbit_per_node / chips_per_host
+    if rate_gbit is None:
+        return level
+    changes = {
+        "bandwidth_bytes_per_s": rate_gbit * 1e9 / 8.0,
+        "links_per_device": 1.0,
+        "rail_optimized": level.rail_optimized and hardware.rail_optimized is not False,
+    }
+    return level.model_copy(update=changes)
+
+
+# models
+
+
+def model_of(stated: ModelFields, framework: Framework) -> ModelSpec:
+    """Return the model of a row: of the catalog, or built from its dims.
+
+    Gated networks are built as Llama has them, others as GPT.
+
+    Raises
+    ------
+    RefusedError
+        When dims are not stated.
+    """
+    if stated.catalog_name is not None:
+        known = load_model(stated.catalog_name)
+        changes = {} if stated.vocab is None else {"vocab_size": stated.vocab}
+        if known.learned_positions and stated.seq:
+            changes["learned_positions"] = max(known.learned_positions, stated.seq)
+        return known.model_copy(update=changes)
+    missing = [name for name in ("layers", "hidden", "heads", "vocab") if not getattr(stated, name)]
+    if missing:
+        raise RefusedError(Reason.DIMS, f"{', '.join(missing)} of {stated.name or 'the model'}")
+    return _built(stated, framework)
+
+
+def _built(stated: ModelFields, framework: Framework) -> ModelSpec:
+    """Return a model of stated dims."""
+    assert stated.layers is not None
+    assert stated.hidden is not None
+    assert stated.vocab is not None
+    is_gpt = not _is_gated(stated)
+    is_mpt = is_gpt and framework is LLM_FOUNDRY
+    has_table = stated.position == "learned" or (is_gpt and framework is not MAXTEXT)
+    bias = is_gpt and not is_mpt and framework is not MAXTEXT
+    dense = LayerSpec(attention=_attention(stated, bias=bias), feed_forward=_network(stated, bias))
+    first = min(stated.first_dense_layers or 0, stated.layers)
+    kinds: tuple[LayerSpec, ...] = (dense,)
+    pattern = (0,) * stated.layers
+    if stated.n_experts:
+        sparse = LayerSpec(attention=_attention(stated, bias=bias), experts=_experts(stated))
+        kinds = (dense, sparse) if first else (sparse,)
+        pattern = (0,) * first + (len(kinds) - 1,) * (stated.layers - first)
+    return ModelSpec(
+        name=stated.name or "unnamed",
+        architecture="built from stated dims",
+        hidden_size=stated.hidden,
+        vocab_size=stated.vocab,
+        layer_kinds=kinds,
+        layer_pattern=pattern,
+        norm="layer_no_bias" if is_mpt else "layer" if bias else "rms",
+        learned_positions=(stated.seq or 0) if has_table else 0,
+        tied_embeddings=is_gpt and framework is not MAXTEXT,
+    )
+
+
+def _is_gated(stated: ModelFields) -> bool:
+    """Return whether the network has a gate: as stated, else where its width suggests it."""
+    if stated.ffn_gated is not None:
+        return stated.ffn_gated
+    plain_width = 4 * (stated.hidden or 0)
+    return bool(stated.n_experts) or stated.ffn not in (None, plain_width)
+
+
+def _attention(stated: ModelFields, *, bias: bool) -> AttentionSpec:
+    heads = stated.heads
+    assert heads is not None
+    assert stated.hidden is not None
+    head_size = stated.head_dim or stated.hidden // heads
+    kv_heads = stated.kv_heads or heads
+    if heads % kv_heads:
+        raise RefusedError(Reason.DIMS, f"{kv_heads} key heads do not divide {heads} heads")
+    return AttentionSpec(
+        num_heads=heads, num_kv_heads=kv_heads, head_size=head_size, value_head_size=head_size,
+        qkv_bias=bias, output_bias=bias,
+    )  # fmt: skip
+
+
+def _network(stated: ModelFields, bias: bool) -> FeedForwardSpec:
+    assert stated.hidden
+    return FeedForwardSpec(
+        ffn_size=stated.ffn or 4 * stated.hidden, gated=_is_gated(stated), bias=bias
+    )
+
+
+def _experts(stated: ModelFields) -> ExpertSpec:
+    width = stated.moe_ffn or stated.ffn
+    if not (stated.n_experts and stated.topk and width):
+        raise RefusedError(Reason.DIMS, f"experts of {stated.name}")
+    return ExpertSpec(
+        num_experts=stated.n_experts, top_k=stated.topk, ffn_size=width, gated=_is_gated(stated),
+        shared_ffn_size=(stated.shared_experts or 0) * width,
+    )  # fmt: skip

@@ -1,0 +1,493 @@
+"""From the words of a source to the fields of a row: files of measurements, all faults at once.
+
+A user's file states chips, networks, precision, recomputation, software and models as its source
+words them. They are read here, once; what is priced afterwards looks at typed fields alone. The
+published tables are stored as fields (``benchmarks/normalise_measurements.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.calibration.frameworks import (
+    DEEPSPEED,
+    FSDP,
+    LLM_FOUNDRY,
+    MAXTEXT,
+    MEGATRON_LM,
+    NEMO,
+    TORCHTITAN,
+    Framework,
+)
+from meshwright.calibration.rows import (
+    DATA,
+    CommonFields,
+    Count,
+    Fields,
+    FlopsRule,
+    HardwareFields,
+    ModelFields,
+    PrecisionFields,
+    Row,
+    SoftwareFields,
+    Text,
+)
+from meshwright.catalog.chips import chip_names
+from meshwright.catalog.files import find_name, unreadable
+from meshwright.catalog.models import known_names, load_model
+from meshwright.sharding.strategy import Recompute
+from meshwright.spec.chip import DType
+from meshwright.spec.model import ModelSpec
+
+Meaning = TypeVar("Meaning")
+
+
+class StatedHardware(Fields):
+    """Chips and networks, in the words of the source."""
+
+    chip: Text = None
+    chip_id: Text = None
+    chips: Count = None
+    chips_per_node: Count = None
+    intra_node: Text = None
+    inter_node: Text = None
+    slices: Count = None
+
+
+class StatedRow(CommonFields):
+    """One measurement as a file of measurements states it."""
+
+    hardware: StatedHardware = StatedHardware()
+    precision: Text = None
+    recompute: Text = None
+    flops_counting: Text = None
+
+
+_ROWS = TypeAdapter(list[StatedRow])
+_EXPECTED = {
+    "model_type": "fields", "string_type": "text", "bool_type": "true, false or null",
+    "int_type": "a whole number", "float_type": "a number or null",
+    "greater_than": "a number above 0", "finite_number": "a number above 0",
+}  # fmt: skip
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the measurements of a JSON file.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise SpecError(Fault("", f"no JSON: {error}"), origin=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
+    return rows_of(content, str(path))
+
+
+def rows_of(content: Any, origin: str) -> list[Row]:
+    """Return the rows of a parsed array, or all of its faults.
+
+    A row without a name is called by its place; null is not stated.
+    """
+    if not isinstance(content, list):
+        found = Fault("", f"expected an array of rows, found {_kind(content)}", "[{...}, ...]")
+        raise SpecError(found, origin=origin)
+    entries = [
+        {"id": f"[{index}]", "group": "unnamed"}
+        | {key: value for key, value in entry.items() if value is not None}
+        if isinstance(entry, Mapping)
+        else entry
+        for index, entry in enumerate(content)
+    ]
+    rows: list[StatedRow] = []
+    faults: list[Fault] = []
+    try:
+        rows = _ROWS.validate_python(entries)
+    except ValidationError as error:
+        faults = [_fault(entry) for entry in error.errors(include_url=False)]
+    names = [str(entry["id"]) for entry in entries if isinstance(entry, Mapping)]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    faults += [Fault("id", f"{name!r} stands at several rows", "one name each") for name in doubled]
+    if faults:
+        raise SpecError(faults, origin=origin)
+    return [row_of(row) for row in rows]
+
+
+def _fault(error: Any) -> Fault:
+    """Return what pydantic found in the words of this package."""
+    (index, *names), kind = error["loc"], error["type"]
+    allowed = f"{error['ctx']['ge']} or more" if "ge" in error.get("ctx", {}) else _EXPECTED[kind]
+    return Fault(
+        ".".join([f"[{index}]", *names]), f"expected {allowed}, found {_kind(error['input'])}"
+    )
+
+
+def _kind(value: Any) -> str:
+    """Return a plain JSON value, or what it is in words."""
+    return {dict: "an object", list: "an array", type(None): "null"}.get(type(value), repr(value))
+
+
+def row_of(stated: StatedRow) -> Row:
+    """Return a row as its words are understood, with these words where they say more."""
+    hardware = hardware_of(stated.hardware)
+    reasons: dict[str, str | None] = {
+        "hardware.chip": stated.hardware.chip_id or stated.hardware.chip,
+        "hardware.intra_node": stated.hardware.intra_node,
+        "hardware.inter_node": stated.hardware.inter_node,
+        "precision": stated.precision,
+        "recompute": stated.recompute,
+        "flops_counting": stated.flops_counting,
+    }
+    changes: dict[str, Any] = {
+        "model": model_of(stated.model),
+        "hardware": hardware,
+        "recompute": recompute_of(stated.recompute),
+        "flops_counting": flops_rule_of(stated.flops_counting),
+    }
+    if stated.is_inference:
+        changes["framework"] = server_name_of(stated)
+        changes["precision"] = serving_precision_of(stated.precision)
+    else:
+        framework = framework_of(stated, hardware)
+        changes["framework"] = framework.name
+        changes["precision"] = precision_of(stated.precision)
+        changes["software"], why = software_of(stated, framework)
+        reasons |= why
+    plain = {(hardware.chip or "").lower(), changes["recompute"], "bf16", "fp16", "fp8", "fp4"}
+    changes["reasons"] = {
+        name: words for name, words in reasons.items() if words and words.lower() not in plain
+    }
+    common = {name: getattr(stated, name) for name in CommonFields.model_fields}
+    return Row(**(common | changes))
+
+
+# chips and networks
+
+_CHIPS = (
+    (r"a100.*40", "A100-40GB"), (r"a100.*pcie", "A100-PCIe"), (r"a100", "A100"),
+    (r"a800", "A800"), (r"a10g\b", "A10G"), (r"l40s", "L40S"), (r"(rtx[ -]?)?4090", "RTX-4090"),
+    (r"h100.*(96|95|500 ?w)", "H100-96GB"), (r"h100.*pcie|h100 nvl", "H100-PCIe"),
+    (r"h100", "H100"), (r"h800", "H800"), (r"h20\b", "H20"), (r"h200", "H200"), (r"gh200", "GH200"),
+    (r"gb300", "GB300"), (r"gb200", "GB200"), (r"b300", "B300"), (r"b200", "B200"),
+    (r"v100", "V100"), (r"mi250x?.*(gcd|die)", "MI250X-GCD"), (r"mi250x", "MI250X"),
+    (r"mi250", "MI250"), (r"mi300x", "MI300X"), (r"mi325x", "MI325X"), (r"mi355x", "MI355X"),
+    (r"tpu ?-?v3", "TPU-v3"), (r"tpu ?-?v4", "TPU-v4"),
+    (r"tpu ?-?v5 ?e|v5 ?lite", "TPU-v5e"), (r"tpu ?-?v5p", "TPU-v5p"),
+    (r"tpu ?-?v6e|trillium", "TPU-v6e"), (r"tpu ?-?(v7|7)|ironwood", "TPU-v7x"),
+    (r"trainium ?2|trn2", "Trainium2"), (r"trainium|trn1", "Trainium1"),
+    (r"gaudi ?2", "Gaudi2"), (r"gaudi ?3", "Gaudi3"), (r"sn10", "SN10"), (r"sn40l", "SN40L"),
+    (r"wse-?2|cs-?2", "WSE-2"), (r"wse-?3|cs-?3", "WSE-3"), (r"temp", "TEMP-die"),
+    (r"groq", "Groq-LPU"), (r"dojo.*tile", "Dojo-tile"), (r"dojo", "Dojo-D1"),
+)  # fmt: skip
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*(gb/s|gbps|gb?it/s|gbit)", re.IGNORECASE)
+_COUNT = re.compile(r"(\d+)\s*(?:x|links?|nics?|rails?)\b", re.IGNORECASE)
+_GENERATIONS = {"xdr": 800.0, "ndr": 400.0, "hdr": 200.0, "edr": 100.0, "omni-path": 100.0}
+"""Gb/s of one port, one direction."""
+_LINKS = re.compile(r"(\d+)\s*(?:inter-?gpu connects?|nvlinks?)\b", re.IGNORECASE)
+_DOMAIN = re.compile(r"nvl\s*(\d+)", re.IGNORECASE)
+_DIES_PER_HOST = 8
+"""MI250X devices of a host where software counts each die."""
+
+
+def hardware_of(stated: StatedHardware) -> HardwareFields:
+    """Return the chips and networks of a row; an unknown chip keeps the words of its source."""
+    texts = [text for text in (stated.chip_id, stated.chip) if text]
+    chip = next((name for name in map(chip_name_of, texts) if name), None)
+    if chip == "MI250X" and stated.chips_per_node == _DIES_PER_HOST:
+        chip = "MI250X-GCD"
+    domain, links = _DOMAIN.search(stated.intra_node or ""), _LINKS.search(stated.intra_node or "")
+    return HardwareFields(
+        chip=chip or next(iter(texts), None),
+        chips=stated.chips,
+        chips_per_node=stated.chips_per_node,
+        slices=stated.slices,
+        nvlink_domain=int(domain[1]) if domain else None,
+        nvlinks_per_chip=int(links[1]) or None if links else None,
+        **between_nodes(stated.inter_node or ""),
+    )
+
+
+def chip_name_of(text: str) -> str | None:
+    """Return the chip of the catalog that a text names, None where it names none."""
+    exact = find_name(text, chip_names())
+    if exact:
+        return exact
+    lowered = text.lower()
+    return next((n for pattern, n in _CHIPS if re.search(rf"(?<![a-z]){pattern}", lowered)), None)
+
+
+def between_nodes(text: str) -> dict[str, Any]:
+    """Return what a text says of the network between nodes, as fields; none without a rate.
+
+    ``400 Gb/s RDMA per GPU`` is 400 of each chip; ``1600 Gbps node-node`` and ``8x HDR InfiniBand
+    200 Gb/s per node`` are of a node; a rate without either is of one chip. Names of InfiniBand
+    generations and Omni-Path stand for their port; Omni-Path has no rails.
+    """
+    lowered = text.lower()
+    stated = _RATE.search(lowered)
+    named = next((rate for name, rate in _GENERATIONS.items() if name in lowered), None)
+    if stated is None and named is None:
+        return {}
+    rate = named if stated is None else float(stated[1]) * (1.0 if _is_bits(text, stated) else 8.0)
+    assert rate is not None
+    count = _COUNT.search(lowered)
+    of_node = bool(re.search(r"per node|node-node|per host|per server|per vm", lowered))
+    if of_node and count:
+        rate = rate * int(count[1])
+    elif of_node and re.search(r"per (gpu|chip|device)", lowered):
+        of_node = False
+    rails = {"rail_optimized": False} if "omni" in lowered else {}
+    return {f"inter_node_gbit_per_{'node' if of_node else 'chip'}": rate} | rails
+
+
+def _is_bits(text: str, stated: re.Match[str]) -> bool:
+    """Return whether a rate is written in bits: ``Gb/s`` and ``Gbps``, not ``GB/s``."""
+    return text[stated.start(2) : stated.end(2)][:2] != "GB"
+
+
+# frameworks and servers
+
+_FRAMEWORKS = (
+    (r"nemo|megatron[-_ ]?bridge|megatron-?hub", NEMO),
+    (r"bigscience|deepspeed|bloom", DEEPSPEED),
+    (r"llm-?foundry|mosaic|composer", LLM_FOUNDRY),
+    (r"torchtitan", TORCHTITAN),
+    (r"maxtext|pax|jax|levanter", MAXTEXT),
+    (r"megatron|korthikanti", MEGATRON_LM),
+    (r"fsdp|pytorch|hugging|accelerate|lit-?gpt|axolotl", FSDP),
+)
+_SERVERS = (
+    (r"vllm", "vllm"),
+    (r"(tensorrt|trt).*pytorch", "tensorrt-llm-pytorch"),
+    (r"tensorrt|trt", "tensorrt-llm"),
+    (r"deepspeed|mii|fastgen", "deepspeed-mii"),
+    (r"sglang", "sglang"),
+    (r"llama\W?cpp|ggml|gguf", "llama.cpp"),
+)
+_LOSS_COMPILED_SINCE = "2025-04"
+"""In torchtitan. Source: pytorch/torchtitan, pull request 1033."""
+
+
+def framework_of(row: StatedRow, hardware: HardwareFields) -> Framework:
+    """Return the framework of a row: as it is named, else as its source or its plan suggests.
+
+    Megatron-LM stands for the recipes of today, but for early chips without fused attention,
+    which its papers had.
+    """
+    named = _first_of(_FRAMEWORKS, row.framework, row.group, row.source.repo)
+    chip, plan = (hardware.chip or "").lower(), row.parallelism
+    if named is None and "tpu" in chip:
+        return MAXTEXT
+    if named is None and (plan.fsdp or plan.zero_stage == 3):
+        return FSDP
+    if named is not None and named is not MEGATRON_LM:
+        return named
+    is_early = re.search(r"v100|a100|p100", chip) and not row.flash_attention
+    return MEGATRON_LM if is_early else NEMO
+
+
+def server_name_of(row: StatedRow) -> str:
+    """Return the server of a row: as it is named, else as its source suggests."""
+    return _first_of(_SERVERS, row.framework, row.group, row.source.repo) or "generic"
+
+
+def _first_of(patterns: Sequence[tuple[str, Meaning]], *texts: str | None) -> Meaning | None:
+    """Return what the first pattern stands for that is found in the first text that has any."""
+    for text in filter(None, texts):
+        for pattern, meaning in patterns:
+            if re.search(pattern, text.lower()):
+                return meaning
+    return None
+
+
+def software_of(row: StatedRow, framework: Framework) -> tuple[SoftwareFields, dict[str, str]]:
+    """Return what is known of the software, with the reason for what is not stated as a field.
+
+    Remarks name asynchronous tensor parallelism that was left out (``vanilla tp``), and the mode of
+    llm-foundry in which gradients are reduced in bf16 (``mode PURE``).
+    """
+    notes = (row.notes or "").lower()
+    found: dict[str, tuple[bool, str]] = {}
+    if "vanilla tp" in notes:
+        found["async_tp"] = False, "vanilla TP"
+    if framework is LLM_FOUNDRY and "mode pure" in notes:
+        found["bf16_reductions"] = True, "mode PURE"
+    is_new = (row.date or _LOSS_COMPILED_SINCE) >= _LOSS_COMPILED_SINCE
+    if framework is TORCHTITAN and row.software.compile and is_new:
+        why = f"compiled since {_LOSS_COMPILED_SINCE}: pytorch/torchtitan, pull request 1033"
+        found["compiled_loss"] = True, why
+    known = {name: entry for name, entry in found.items()
+             if name == "async_tp" or getattr(row.software, name) is None}  # fmt: skip
+    software = row.software.model_copy(update={name: value for name, (value, _) in known.items()})
+    return software, {f"software.{name}": why for name, (_, why) in known.items()}
+
+
+# precision, recomputation, FLOPs
+
+_NARROW: tuple[tuple[str, DType], ...] = (
+    (r"fp4|float4|int4|w4|awq|gptq|q4", "fp4"),
+    (r"fp8|float8", "fp8"),
+    (r"int8|w8|q8", "int8"),
+)
+_SCALINGS: tuple[tuple[str, Literal["current", "mx", "row", "tensor"]], ...] = (
+    (r"rowwise", "row"), (r"tensorwise", "tensor"), (r"-cs\b|current scaling", "current"),
+    (r"-mx\b|mxfp8", "mx"),
+)  # fmt: skip
+_WEIGHTS_ALONE = re.compile(r"int4|w4a16|w8a16|awq|gptq|q4|q8")
+
+
+def precision_of(text: str | None) -> PrecisionFields | None:
+    """Return the number formats of training; None: not stated."""
+    if not text:
+        return None
+    words = text.lower()
+    activation: DType | None = "bf16" if "bf16" in words else None
+    if "fp16" in words or "float16" in words.replace("bfloat16", ""):
+        activation = "fp16"
+    elif re.fullmatch(r"(fp|tf|float)32", words.strip()):
+        activation = "fp32"
+    return PrecisionFields(
+        activation=activation,
+        matmul="fp4" if re.search("fp4|float4", words)
+        else "fp8" if re.search("fp8|float8", words) else None,
+        scaling=_first_of(_SCALINGS, words),
+        fp32_gradients="fp32 grad" in words,
+        fp8_all_gather=bool(re.search(r"fp8 all-?gather", words)),
+    )  # fmt: skip
+
+
+def serving_precision_of(text: str | None) -> PrecisionFields | None:
+    """Return the number formats of a served model; None: not stated.
+
+    Formats of weights alone leave products in 16 bits.
+    """
+    if not text:
+        return None
+    words = text.lower()
+    narrow = next((dtype for pattern, dtype in _NARROW if re.search(pattern, words)), None)
+    return PrecisionFields(
+        activation="fp32" if re.fullmatch(r"(fp|tf|float)32", words.strip()) else None,
+        matmul=None if _WEIGHTS_ALONE.search(words) else narrow,
+        weight=narrow,
+    )
+
+
+def recompute_of(text: str | None) -> Recompute | None:
+    """Return what is recomputed; None: not stated."""
+    if text is None:
+        return None
+    words = text.lower()
+    if re.search(r"full|all|offload|block|uniform|\btrue\b", words):
+        return Recompute.FULL
+    if re.search(r"selective|minimal|attention|core|partial", words):
+        return Recompute.SELECTIVE
+    return Recompute.NONE
+
+
+def flops_rule_of(text: str | None) -> FlopsRule | None:
+    """Return the rule by which a source counts FLOPs; None: not stated.
+
+    Rules by parameters are 6 N or 8 N, with full scores where they are named; otherwise the FLOPs
+    of all products, with full or causal scores.
+    """
+    rule = (text or "").lower().replace(" ", "")
+    if re.search(r"4\*2\*n", rule):
+        return FlopsRule.EIGHT_N
+    if re.search(r"6\*?n\+12", rule):
+        return FlopsRule.SIX_N
+    if not rule or "notstated" in rule:
+        return None
+    is_full = re.search(r"fulls\^2|nocausal|withoutcausal|megatron", rule)
+    is_causal = not is_full and re.search(r"causal|half", rule)
+    if re.search(r"hardwaret?flop", rule) and "modelflops" not in rule:
+        return FlopsRule.HARDWARE_CAUSAL if is_causal else FlopsRule.HARDWARE
+    return FlopsRule.MODEL_CAUSAL if is_causal else FlopsRule.MODEL
+
+
+# models
+
+_SIZE_AT_END = re.compile(r"[ -]\d+b$", re.IGNORECASE)
+_VARIANT = re.compile(r"-?(instruct|chat|base|hf|it|pretrain(ing)?)$", re.IGNORECASE)
+_OTHER_NAMES = {f"llama{size}b": f"llama1-{size}b" for size in (7, 13, 33, 65)}
+"""The first models of the name were published without a number."""
+
+
+def model_of(stated: ModelFields) -> ModelFields:
+    """Return the dims of a model with what its name says, where no stated dim contradicts it.
+
+    A public training configuration gives the dims that are left out. A public model of the catalog
+    is named: it knows what rows cannot say (latent attention, windows, first dense layers).
+    """
+    name = stated.name or ""
+    known = public_dims(name)
+    if known:
+        contradicts = any(getattr(stated, dim) not in (None, v) for dim, v in known.items())
+        missing = {dim: v for dim, v in known.items() if getattr(stated, dim) is None}
+        return stated if contradicts else stated.model_copy(update=missing)
+    names = _catalog_names()
+    found = _known_as(name, names)
+    model = load_model(names[found]) if found else None
+    if model is None or not _agrees(model, stated):
+        return stated
+    return stated.model_copy(update={"catalog_name": model.name})
+
+
+def public_dims(name: str) -> dict[str, Any]:
+    """Return the dims of a public training configuration by its name, with their source left out.
+
+    They are no models of the catalog: nobody published weights of them.
+    """
+    known = _configurations()
+    found = known.get(_known_as(name, known) or "", {})
+    return {key: value for key, value in found.items() if key != "dims_source"}
+
+
+@cache
+def _configurations() -> dict[str, dict[str, Any]]:
+    content = json.loads((DATA / "models.json").read_text(encoding="utf-8"))
+    return {_plain(name): dims for name, dims in content.items()}
+
+
+@cache
+def _catalog_names() -> dict[str, str]:
+    """Return names and aliases without owner and variant, each with one that the catalog knows."""
+    known = {_plain(_VARIANT.sub("", name.rpartition("/")[2])): name for name in known_names()}
+    return _OTHER_NAMES | known
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _known_as(name: str, known: Container[str]) -> str | None:
+    """Return what a name is known as; its size may follow one that has none, its owner precede."""
+    bare = _VARIANT.sub("", name.rpartition("/")[2])
+    candidates = (_plain(bare), _plain(_SIZE_AT_END.sub("", bare)))
+    return next((candidate for candidate in candidates if candidate in known), None)
+
+
+def _agrees(model: ModelSpec, stated: ModelFields) -> bool:
+    """Return whether no stated dim contradicts a public model; the vocabulary may be padded."""
+    attentions = [kind.attention for kind in model.layer_kinds]
+    experts = [kind.experts for kind in model.layer_kinds if kind.experts]
+    pairs = (
+        (stated.layers, {model.num_layers}),
+        (stated.hidden, {model.hidden_size}),
+        (stated.heads, {attention.num_heads for attention in attentions}),
+        (stated.kv_heads, {attention.num_kv_heads for attention in attentions}),
+        (stated.n_experts, {expert.num_experts for expert in experts} | {0}),
+        (stated.topk, {expert.top_k for expert in experts} | {0}),
+    )
+    return all(value is None or value in known for value, known in pairs)

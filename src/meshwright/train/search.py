@@ -1,0 +1,279 @@
+"""The proven best of the whole space: every candidate is priced, refused, or bounded away.
+
+Families are taken in the order of their lower bounds, so that a good plan is found at once and
+most of the others need not be combined with all ways to shard them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
+from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
+from meshwright.cost.memory import shard_degrees, step_memory
+from meshwright.cost.problem import Problem
+from meshwright.graph.flops import step_flops
+from meshwright.search.best import Best, Found
+from meshwright.search.counts import Counts
+from meshwright.sharding.space import Grid, degree_columns
+from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
+from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
+from meshwright.train.space import SearchSpace
+
+BLOCK_ROWS = 8_192
+"""Families of one block: with their divisions about the size of a cache."""
+FIRST_ROWS = 256
+"""Families of the first block, which finds a first good plan."""
+KEPT = 512
+ROUNDING = 1e-9
+"""What sums of the same parts in another order may differ by, as a fraction."""
+Progress = Callable[[Counts, Best, float], None]
+Watch = Callable[[StrategyColumns], BoolArray]
+Visit = Callable[[Block], None]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The best candidates in order of time, and how the space was covered.
+
+    ``lower_bound_s`` is a proven bound on the time of any candidate; it equals the time of the
+    best one when the search ended, and lies below it when the search was interrupted.
+    """
+
+    found: tuple[Found, ...]
+    watched: tuple[Found, ...]
+    """The best of the watched candidates, where some were watched."""
+    counts: Counts
+    lower_bound_s: float
+    least_memory_bytes: float
+    """No legal candidate needs less on its fullest device [bytes]."""
+    is_complete: bool
+    elapsed_s: float
+
+    @property
+    def gap(self) -> float:
+        """How far the best found may lie above the best possible, as a fraction."""
+        if not self.found:
+            return float("inf")
+        return self.found[0].time_s / self.lower_bound_s - 1.0
+
+
+def search(
+    space: SearchSpace,
+    *,
+    top: int = 5,
+    prune: bool = True,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+    visit: Visit | None = None,
+) -> SearchResult:
+    """Return the fastest candidates of a space, proven to be so.
+
+    Parameters
+    ----------
+    top
+        Candidates of which the order is proven; more are kept where they tie with the best.
+    prune
+        Leave out families whose bound lies beyond the best ones. Without it every legal candidate
+        that fits is priced: for benchmarks and fronts.
+    progress
+        Called after each block with counts, the best so far, and the bound of what is left [s].
+    watch
+        Marks candidates of which the best one is wanted beside the best of all: why not those?
+    visit
+        Called with each priced block: for fronts and for materialising samples.
+    """
+    started = time.perf_counter()
+    run = _Run(space, Best(KEPT, top), watch, visit)
+    is_complete = run.cover(prune=prune, progress=progress)
+    best = run.best
+    proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
+    return SearchResult(
+        found=tuple(_found(run.families, best, index) for index in range(len(best.times_s))),
+        watched=tuple(
+            _found(run.families, run.watched, index) for index in range(len(run.watched.times_s))
+        ),
+        counts=run.counts,
+        lower_bound_s=proven_s if is_complete else min(proven_s, run.left_s),
+        least_memory_bytes=run.least_memory_bytes,
+        is_complete=is_complete,
+        elapsed_s=time.perf_counter() - started,
+    )
+
+
+class _Run:
+    """One search: its families, what was counted, and the best so far."""
+
+    def __init__(
+        self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
+    ) -> None:
+        self.space, self.best, self.watch, self.visit = space, best, watch, visit
+        self.watched = Best(1, 1)
+        self.counts = Counts()
+        self.families = families(space, degree_tables(space), self.counts)
+        self.num_members = self.families.column(lambda part: part.num_members)
+        self.bound_s = self.families.column(lambda part: _bound_s(space.problem, part))
+        self.left_s = self.least_memory_bytes = float("inf")
+
+    def cover(self, *, prune: bool, progress: Progress | None) -> bool:
+        """Go through all families in order of their bounds; False after an interrupt.
+
+        The first ones set a limit beyond which no others are collected.
+        """
+        rows = self._fitting()
+        if not self.families.is_complete:
+            self._price(rows[:FIRST_ROWS], prune=False, progress=None)
+            self.left_s = arithmetic_s(self.space.problem)
+            return False
+        try:
+            for part in (rows[:FIRST_ROWS], rows[FIRST_ROWS:]):
+                self._price(part, prune=prune, progress=progress)
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _fitting(self) -> IntArray:
+        """Return the families that can run and may fit, in order of their bounds."""
+        problem, counts = self.space.problem, self.counts
+        can_run = np.isfinite(self.bound_s)
+        counts.refused[IDLE_ABOVE_CAP] += int(self.num_members[~can_run].sum())
+        least = self.families.column(lambda part: _least_memory_bytes(self.space, part))
+        needed = np.where(can_run, least, np.inf)
+        can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
+        counts.pruned_by_memory += int(self.num_members[can_run & ~can_fit].sum())
+        self.least_memory_bytes = float(needed.min())
+        rows = np.flatnonzero(can_fit)
+        return rows[np.argsort(self.bound_s[rows], kind="stable")]
+
+    def _price(self, rows: IntArray, *, prune: bool, progress: Progress | None) -> None:
+        """Collect and price some families block by block, in order of their bounds."""
+        rows = self._near(rows) if prune else rows
+        if not len(rows):
+            return
+        collected = np.sort(rows)
+        table = self.families.take(collected)
+        links = link_table(self.space, table)
+        for first in range(0, len(rows), BLOCK_ROWS):
+            part = rows[first : first + BLOCK_ROWS]
+            self.left_s = float(self.bound_s[part[0]])
+            part = self._near(part) if prune and first else part
+            if len(part):
+                places = np.searchsorted(collected, part)
+                for block in members(self.space, table, links, places, self.counts):
+                    self._fold(block, collected)
+            if progress is not None:
+                progress(self.counts, self.best, self.left_s)
+
+    def _fold(self, block: Block, collected: IntArray) -> None:
+        """Take the members of a block into account."""
+        times_s, identities = block.time.total_s, _identities(block, collected)
+        self.best.fold(times_s, block.memory_bytes, identities)
+        if self.watch is not None:
+            seen = np.flatnonzero(self.watch(block.strategy))
+            self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
+        if self.visit is not None:
+            self.visit(block)
+
+    def _near(self, rows: IntArray) -> IntArray:
+        """Return the families that may hold one of the best, or the best watched one."""
+        bound_s = self.bound_s[rows]
+        near = bound_s <= self.best.limit_s
+        if self.watch is not None:
+            is_watched = self.watch(self.families.strategy)[rows]
+            near |= (bound_s <= self.watched.limit_s) & is_watched
+        self.counts.pruned_by_bound += int(self.num_members[rows[~near]].sum())
+        return rows[near]
+
+
+def _bound_s(problem: Problem, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts [s]; infinite where none can run.
+
+    The pipeline alone, and below a cap on power the time in which its passes draw no more.
+    """
+    if not problem.system.is_power_capped:
+        return table.bound_s
+    drawn_s = least_pipeline_s(problem, table.strategy, table.price)
+    bound: FloatArray = np.maximum(table.bound_s, drawn_s * (1.0 - ROUNDING))
+    return bound
+
+
+def arithmetic_s(problem: Problem) -> float:
+    """Return the seconds of the model's FLOPs on all devices at their best rate: a lower bound."""
+    work = problem.workload
+    flops = step_flops(
+        problem.graph,
+        num_tokens=float(work.tokens_per_step),
+        sequence_length=float(work.sequence_length),
+    )
+    return float(flops.model / (problem.system.num_alive * problem.rates.matmul_flops_per_s))
+
+
+def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
+    """Yield the degrees to try, for each number of devices in use."""
+    problem = space.problem
+    for number in space.choices.of("num_devices", problem.device_numbers):
+        grid = Grid(
+            num_devices=number,
+            num_layers=problem.model.num_layers,
+            global_batch_size=problem.workload.global_batch_size,
+            uses_tatp=problem.has_grid,
+            num_experts=problem.num_experts,
+            choices=space.choices,
+        )
+        columns = degree_columns(grid)
+        if len(columns.tp):
+            yield columns
+
+
+def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts: all sharded, all offloaded that may be.
+
+    Layers that sharding or offload bring in for a while are left out, so that no member needs
+    less than this [bytes].
+    """
+    problem, strategy = space.problem, table.strategy
+    stage = max(stage for stage, _ in space.zero_choices)
+    offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
+    leanest = PlanOptions(zero_stage=stage, offload=offload)
+    uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
+    factor = problem.calibration.allocator_factor
+    needed: FloatArray = reduce(
+        larger, [use.total_bytes - factor * use.gathered_weights_bytes for use in uses]
+    )
+    return needed
+
+
+def _identities(block: Block, collected: IntArray) -> IntArray:
+    """Return whole numbers that name members: family, shards, ZeRO stage, reshard, offload."""
+    structure = block.structure
+    fixed = np.ones(len(block.family_rows), dtype=np.int64)
+    return np.stack(
+        [
+            collected[block.family_rows],
+            block.dp_shard.astype(np.int64),
+            fixed * structure.zero_stage,
+            fixed * structure.reshard_after_forward,
+            fixed * list(Offload).index(structure.offload),
+        ],
+        axis=1,
+    )
+
+
+def _found(every: AllFamilies, best: Best, index: int) -> Found:
+    """Return one of the best candidates by its identity."""
+    family, shards, stage, reshard, offload = best.identities[index].tolist()
+    table = every.take(np.array([family]))
+    whole = row(table.strategy, 0)
+    strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
+    structure = replace(
+        table.structures[int(table.structure_of[0])],
+        zero_stage=stage,
+        reshard_after_forward=bool(reshard),
+        offload=list(Offload)[offload],
+    )
+    return Found(strategy, structure, float(best.times_s[index]), float(best.memory_bytes[index]))
