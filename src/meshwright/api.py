@@ -199,7 +199,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     from meshwright.options.values import needed, whole_number
     from meshwright.train.answer import Plan
     from meshwright.train.plan import replan
-    from meshwright.train.plan_files import load_plan
+    from meshwright.train.plan_file import load as load_plan
 
     without = reading.value(
         needed, "--without", args.without, lambda text: whole_number("--without", text)
@@ -398,7 +398,7 @@ def _explained_plan(args: Namespace, call: Call) -> Plan:
 
     if args.on is None:
         from meshwright.train.answer import Plan
-        from meshwright.train.plan_files import load_plan
+        from meshwright.train.plan_file import load as load_plan
 
         return needed("PLAN.json", args.model, load_plan, Plan)
     from meshwright.options.launch_script import with_script
@@ -427,7 +427,7 @@ def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
         import json
 
         from meshwright.serve.answer import load_serving
-        from meshwright.train.plan_files import load_plan
+        from meshwright.train.plan_file import load as load_plan
 
         try:
             is_serving = "objective" in json.loads(file.read_text(encoding="utf-8"))
@@ -465,7 +465,7 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
     from meshwright.frameworks.perfetto import write_trace
     from meshwright.options.values import needed, output_file
     from meshwright.train.answer import Plan
-    from meshwright.train.plan_files import load_plan
+    from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulate import simulate as play
 
     target = output_file("--trace", args.trace) if args.trace is not None else None
