@@ -19,7 +19,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
-    from meshwright.calibration.inference.fit import ServingFit
+    from meshwright.calibration.fit.serving import ServingFit
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
@@ -735,8 +735,8 @@ def _number_of_workers(text: str) -> int:
 @verb
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
-    from meshwright.calibration.inference.prediction import predict_all
     from meshwright.calibration.report import Validation
+    from meshwright.calibration.serving import predict_all
     from meshwright.options.values import output_file
 
     target = args.document and output_file("--document", args.document, ".md")
@@ -759,8 +759,8 @@ def _rows(path: str | None) -> Sequence[Row]:
 def _write_validation(path: Path, found: Validation, rows: Sequence[Row]) -> None:
     """Write the document and its pictures, and a document of its own for serving."""
     from meshwright.calibration.document import document, inference_document
-    from meshwright.calibration.inference.prediction import predict_all
     from meshwright.calibration.report import Validation
+    from meshwright.calibration.serving import predict_all
     from meshwright.catalog.calibration import fit_record, serving_record
     from meshwright.options.values import write_whole
 
@@ -803,16 +803,17 @@ def calibrate(args: Namespace, call: Call) -> Calibrated:
 
 def _fitted(rows: Sequence[Row], name: str, command: str) -> Calibrated:
     """Return the constants of training fitted to some rows, and on top of them those of serving."""
-    from meshwright.calibration import memory as memory_fit
-    from meshwright.calibration.fit.fit import BASE, fit, fit_rows
-    from meshwright.calibration.fit.record import calibration_text, fit_lines, fit_record
-    from meshwright.calibration.inference.fit import (
+    from meshwright.calibration.fit import memory as memory_fit
+    from meshwright.calibration.fit.record import (
+        calibration_text,
+        fit_record,
         serving_alone_text,
-        serving_fit_lines,
         serving_fit_record,
         serving_text,
     )
+    from meshwright.calibration.fit.training import BASE, fit, fit_rows
     from meshwright.calibration.prediction import predict
+    from meshwright.calibration.report import fit_lines, serving_fit_lines
 
     served = [row for row in rows if row.is_inference]
     steps = [row for row in rows if not row.is_inference]
@@ -836,7 +837,7 @@ def _serving_fit(rows: Sequence[Row], text: str) -> ServingFit | None:
     """Return the fit of serving on top of a calibration; None: no row can be used."""
     from tempfile import TemporaryDirectory
 
-    from meshwright.calibration.inference.fit import fit_serving, serving_rows
+    from meshwright.calibration.fit.serving import fit_serving, serving_rows
 
     with TemporaryDirectory() as folder:
         base = Path(folder) / "base.yaml"

@@ -5,16 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.calibration.inference.fit import (
+from meshwright.calibration.fit.record import serving_alone_text, serving_text
+from meshwright.calibration.fit.serving import (
     OF_CHIPS,
     OF_SERVERS,
     fit_serving,
-    serving_alone_text,
     serving_rows,
-    serving_text,
 )
-from meshwright.calibration.inference.prediction import Column
-from meshwright.calibration.rows import published_inference_rows
+from meshwright.calibration.rows import published_serving_rows
+from meshwright.calibration.serving import Column
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.spec.calibration import NEUTRAL
@@ -31,7 +30,7 @@ class MadeColumn(Column):
 
 @pytest.fixture(scope="module")
 def rows():
-    chosen = [r for r in published_inference_rows() if r.framework == "vLLM"][::4]
+    chosen = [r for r in published_serving_rows() if r.framework == "vllm"][::4]
     made = serving_rows(chosen, "uncalibrated")
     return replace(made, columns=tuple(MadeColumn(c.setting, c.jobs) for c in made.columns))
 

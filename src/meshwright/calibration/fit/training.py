@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.calibration.errors import source_weights
 from meshwright.calibration.fit.constants import Key, keys_of
 from meshwright.calibration.jobs import Job
 from meshwright.calibration.prediction import Prediction, predict
@@ -64,9 +65,8 @@ class FitRows:
 
     @cached_property
     def weights(self) -> FloatArray:
-        """One over the root of the rows of its source: large tables do not drown small ones."""
-        counts = {group: self.groups.count(group) for group in set(self.groups)}
-        return np.array([counts[group] ** -0.5 for group in self.groups])
+        """Of each row, by its source."""
+        return source_weights(self.groups)
 
     def errors_and_slopes(
         self, keys: Sequence[Key], values: FloatArray

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.fit.constants import keys_of
-from meshwright.calibration.fit.fit import STEP, FitRows, fit, fit_rows, left_out_of
-from meshwright.calibration.fit.record import calibration_text, fit_lines
+from meshwright.calibration.fit.record import calibration_text
+from meshwright.calibration.fit.training import STEP, FitRows, fit, fit_rows, left_out_of
 from meshwright.calibration.prediction import predict
+from meshwright.calibration.report import fit_lines
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
 

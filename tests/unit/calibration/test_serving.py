@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.calibration.inference.prediction import (
+from meshwright.calibration.jobs import Reason
+from meshwright.calibration.reading import rows_of, serving_precision_of
+from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
+from meshwright.calibration.rows import published_rows, published_serving_rows
+from meshwright.calibration.serving import (
     predict_all,
-    predict_inference,
+    predict_served,
     server_name_of,
     serving_job,
     serving_precision,
 )
-from meshwright.calibration.jobs import Reason
-from meshwright.calibration.reading import rows_of, serving_precision_of
-from meshwright.calibration.report import Validation, validation_data, validation_lines, views_of
-from meshwright.calibration.rows import published_inference_rows, published_rows
 from meshwright.catalog.chips import load_chip
 from meshwright.catalog.workloads import load_server
 
-RECORD = json.loads(Path(__file__).with_name("recorded_inference.json").read_text("utf-8"))
+RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))
 ALLOWED = 0.01
 
 
@@ -36,16 +36,16 @@ def row(**changes):
 
 
 def predicted(**changes):
-    (found,) = predict_inference([row(**changes)], "calibrated")
+    (found,) = predict_served([row(**changes)], "calibrated")
     return found
 
 
 @pytest.mark.slow
 def test_every_published_row_is_predicted_and_names_its_source():
-    rows = published_inference_rows()
+    rows = published_serving_rows()
     assert len(rows) == 890
-    assert all(entry.source.title and entry.is_inference for entry in rows)
-    found = predict_inference(rows[::10], "calibrated")
+    assert all(entry.source.title and entry.is_serving for entry in rows)
+    found = predict_served(rows[::10], "calibrated")
     assert all(entry.refused is None and entry.predicted_tokens_per_s > 0 for entry in found)
 
 
@@ -136,8 +136,8 @@ def test_without_a_degree_all_chips_split_each_layer():
 
 def test_a_row_in_a_column_is_priced_as_alone():
     rows = [row(id=str(n), batch=n, input_len=64 * n) for n in (1, 5, 32)]
-    together = predict_inference(rows, "calibrated")
-    alone = [predict_inference([entry], "calibrated")[0] for entry in rows]
+    together = predict_served(rows, "calibrated")
+    alone = [predict_served([entry], "calibrated")[0] for entry in rows]
     values = [[entry.predicted_tokens_per_s for entry in found] for found in (together, alone)]
     assert values[0] == values[1]
 
@@ -157,14 +157,14 @@ def test_both_kinds_of_rows_keep_their_order_and_the_headline_is_of_training():
 
 
 def test_a_file_of_requests_alone_has_its_own_headline():
-    found = Validation(tuple(predict_inference([row()], "calibrated")), "calibrated")
+    found = Validation(tuple(predict_served([row()], "calibrated")), "calibrated")
     expected = abs(log(found.predictions[0].predicted_tokens_per_s / (16 * 640 / 2.0)))
     assert validation_data(found)["overall"]["median_of_medians"] == pytest.approx(expected)
 
 
 @pytest.mark.slow
 def test_serving_is_as_recorded():
-    found = predict_inference(published_inference_rows(), "calibrated")
+    found = predict_served(published_serving_rows(), "calibrated")
     medians = {
         name: errors.median_abs_log_error for name, errors in views_of(found)["server"].items()
     }

@@ -1,7 +1,4 @@
-"""Local sizes: what one device holds of each dim under the degrees of the axes.
-
-Where a degree does not divide a dim, the largest shard is priced.
-"""
+"""Local sizes stated dim by dim and axis by axis: a second route to what the shardings imply."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ _SPLIT_BY_INPUT_STREAMS = (INNER_DIMS | EXPERT_INNER_DIMS | _BY_KV_HEAD) - {"voc
 
 
 @dataclass(frozen=True)
-class LocalLayer:
+class StatedLayer:
     """A layer on one device: fixed sizes, degrees, and how its tokens are split."""
 
     sizes: Mapping[str, int]

@@ -167,12 +167,12 @@ def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Se
 
 def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row, of training or of inference, in the order of the rows."""
-    training = iter(predict([row for row in rows if not row.is_inference], calibration))
-    served = iter(predict_inference([row for row in rows if row.is_inference], calibration))
-    return [next(served if row.is_inference else training) for row in rows]
+    training = iter(predict([row for row in rows if not row.is_serving], calibration))
+    served = iter(predict_served([row for row in rows if row.is_serving], calibration))
+    return [next(served if row.is_serving else training) for row in rows]
 
 
-def predict_inference(rows: Sequence[Row], calibration: str) -> list[Prediction]:
+def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row of requests, or the reason for which there is none."""
     spread = serving_spread(calibration)
     asked = [_asked(row, calibration) for row in rows]
