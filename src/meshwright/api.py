@@ -19,8 +19,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
-    from meshwright.calibration.fit.serving import ServingFit
-    from meshwright.calibration.report import Validation
+    from meshwright.calibration.report import Fitted, Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.options.question import Question
@@ -735,112 +734,41 @@ def _number_of_workers(text: str) -> int:
 @verb
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
+    from meshwright.calibration.document import documents
     from meshwright.calibration.report import Validation
     from meshwright.calibration.serving import predict_all
-    from meshwright.options.values import output_file
+    from meshwright.options.values import output_file, write_whole
 
     target = args.document and output_file("--document", args.document, ".md")
     rows = _rows(args.measurements)
     found = Validation(tuple(predict_all(rows, args.calibration)), args.calibration)
     if target is not None:
-        _write_validation(target, found, rows)
+        for name, text in documents(found, rows, target.stem).items():
+            write_whole(target.with_name(name), text)
     return found
 
 
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
     from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.rows import published_inference_rows, published_rows
+    from meshwright.calibration.rows import published_rows, published_serving_rows
 
-    published = (*published_rows(), *published_inference_rows())
+    published = (*published_rows(), *published_serving_rows())
     return published if path is None else read_rows(Path(path))
 
 
-def _write_validation(path: Path, found: Validation, rows: Sequence[Row]) -> None:
-    """Write the document and its pictures, and a document of its own for serving."""
-    from meshwright.calibration.document import document, inference_document
-    from meshwright.calibration.report import Validation
-    from meshwright.calibration.serving import predict_all
-    from meshwright.catalog.calibration import fit_record, serving_record
-    from meshwright.options.values import write_whole
-
-    before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
-    name = found.calibration
-    if found.trained:
-        trained = Validation(found.trained, name), Validation(before.trained, "uncalibrated")
-        written = document(*trained, fit_record(name), path.stem)
-        write_whole(path, written.text)
-        for picture, drawn in written.pictures.items():
-            write_whole(path.with_name(picture), drawn)
-    if found.served:
-        second = path.with_name(f"{path.stem}_inference{path.suffix}")
-        write_whole(second, inference_document(found.served, before.served, serving_record(name)))
-
-
-class Calibrated(NamedTuple):
-    """Fitted constants: the text of their file, lines for a reader, data for a program."""
-
-    text: str
-    lines: list[str]
-    data: dict[str, Any]
-
-
 @verb
-def calibrate(args: Namespace, call: Call) -> Calibrated:
+def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.calibration.report import fitted
     from meshwright.options.values import output_file, write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None
     name = "calibrated" if path is None else path.stem
     command = " ".join(filter(None, ("meshwright calibrate", args.file)))
-    fitted = _fitted(_rows(args.file), name, command)
-    if not fitted.data:
+    found = fitted(_rows(args.file), name, command)
+    if not found.data:
         raise InfeasibleError("no row has a measured throughput that can be predicted")
     if path is not None:
-        write_whole(path, fitted.text)
-    return fitted
-
-
-def _fitted(rows: Sequence[Row], name: str, command: str) -> Calibrated:
-    """Return the constants of training fitted to some rows, and on top of them those of serving."""
-    from meshwright.calibration.fit import memory as memory_fit
-    from meshwright.calibration.fit.record import (
-        calibration_text,
-        fit_record,
-        serving_alone_text,
-        serving_fit_record,
-        serving_text,
-    )
-    from meshwright.calibration.fit.training import BASE, fit, fit_rows
-    from meshwright.calibration.prediction import predict
-    from meshwright.calibration.report import fit_lines, serving_fit_lines
-
-    served = [row for row in rows if row.is_inference]
-    steps = [row for row in rows if not row.is_inference]
-    trained = fit_rows(steps)
-    made = Calibrated(serving_alone_text(len(served), name, command), [], {})
-    if trained.predictions:
-        found = fit(trained)
-        memory = memory_fit.fit_memory(memory_fit.memory_rows(predict(steps, BASE)))
-        lines = [*fit_lines(found), *(["", *memory_fit.fit_lines(memory)] if memory else [])]
-        data = fit_record(found) | {"memory": memory_fit.memory_record(memory) if memory else None}
-        made = Calibrated(calibration_text(found, name, command, memory), lines, data)
-    serving = _serving_fit(served, made.text)
-    if serving is None:
-        return made
-    lines = [*made.lines, "", *serving_fit_lines(serving)]
-    data = made.data | {"serving": serving_fit_record(serving)}
-    return Calibrated(made.text + serving_text(serving), lines, data)
-
-
-def _serving_fit(rows: Sequence[Row], text: str) -> ServingFit | None:
-    """Return the fit of serving on top of a calibration; None: no row can be used."""
-    from tempfile import TemporaryDirectory
-
-    from meshwright.calibration.fit.serving import fit_serving, serving_rows
-
-    with TemporaryDirectory() as folder:
-        base = Path(folder) / "base.yaml"
-        base.write_text(text, encoding="utf-8")
-        usable = serving_rows(rows, str(base))
-        return fit_serving(usable) if usable.columns else None
+        write_whole(path, found.text)
+    return found
