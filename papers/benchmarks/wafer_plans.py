@@ -11,8 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from functools import partial
 
-from meshwright.train.plan import plan as plan_training
 from meshwright.train.question import training
+from meshwright.wafer.training import plan as plan_training
 from meshwright_papers.studies.temp.solver import timed
 
 CASES = (

@@ -15,11 +15,11 @@ from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.legality import check_problem
-from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training
 from meshwright.train.robustness import NUM_DRAWS, perturbed, robustness
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
+from meshwright.wafer.training import plan
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
-from meshwright.train.estimate import estimate
 from meshwright.train.question import training
 from meshwright.train.report_placement import hottest_lines, placement_lines
 from meshwright.wafer.map.drawing import draw
 from meshwright.wafer.simulation import simulate
+from meshwright.wafer.training import estimate
 
 VALUES = st.one_of(
     st.none(), st.integers(-2, 40), st.floats(-2, 40), st.text(max_size=3),

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
-from meshwright.train.estimate import estimate
-from meshwright.train.explain import explain
 from meshwright.train.measured.factors import Measurement
 from meshwright.train.measured.trials import learn
 from meshwright.train.question import problem_of, training
+from meshwright.wafer.training import estimate, explain
 
 VALUES = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 10**20), st.floats(), st.text(max_size=4),

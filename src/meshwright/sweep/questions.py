@@ -17,8 +17,8 @@ from meshwright.spec.sweep import SweepSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.sweep.run import Point, Result, points_of
 from meshwright.sweep.systems import DESIGN, NEEDED, PARTS, is_design, price_units, system_of
-from meshwright.train.plan import plan
 from meshwright.train.question import training
+from meshwright.wafer.training import plan
 
 YES_OR_NO: Mapping[object, bool] = {"yes": True, "no": False, True: True, False: False}
 

@@ -12,12 +12,12 @@ from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strate
 from meshwright.train.answer import Candidate, Plan
 from meshwright.train.candidates import candidates, compared
 from meshwright.train.legality import check_problem
+from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import problem_of
 from meshwright.train.report_detail import Explanation
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.answer import best_placed
 
 
 def what_would_change(plan: Plan) -> list[Change]:
@@ -41,7 +41,7 @@ def what_would_fit(plan: Plan) -> list[Candidate]:
     return sorted(found, key=lambda entry: entry.estimate.step_time_s)[:3]
 
 
-def explain(plan: Plan) -> Explanation:
+def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
     """Return why this plan: what limits it, what beats what, and what is not possible.
 
     Raises
@@ -63,7 +63,7 @@ def explain(plan: Plan) -> Explanation:
             continue
         if result.found:
             first = result.found[0]
-            other = best_placed(problem, first.strategy, first.structure)
+            other = placer.price(problem, first.strategy, first.structure)
             whys.append(compared(name, plan.best, other))
         else:
             impossible[name] = result.counts.summary

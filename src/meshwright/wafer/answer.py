@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.estimate import figures
-from meshwright.cost.problem import Mapper, Problem
+from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice
-from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.candidates import candidate, entry_of
+from meshwright.train.candidates import entry_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.price import (
     PlacedPrice,
     only,
-    physical_network,
     price_below_caps,
     step_links,
     with_link_energy,
 )
-from meshwright.wafer.search import Placing, place, routed
+from meshwright.wafer.search import Placing, place
 
 NUM_HOTTEST = 6
 MOST_DEVICES = 1024
@@ -34,111 +32,10 @@ MOST_DEVICES = 1024
 EXPOSED = ("tp_comm_s", "cp_comm_s", "ep_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
 
 
-@dataclass(frozen=True)
-class Placed:
-    """A candidate as it was found, and as it is after placement."""
-
-    found: Found
-    candidate: Candidate
-
-
 def has_placement(problem: Problem) -> bool:
     """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
     is_small = problem.system.num_devices <= MOST_DEVICES
     return bool(problem.grid_sides) and is_small and not problem.num_experts
-
-
-def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]:
-    """Return candidates with contention, preferred ones first; those on no grid stay as they are.
-
-    The messages of the first one are routed around shared links, where that helps.
-    Where some fit no blocks, those that do are preferred: the others have no known routes. On a
-    grid with faults they are left out.
-
-    Raises
-    ------
-    InfeasibleError
-        On a grid with faults, where no candidate fits.
-    """
-    if not has_placement(problem):
-        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in chosen]
-    physical = physical_network(problem)
-    placings = [
-        (found, place_or_none(problem, found.structure, found.strategy, physical))
-        for found in chosen
-    ]
-    by_time = {
-        id(at): (at, placing)
-        for found, placing in placings
-        if placing is not None and (at := replace(found, time_s=placing.time_s))
-    }
-    fastest = sorted((at for at, _ in by_time.values()), key=lambda found: found.time_s)
-    ordered = [by_time[id(at)] for at in in_order_of_preference(fastest)]
-    placed = []
-    for number, (found, placing) in enumerate(ordered):
-        final = placing if number else routed(problem, found.structure, found.strategy, placing,
-                                              physical)  # fmt: skip
-        entry = placed_candidate(problem, found.structure, found.strategy, final, physical)
-        placed.append(Placed(replace(found, time_s=final.time_s), entry))
-    if problem.whole_grids:
-        if not placed:
-            raise InfeasibleError(_no_blocks(problem, chosen))
-        return placed
-    others = [found for found, placing in placings if placing is None]
-    return placed + [Placed(f, candidate(problem, f.strategy, f.structure)) for f in others]
-
-
-def fastest_placed(problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
-    """Return the fastest candidate where the mapper puts it, and a bound of all of them [s].
-
-    Candidates are placed in order of their closed form, until the next one is no faster without
-    contention than the best one is with it. Only TMap routes messages around shared links.
-
-    Parameters
-    ----------
-    found
-        In order of time.
-
-    Raises
-    ------
-    InfeasibleError
-        Where none of them fits blocks of the grid.
-    """
-    physical = physical_network(problem)
-    best: tuple[Found, Placing] | None = None
-    bound_s = float("inf")
-    for at in found:
-        if best is not None and at.time_s >= best[1].time_s:
-            bound_s = min(bound_s, at.time_s)
-            break
-        placing = place_or_none(problem, at.structure, at.strategy, physical)
-        if placing is not None:
-            bound_s = min(bound_s, placing.lower_bound_s)
-            best = min([*([best] if best else []), (at, placing)], key=lambda pair: pair[1].time_s)
-    else:
-        bound_s = min(bound_s, found[-1].time_s)  # what was not found is no faster alone
-    if best is None:
-        raise InfeasibleError(f"no placement by {problem.mapper} fits {problem.system.name}")
-    at, placing = best
-    if problem.mapper is Mapper.TMAP:
-        placing = routed(problem, at.structure, at.strategy, placing, physical)
-    entry = placed_candidate(problem, at.structure, at.strategy, placing, physical)
-    return entry, min(bound_s, placing.time_s)
-
-
-def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
-    """Return why candidates have no place on a grid with faults, and what would have."""
-    used = sorted({f"{found.strategy.num_devices:.0f}" for found in chosen})
-    grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
-    return (
-        f"no blocks of {' or '.join(used)} devices fit what works of {problem.system.name}: "
-        f"whole grids of working, connected devices are at most {grids or 'none'}"
-    )
-
-
-def best_placed(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
-    """Return one strategy with its price: with contention on a grid, else in closed form."""
-    return placed_candidates(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
 
 
 def place_or_none(

@@ -5,8 +5,9 @@ from small_problems import level, model, system
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
-from meshwright.train.compare import compare, recipes
+from meshwright.train.compare import recipes
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 

@@ -13,10 +13,9 @@ from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.hierarchical import network_of
 from meshwright.topology.network import connected_components
-from meshwright.train.estimate import estimate
-from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training
 from meshwright.wafer.simulation import simulate
+from meshwright.wafer.training import estimate, plan
 
 MODEL = "gpt2-medium"
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],

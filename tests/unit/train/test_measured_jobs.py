@@ -10,13 +10,11 @@ from meshwright.base.errors import SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Precision
 from meshwright.train import plan_file as files
-from meshwright.train.estimate import estimate
-from meshwright.train.explain import explain
 from meshwright.train.measured.diagnose import diagnose
 from meshwright.train.measured.factors import Measurement, step_seconds
 from meshwright.train.measured.trials import learn
-from meshwright.train.plan import plan
 from meshwright.train.question import problem_of, training
+from meshwright.wafer.training import estimate, explain, plan
 
 WORK = training("8xH100", sequence_length=1024, global_batch_size=64)
 FP8 = Precision(matmul="fp8")

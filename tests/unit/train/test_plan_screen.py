@@ -6,11 +6,11 @@ from io import StringIO
 import pytest
 
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.train.estimate import estimate
-from meshwright.train.plan import plan as plan_training
 from meshwright.train.question import training
 from meshwright.train.report import plan_screen
 from meshwright.train.report_detail import plan_lines, proof_lines
+from meshwright.wafer.training import estimate
+from meshwright.wafer.training import plan as plan_training
 
 
 @pytest.fixture(scope="module")

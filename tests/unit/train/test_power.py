@@ -11,9 +11,8 @@ from meshwright.serve.serve import serve
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode
 from meshwright.train import plan_file as files
-from meshwright.train.estimate import estimate
-from meshwright.train.plan import plan
 from meshwright.train.question import training, with_powers
+from meshwright.wafer.training import estimate, plan
 
 QUESTION = ["gpt2-medium", "--on", "wafer-2x4", "--seq", "1024", "--global-batch", "64"]
 ALL_W, IDLE_W, OVERHEAD = 8 * 90.0 * 1.1, 90.0, 0.1

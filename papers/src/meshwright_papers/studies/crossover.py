@@ -9,8 +9,8 @@ from functools import cache
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.train.answer import Candidate
-from meshwright.train.compare import compare
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -9,8 +9,8 @@ from typing import Any
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.space import factorizations
 from meshwright.train.answer import Candidate
-from meshwright.train.plan import plan
 from meshwright.train.question import training
+from meshwright.wafer.training import plan
 from meshwright_papers.studies.study import StudyResult, studies
 from meshwright_papers.studies.textbook_grids import (
     PricedGrid,

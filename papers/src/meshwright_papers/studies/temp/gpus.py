@@ -7,8 +7,9 @@ from functools import cache
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.compare import Entry, compare
+from meshwright.train.compare import Entry
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

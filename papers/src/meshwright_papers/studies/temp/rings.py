@@ -12,8 +12,8 @@ from meshwright.network.routing import xy_routes
 from meshwright.network.traffic import Demands
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import round_link_s
-from meshwright.train.compare import compare
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -13,8 +13,8 @@ from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
-from meshwright.train.estimate import estimate
 from meshwright.train.question import training
+from meshwright.wafer.training import estimate
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -7,8 +7,9 @@ from functools import cache
 
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.compare import Comparison, Entry, compare
+from meshwright.train.compare import Comparison, Entry
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
