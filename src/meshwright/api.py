@@ -313,7 +313,8 @@ def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
     return price(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration, factors=factors, is_placed=is_placed,
-        placer=_placer(asked.system if is_placed else None), command=call.command if is_placed else "",
+        placer=_placer(asked.system if is_placed else None),
+        command=call.command if is_placed else "",
     )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ def test_what_is_fixed_holds():
 
 
 def test_an_interrupt_leaves_the_plan(monkeypatch):
-    from meshwright.train import plan as planning
+    from meshwright.wafer import training as planning
 
     def interrupted(*_, **__):
         raise KeyboardInterrupt
