@@ -135,8 +135,8 @@ def _fragment_claims() -> tuple[Claim, ...]:
               "seed", f"{broken} of 9 in the order of the numbers, {in_blocks} in 2x3 blocks",
               judged(float(broken), float(PUBLISHED_BROKEN)),
               f"in the order of the numbers {lines} groups are lines, which have no ring, and "
-              f"{number - lines} break over two rows: {number - broken} of {number} have one; of "
-              f"blocks of 2x3 {number - in_blocks} do"),
+              f"{number - lines} break over two rows: {number - broken} of {number} have one, "
+              f"{number - in_blocks} of {number} blocks of 2x3 do"),
     )  # fmt: skip
 
 
