@@ -19,6 +19,7 @@ from meshwright_papers.studies.study import (
     claim_lines,
     judged,
     judged_range,
+    records,
     studies,
 )
 from meshwright_papers.studies.temp.setup import SOURCE
@@ -81,8 +82,8 @@ class Faults:
         return StudyResult(
             lines=tuple(lines),
             data={
-                "links": [dict(zip(LINK_NAMES, row, strict=True)) for row in links],
-                "cores": [dict(zip(CORE_NAMES, row, strict=True)) for row in cores],
+                "links": records(LINK_NAMES, links),
+                "cores": records(CORE_NAMES, cores),
             },
             tables=(
                 Table("fig20_links", LINK_NAMES, links, ("dead_links",), "throughput"),

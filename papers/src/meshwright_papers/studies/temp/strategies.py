@@ -16,11 +16,12 @@ from meshwright_papers.studies.study import (
     Table,
     Verdict,
     claim_lines,
+    records,
     shown,
     studies,
 )
 from meshwright_papers.studies.temp import wafers
-from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer, work_of
 
 CLOSE = 0.03
 """Share by which a published mix may be slower than ours and still agree."""
@@ -63,9 +64,7 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     if mix is not None:
         allowed |= {n: [v] for n, v in zip(("dp", "cp", "tp", "tatp"), mix, strict=True)}
     system = wafer()
-    work = api.training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     try:
         found = api.compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
@@ -113,7 +112,7 @@ class Strategies:
         ]
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("fig17_18", names, tuple(rows), ("case",), "slower_by"),),
             claims=tuple(claims),
             assumptions=ASSUMPTIONS + "; batch 32 for sequences of 16K",
@@ -179,7 +178,7 @@ class Takeaways:
         names = ("case", "system", "pp", "tatp")
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in pipelines]},
+            data={"rows": records(names, pipelines)},
             tables=(Table("takeaways_wafers", names, tuple(pipelines), ("case", "system"), "pp"),),
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; mixes of temp-strategies and plans of temp-wafers, small "
