@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import combinations
 
 import numpy as np
@@ -28,7 +28,7 @@ def pairs(calibration: str) -> Iterator[tuple[Prediction, Prediction]]:
         if entry.log_error is not None and entry.job is not None:
             row, job = entry.row, entry.job
             batch = job.problem.workload.global_batch_size
-            model = replace(row.model, name=None, params_b=None)
+            model = row.model.model_copy(update={"name": None, "params_b": None})
             key = (row.group, model, row.hardware, batch, row.precision, job.strategy)
             found[key].append(entry)
     for rows in found.values():

@@ -16,8 +16,8 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.errors import SHARE
-from meshwright.calibration.fit.fit import Fit, fit, fit_rows
 from meshwright.calibration.fit.spread import fit_spread, nested, quantile
+from meshwright.calibration.fit.training import Fit, fit, fit_rows
 from meshwright.calibration.rows import published_rows
 from meshwright.cost.interval import TRAITS
 

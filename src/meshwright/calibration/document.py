@@ -1,25 +1,40 @@
-"""The validation as a document: tables in Markdown around two pictures."""
+"""The validation as documents: tables in Markdown, those of training around two pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from meshwright.calibration.errors import Errors, by_group, errors_of, noise_of
+from meshwright.calibration.errors import (
+    Errors,
+    by_group,
+    errors_of,
+    is_wrongly_fitting,
+    memory_errors_by_group,
+    noise_of,
+)
 from meshwright.calibration.frameworks import FRAMEWORKS
-from meshwright.calibration.memory import errors_by_group, is_wrongly_fitting
 from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import Prediction
 from meshwright.calibration.report import (
     Validation,
     chips_text,
+    choice_totals,
     degrees_text,
+    error_shares,
     refusal_counts,
     requests_text,
     views_of,
     worst,
 )
-from meshwright.catalog.calibration import FitRecord, GroupRecord, ServingRecord
+from meshwright.calibration.rows import Row
+from meshwright.calibration.serving import predict_all
+from meshwright.catalog.calibration import (
+    FitRecord,
+    GroupRecord,
+    ServingRecord,
+    fit_record,
+    serving_record,
+)
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import percent
@@ -41,7 +56,15 @@ and factors come from the errors of sources left out. Judged here on sources of 
 constants nor the widths know anything. The score is width plus ten times the distance of what lies
 outside, in logarithms; small is good.
 """
-MEMORY = """What sources state, of the fullest device, beside what is predicted; left out: constants
+SERVING_INTRODUCTION = """# Validation of serving
+
+Written by `meshwright validate --document docs/validation.md`, next to that file. Each published
+row is predicted from its stated configuration alone: throughput of a batch of equal requests that
+start together, or of a queue that keeps the server busy. Errors are |ln(predicted / measured)|; a
+bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
+server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
+"""
+MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
 TRAITS = {
@@ -50,18 +73,32 @@ TRAITS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Document:
-    """A validation as files: the text, and the pictures that it shows, by their names."""
+def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, str]:
+    """Return the documents of a validation and their pictures by file name.
 
-    text: str
-    pictures: dict[str, str]
+    Parameters
+    ----------
+    rows
+        What was predicted; it is predicted again under the uncalibrated constants.
+    stem
+        First part of the file names.
+    """
+    name = found.calibration
+    before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
+    files: dict[str, str] = {}
+    if found.trained:
+        trained = Validation(found.trained, name), Validation(before.trained, "uncalibrated")
+        files |= document(*trained, fit_record(name), stem)
+    if found.served:
+        text = serving_document(found.served, before.served, serving_record(name))
+        files[f"{stem}_inference.md"] = text
+    return files
 
 
 def document(
-    found: Validation, before: Validation, record: FitRecord | None, name: str
-) -> Document:
-    """Return the document: what was held against what, how wrong, where worst, what was refused.
+    found: Validation, before: Validation, record: FitRecord | None, stem: str
+) -> dict[str, str]:
+    """Return the document of training, and the pictures that it shows, by file name.
 
     Parameters
     ----------
@@ -69,13 +106,12 @@ def document(
         The same rows under the uncalibrated constants.
     record
         What the fit reached on sources left out; None: the constants were not fitted.
-    name
-        First part of the names of the pictures.
     """
-    pictures = {f"{name}.svg": scatter_svg(found.predictions)}
+    pictures = {f"{stem}.svg": scatter_svg(found.predictions)}
     if record is not None:
-        pictures[f"{name}_sources.svg"] = sources_svg(record.groups)
-    return Document("\n".join(_lines(found, before, record, list(pictures))) + "\n", pictures)
+        pictures[f"{stem}_sources.svg"] = sources_svg(record.groups)
+    text = "\n".join(_lines(found, before, record, list(pictures))) + "\n"
+    return {f"{stem}.md": text} | pictures
 
 
 def _lines(
@@ -100,7 +136,7 @@ def _lines(
             percent(e.log_error, sign=True),
         )
         for e in worst(found.predictions, NUM_WORST)
-    ]
+    ]  # fmt: skip
     yield from table(("row", "model", "chips", "plan", "error"), rows, words=4)
     yield "## Refused rows\n"
     yield from table(("reason", "rows"), refusal_counts(found.predictions))
@@ -125,10 +161,10 @@ def _headline(found: Validation, before: Validation, record: FitRecord | None) -
         for name, entry in (("uncalibrated", before), (found.calibration, found))
     ]
     if record is not None:
-        told = [("sources left out", record.left_out)]
+        parts = [("sources left out", record.left_out)]
         if record.left_out_alone is not None:
-            told.append(("those whose chips no other source has (1)", record.left_out_alone))
-        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in told]
+            parts.append(("those whose chips no other source has (1)", record.left_out_alone))
+        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in parts]
     yield from table(("constants", "median over sources of their medians", "p90 of all rows"), rows)
 
 
@@ -146,8 +182,7 @@ def _group_table(found: Validation, before: Validation, record: FitRecord | None
         rows.append((
             f"{name} (1)" if group and group.alone else name, errors.rows, errors.rows_used,
             percent(before.groups[name].median_abs_log_error),
-            percent(errors.median_abs_log_error), percent(errors.p90_abs_log_error),
-            percent(errors.bias_log, sign=True), *_left_out(group),
+            *error_shares(errors), *_left_out(group),
             percent(noise_of(entries[name])), ranks,
         ))  # fmt: skip
     yield from table(head, rows)
@@ -185,10 +220,10 @@ def _intervals(record: FitRecord) -> Iterator[str]:
 
 
 def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
-    """Yield the errors of memory, and rows that were told wrongly whether they fit."""
+    """Yield the errors of memory, and rows that are wrongly predicted to fit, or not to."""
     fitted = record.memory if record else None
     rows = []
-    for name, mine in errors_by_group(found.trained).items():
+    for name, mine in memory_errors_by_group(found.trained).items():
         errors = found.groups.get(name, found.overall)
         out = fitted.groups[name].left_out if fitted and name in fitted.groups else None
         rows.append((
@@ -206,7 +241,7 @@ def _memory(found: Validation, record: FitRecord | None) -> Iterator[str]:
         for e in found.trained
         if is_wrongly_fitting(e)
     ]
-    yield "Rows told wrongly:\n" if wrong else "No row is told wrongly.\n"
+    yield "Predicted wrongly:\n" if wrong else "All rows are predicted rightly.\n"
     if wrong:
         yield from table(("row", "model", "chips", "plan"), wrong, words=4)
 
@@ -216,10 +251,7 @@ def _choices(found: Validation) -> Iterator[str]:
     families = found.families
     if not families:
         return
-    mean = sum(family.regret for family in families) / len(families)
-    thumb = sum(family.rule_of_thumb_regret for family in families) / len(families)
-    pairs = sum(family.ordered_pairs for family in families)
-    right = sum(family.right_pairs for family in families)
+    mean, thumb, pairs, right = choice_totals(families)
     yield "## Choosing by prediction"
     yield ""
     yield f"In {len(families)} families of rows that differ only in the plan, the plan predicted"
@@ -237,18 +269,7 @@ def _choices(found: Validation) -> Iterator[str]:
     yield from table(head, rows, words=5)
 
 
-NUM_WORST_SERVED = 20
-SERVING_INTRODUCTION = """# Validation of serving
-
-Written by `meshwright validate --document docs/validation.md`, beside that file. Each published
-row is predicted from its stated configuration alone: throughput of a batch of equal requests that
-start together, or of a queue that keeps the server busy. Errors are |ln(predicted / measured)|; a
-bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
-server or family of chips. How a row becomes a job, and what is priced: [serving](serving.md).
-"""
-
-
-def inference_document(
+def serving_document(
     found: Sequence[Prediction], before: Sequence[Prediction], record: ServingRecord | None
 ) -> str:
     """Return the document.
@@ -283,7 +304,7 @@ def _serving_lines(
     yield "## Worst rows\n"
     rows = [
         (e.row.id, e.row.model.name, requests_text(e.row), percent(e.log_error, sign=True))
-        for e in worst(found, NUM_WORST_SERVED)
+        for e in worst(found, NUM_WORST)
     ]
     yield from table(("row", "model", "requests", "error"), rows, words=3)
     yield "## What sources leave unstated\n"
@@ -301,8 +322,7 @@ def _table(
         out = left_out[name].left_out if name in left_out else None
         rows.append((
             name, errors.rows, errors.rows_used, percent(before[name].median_abs_log_error),
-            percent(errors.median_abs_log_error), percent(errors.p90_abs_log_error),
-            percent(errors.bias_log, sign=True), percent(out.median if out else None),
+            *error_shares(errors), percent(out.median if out else None),
             percent(out.p90 if out else None),
         ))  # fmt: skip
     yield f"## By {view}\n"

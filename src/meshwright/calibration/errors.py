@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray
 from meshwright.calibration.prediction import DID_NOT_FIT, Prediction
+from meshwright.catalog.calibration import ErrorRecord, MemoryErrorRecord, PooledErrorRecord
 
 TIE = 0.05
 """Measured plans that differ by less are equally good."""
@@ -108,7 +110,7 @@ def errors_of(predictions: Sequence[Prediction]) -> Errors:
     """Return the errors of some rows."""
     used = [entry for entry in predictions if entry.refused is None]
     logs = log_errors(used)
-    found = (entry.memory.log_error for entry in used if entry.memory)
+    found = (entry.memory_log_error for entry in used)
     memory = np.array([error for error in found if error is not None], dtype=float)
     regrets = [family.regret for family in families_of(used)]
     return Errors(
@@ -124,6 +126,61 @@ def errors_of(predictions: Sequence[Prediction]) -> Errors:
         spearman=_spearman_of_sweeps(used),
         regret_mean=_of(np.mean, regrets),
     )
+
+
+def error_record(errors: FloatArray) -> ErrorRecord:
+    """Return the errors of rows as files of a fit state them; NaN: not all of them are known.
+
+    Parameters
+    ----------
+    errors
+        ln(predicted / measured), (rows,).
+    """
+    if np.isnan(errors).any():
+        return ErrorRecord(median=None, p90=None, bias=None)
+    size = np.abs(errors)
+    return ErrorRecord(
+        median=_rounded(np.median(size)), p90=_rounded(_p90(size)), bias=_rounded(np.median(errors))
+    )
+
+
+def pooled_error_record(errors: FloatArray, groups: NDArray[np.str_]) -> PooledErrorRecord:
+    """Return the same of rows of several sources, of which some may be NaN: they are left out."""
+    known = ~np.isnan(errors)
+    if not known.any():
+        return PooledErrorRecord(median_of_medians=None, median=None, p90=None, bias=None)
+    size = np.abs(errors)
+    medians = [np.median(size[known & (groups == g)]) for g in dict.fromkeys(groups[known])]
+    pooled = error_record(errors[known]).model_dump()
+    return PooledErrorRecord(median_of_medians=_rounded(np.median(medians)), **pooled)
+
+
+def memory_error_record(errors: FloatArray) -> MemoryErrorRecord:
+    """Return the same of memory; rows that are NaN are left out."""
+    known = errors[~np.isnan(errors)]
+    found = error_record(known if len(known) else np.array([np.nan])).model_dump()
+    return MemoryErrorRecord(rows=len(known), **found)
+
+
+def memory_errors_by_group(predictions: Sequence[Prediction]) -> dict[str, MemoryErrorRecord]:
+    """Return the errors of each source that states memory, and of all rows as ``all rows``."""
+    found: dict[str, list[float]] = {}
+    for entry in predictions:
+        if entry.memory_log_error is not None:
+            found.setdefault(entry.row.group, []).append(entry.memory_log_error)
+    found["all rows"] = [error for e in predictions if (error := e.memory_log_error) is not None]
+    return {name: memory_error_record(np.array(errors)) for name, errors in found.items()}
+
+
+def is_wrongly_fitting(entry: Prediction) -> bool:
+    """Return whether a row that ran is taken not to fit, or the other way round."""
+    return entry.fits is not None and entry.fits is (entry.row.task == DID_NOT_FIT)
+
+
+def source_weights(groups: Sequence[str]) -> FloatArray:
+    """Return one over the root of the rows of its source: large tables do not drown small ones."""
+    counts = Counter(groups)
+    return np.array([counts[group] ** -0.5 for group in groups])
 
 
 def by_group(predictions: Iterable[Prediction]) -> dict[str, list[Prediction]]:
@@ -177,7 +234,7 @@ def _setup_key(entry: Prediction) -> Hashable:
     batch = entry.job.problem.workload.global_batch_size if entry.job else None
     stated = (software.compile, software.async_tp, software.packed_sequences)
     plain = (row.group, model, row.hardware, batch, row.precision, stated, row.task)
-    server = row.framework if row.is_inference else None
+    server = row.framework if row.is_serving else None
     return (*plain, server, row.batch, row.input_len, row.output_len)
 
 
@@ -263,8 +320,12 @@ def _ranks(values: Sequence[float]) -> FloatArray:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[inverse], dtype=float)
 
 
-def _p90(values: Any) -> Any:
-    return np.quantile(values, 0.9)
+def _p90(values: FloatArray) -> float:
+    return float(np.quantile(values, 0.9))
+
+
+def _rounded(value: float | np.floating[Any]) -> float:
+    return round(float(value), 4)
 
 
 def _of(statistic: Callable[[Any], Any], values: Any) -> float | None:

@@ -205,6 +205,11 @@ class Prediction:
         return self.memory.fits if self.memory else self.has_room
 
     @property
+    def memory_log_error(self) -> float | None:
+        """ln(predicted / measured) of the memory."""
+        return self.memory.log_error if self.memory else None
+
+    @property
     def log_error(self) -> float | None:
         """ln(predicted / measured) of the throughput."""
         if not (self.predicted_tokens_per_s and self.measured_tokens_per_s):

@@ -156,7 +156,7 @@ def row_of(stated: StatedRow) -> Row:
         "recompute": recompute_of(stated.recompute),
         "flops_counting": flops_rule_of(stated.flops_counting),
     }
-    if stated.is_inference:
+    if stated.is_serving:
         changes["framework"] = server_name_of(stated)
         changes["precision"] = serving_precision_of(stated.precision)
     else:

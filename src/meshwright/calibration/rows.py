@@ -211,7 +211,7 @@ class CommonFields(Fields):
     notes: Text = None
 
     @property
-    def is_inference(self) -> bool:
+    def is_serving(self) -> bool:
         """Whether requests were served; otherwise a model was trained."""
         return self.input_len is not None or self.output_len is not None
 
@@ -234,9 +234,9 @@ def published_rows() -> tuple[Row, ...]:
 
 
 @cache
-def published_inference_rows() -> tuple[Row, ...]:
+def published_serving_rows() -> tuple[Row, ...]:
     """Return the published measurements of serving."""
-    return _table("inference.json")
+    return _table("serving.json")
 
 
 def _table(name: str) -> tuple[Row, ...]:

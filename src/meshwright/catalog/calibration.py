@@ -63,12 +63,27 @@ _SomeServing = create_model("_SomeServing", __base__=Declaration, **_SERVING)
 
 
 class ErrorRecord(Declaration):
-    """Errors of rows under a fit, |ln(predicted / measured)|; None where no row tells."""
+    """Errors of some rows: median and 90th percentile of |ln(predicted / measured)|, and bias.
+
+    Bias is the median of ln(predicted / measured): above 0 is predicted too fast, or too full. What
+    no row tells is None.
+    """
 
     median: float | None = None
     p90: float | None = None
     bias: float | None = None
+
+
+class PooledErrorRecord(ErrorRecord):
+    """The errors of the rows of several sources, and the median over sources of their medians."""
+
     median_of_medians: float | None = None
+
+
+class MemoryErrorRecord(ErrorRecord):
+    """The errors of the memory of some rows."""
+
+    rows: int
 
 
 class GroupRecord(Declaration):
@@ -89,6 +104,11 @@ class SpreadRecord(Declaration):
     half_width: float
     factors: Mapping[str, float]
 
+    @property
+    def spread(self) -> Spread:
+        """The same as pricing takes it."""
+        return Spread(self.half_width, self.factors)
+
 
 class CoverageRecord(Declaration):
     """How intervals held some rows of sources left out of all that made them."""
@@ -101,15 +121,6 @@ class CoverageRecord(Declaration):
     outside."""
     half_width: float
     """Median."""
-
-
-class MemoryErrorRecord(Declaration):
-    """Errors of the memory of some rows."""
-
-    rows: int
-    median: float | None = None
-    p90: float | None = None
-    bias: float | None = None
 
 
 class MemoryGroupRecord(Declaration):
@@ -130,9 +141,9 @@ class FitRecord(Declaration):
     """What a fit reached on its own rows, and on each source left out of it."""
 
     num_rows: int
-    fitted: ErrorRecord
-    left_out: ErrorRecord
-    left_out_alone: ErrorRecord | None = None
+    fitted: PooledErrorRecord
+    left_out: PooledErrorRecord
+    left_out_alone: PooledErrorRecord | None = None
     """Sources whose chips no other source has; they are not part of ``left_out``."""
     spread: SpreadRecord | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
@@ -204,14 +215,8 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         intervals=MappingProxyType(intervals),
         is_calibrated=file.is_calibrated and is_fitted,
         source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
-        spread=_spread(file),
+        spread=file.fit.spread.spread if file.fit and file.fit.spread else None,
     )
-
-
-def _spread(file: CalibrationFile) -> Spread | None:
-    """Return how far measurements lie from predictions under the constants of a file."""
-    stated = file.fit.spread if file.fit else None
-    return Spread(stated.half_width, stated.factors) if stated else None
 
 
 def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
@@ -238,8 +243,7 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
 def serving_spread(name_or_path: str) -> Spread | None:
     """Return how far measured throughputs of requests lie from predictions; None: not fitted."""
     record = serving_record(name_or_path)
-    stated = record.spread if record else None
-    return Spread(stated.half_width, stated.factors) if stated else None
+    return record.spread.spread if record and record.spread else None
 
 
 def serving_record(name_or_path: str) -> ServingRecord | None:
@@ -281,7 +285,11 @@ def _read(path: Path) -> CalibrationFile:
     file = load_file(CalibrationFile, path)
     stated: dict[str, Any] = {"defaults": file.defaults}
     stated |= {f"families.{family}": entry for family, entry in file.families.items()}
-    _check_whole(file, path)
+    missing = [name for name in CONSTANTS if getattr(file.defaults, name) is None]
+    if file.based_on is None and missing:
+        fix = "state it, or add `based_on`"
+        faults = [Fault(f"defaults.{file_key(name)}", "is missing", fix) for name in missing]
+        raise SpecError(faults, origin=str(path))
     faults = []
     for place, entry in stated.items():
         for constant in entry.model_fields_set:
@@ -291,18 +299,6 @@ def _read(path: Path) -> CalibrationFile:
     if faults:
         raise SpecError(faults, origin=str(path))
     return file
-
-
-def _check_whole(file: CalibrationFile, path: Path) -> None:
-    """Refuse a file that is based on no other and lacks constants."""
-    if file.based_on is None:
-        faults = [
-            Fault(f"defaults.{file_key(name)}", "is missing", "state it, or add `based_on`")
-            for name in CONSTANTS
-            if getattr(file.defaults, name) is None
-        ]
-        if faults:
-            raise SpecError(faults, origin=str(path))
 
 
 def _bound(value: float | None) -> float:

@@ -7,11 +7,12 @@ from xml.etree import ElementTree
 import pytest
 
 from meshwright.calibration.document import document, table
-from meshwright.calibration.picture import Axis, scatter_svg, sources_svg
+from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.report import Validation
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
+from meshwright.report.chart import Axis
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -34,12 +35,12 @@ def written(rows):
 
 
 def test_all_pictures_are_shown(written):
-    assert set(written.pictures) == set(re.findall(r"!\[.*?\]\((.*?)\)", written.text))
-    assert set(written.pictures) == {"found.svg", "found_sources.svg"}
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", written["found.md"])
+    assert set(written) == {"found.md", *shown} == {"found.md", "found.svg", "found_sources.svg"}
 
 
 def test_each_table_is_whole(written):
-    lines = written.text.splitlines()
+    lines = written["found.md"].splitlines()
     for at, line in enumerate(lines):
         if line.startswith("|---"):
             columns = line.count("|")
@@ -51,8 +52,8 @@ def test_each_table_is_whole(written):
 def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
     found = Validation(tuple(predict(rows, "uncalibrated")), "uncalibrated")
     told = document(found, found, None, "found")
-    assert set(told.pictures) == {"found.svg"}
-    assert "## Intervals" not in told.text
+    assert set(told) == {"found.md", "found.svg"}
+    assert "## Intervals" not in told["found.md"]
 
 
 def test_columns_of_words_stand_left():

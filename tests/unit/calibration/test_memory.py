@@ -5,22 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.calibration.frameworks import DEEPSPEED
-from meshwright.calibration.jobs import job_of
-from meshwright.calibration.memory import (
+from meshwright.calibration.errors import memory_error_record
+from meshwright.calibration.fit.memory import (
     GIB,
     PRIOR,
     MemoryRows,
-    constants_of,
-    fit_lines,
+    constants_of_memory,
     fit_memory,
-    memory_data,
-    memory_errors,
-    memory_lines,
     memory_rows,
 )
+from meshwright.calibration.frameworks import DEEPSPEED
+from meshwright.calibration.jobs import job_of
 from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
+from meshwright.calibration.report import memory_data, memory_fit_lines, memory_lines
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
@@ -150,7 +148,7 @@ def test_constants_come_back_out_of_made_rows():
     assert found.values[2] == pytest.approx(TRUE[2], abs=0.2 * GIB)
     assert np.median(np.abs(found.errors)) < 0.01
     assert np.median(found.errors) >= 0.0
-    for name, value, low, high in constants_of(found):
+    for name, value, low, high in constants_of_memory(found):
         assert low <= value <= high, name
 
 
@@ -166,12 +164,12 @@ def test_a_source_left_out_is_predicted_by_the_others():
 
 
 def test_lines_of_a_fit_are_narrow():
-    assert all(len(line) <= 100 for line in fit_lines(fit_memory(made())))
+    assert all(len(line) <= 100 for line in memory_fit_lines(fit_memory(made())))
 
 
 def test_no_row_no_fit():
     assert fit_memory(memory_rows([])) is None
-    assert memory_errors(np.array([])).median is None
+    assert memory_error_record(np.array([])).median is None
 
 
 def test_rows_are_multiples_of_the_constants():

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.base.errors import SpecError
 from meshwright.calibration.reading import read_rows, rows_of
-from meshwright.calibration.rows import DATA, published_inference_rows, published_rows
+from meshwright.calibration.rows import DATA, published_rows, published_serving_rows
 
 
 def test_what_is_not_stated_is_none():
@@ -60,11 +60,11 @@ def test_numbers_of_infinite_size_are_faults(tmp_path):
         read_rows(path)
 
 
-@pytest.mark.parametrize("name", ["training.json", "inference.json"])
+@pytest.mark.parametrize("name", ["training.json", "serving.json"])
 def test_a_table_holds_no_more_than_fields_of_rows(name):
     table = json.loads((DATA / name).read_text(encoding="utf-8"))
     parts = table["parts"]
-    rows = published_rows() if name == "training.json" else published_inference_rows()
+    rows = published_rows() if name == "training.json" else published_serving_rows()
     for row, entry in zip(rows, table["rows"], strict=True):
         whole = {key: parts[key][v] if key in parts else v for key, v in entry.items()}
         assert row.model_dump(mode="json", exclude_defaults=True) == whole

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from meshwright.calibration.errors import interval_score
-from meshwright.calibration.fit.fit import Fit, FitRows, left_out_of
 from meshwright.calibration.fit.spread import held_out, spread_of
+from meshwright.calibration.fit.training import Fit, FitRows, left_out_of
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row, published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration

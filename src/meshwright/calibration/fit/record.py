@@ -3,88 +3,138 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import yaml
 
 from meshwright.base.arrays import BoolArray, FloatArray
-from meshwright.calibration.errors import interval_score
-from meshwright.calibration.fit.constants import FREE, Key
-from meshwright.calibration.fit.fit import BASE, Fit, draws_of
+from meshwright.calibration.errors import error_record, interval_score, pooled_error_record
+from meshwright.calibration.fit import serving as serving_fit
+from meshwright.calibration.fit.constants import FREE, Free, Key
+from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
+from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
-from meshwright.calibration.memory import MemoryFit, memory_record
-from meshwright.calibration.memory import constants_of as constants_of_memory
-from meshwright.catalog.calibration import load_calibration
-from meshwright.report.screen import percent
+from meshwright.calibration.fit.training import BASE, Fit, draws_of
+from meshwright.catalog.calibration import (
+    DEFAULT,
+    CoverageRecord,
+    FitRecord,
+    GroupRecord,
+    ServingRecord,
+    SpreadRecord,
+    load_calibration,
+)
 from meshwright.spec.calibration import Spread
+from meshwright.spec.declaration import file_key
+
+Interval = tuple[float, float, float]
+"""A value, and the lowest and the highest that are plausible."""
+FITTED = "fitted"
 
 
 def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
     """Return a calibration file in YAML; ``memory`` are constants that other rows made."""
-    content: dict[str, Any] = {
-        "name": name,
-        "is_calibrated": True,
-        "based_on": BASE,
-        "sources": {"rows": {"title": f"{len(found.errors)} measured rows; written by {command}"}},
-        "fit": told(fit_record(found)),
-        "defaults": _entries(found, ""),
+    content = _head(name, len(found.errors), command, BASE) | {
+        "fit": fit_record(found, memory).model_dump(exclude_none=True),
+        "defaults": _entries(found, "") | _median_of_families(found),
         "families": {name: _entries(found, name) for name in sorted(set(found.rows.families))},
     }
-    if memory is not None:
-        content["fit"]["memory"] = told(memory_record(memory))
-        content["defaults"] |= _memory_entries(memory)
-    text: str = yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True)
-    return f"# Written by {command}; not by hand.\n{text}"
+    for key, *value in constants_of_memory(memory) if memory else ():
+        content["defaults"][key] = _entry(*value, unit="" if key.endswith("_factor") else " B")
+    return f"# Written by {command}; not by hand.\n{_yaml(content)}"
 
 
-def _memory_entries(memory: MemoryFit) -> dict[str, Any]:
-    """Return the constants of memory as they are written."""
-    entries = {
-        name: sourced(value, low, high, "fitted")
-        for name, value, low, high in constants_of_memory(memory)
+def serving_text(found: ServingFit) -> str:
+    """Return the part of a calibration file that holds the constants of serving, in YAML."""
+    labels, record = found.rows.labels, serving_fit_record(found)
+    values = dict(constants_of_serving(found))
+
+    def fitted(free: Sequence[Free], place: str) -> dict[str, Any]:
+        return {file_key(f.name): _entry(*values[place, f.name], unit=_unit(f)) for f in free}
+
+    content = {
+        "fit": record.model_dump(exclude_unset=True, exclude_none=True),
+        "defaults": fitted(SHARED, "") | _expected((*OF_CHIPS, *OF_SERVERS)),
+        "families": {name: fitted(OF_CHIPS, name) for name in sorted(set(labels["family"]))},
+        "servers": {name: fitted(OF_SERVERS, name) for name in sorted(set(labels["server"]))},
     }
-    for size in (entries["communication_buffer"], entries["communicator"]):
-        size["value"] = f"{size['value']} B"
-        size["range"] = [f"{bound} B" for bound in size["range"]]
-    return entries
+    return _yaml({"serving": content})
 
 
-def fit_record(found: Fit) -> dict[str, Any]:
+def serving_alone_text(num_rows: int, name: str, command: str) -> str:
+    """Return the head of a calibration file whose rows are all of serving."""
+    content = _head(name, num_rows, command, DEFAULT) | {"defaults": {}}
+    return f"# Written by {command}; not by hand.\n{_yaml(content)}"
+
+
+def _head(name: str, num_rows: int, command: str, base: str) -> dict[str, Any]:
+    rows = {"title": f"{num_rows} measured rows; written by {command}"}
+    return {"name": name, "is_calibrated": True, "based_on": base, "sources": {"rows": rows}}
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(content, sort_keys=False, width=100, allow_unicode=True))
+
+
+def _entry(value: float, low: float, high: float, *, unit: str = "", why: str = FITTED) -> Any:
+    """Return one value with its origin, in four digits."""
+    shown, least, most = (float(f"{number:.4g}") for number in (value, low, high))
+    numbers: list[Any] = [shown, least, most]
+    if unit:
+        numbers = [f"{number}{unit}" for number in numbers]
+    known = {"value": numbers[0], "derived": True, "source": "rows"}
+    return known | {"range": numbers[1:], "why": why}
+
+
+def _unit(free: Free) -> str:
+    return " s" if free.name.endswith("_s") else ""
+
+
+# training
+
+
+def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     """Return the errors of a fit: of its own rows, and of each source left out."""
     groups = np.array(found.rows.groups)
     names = list(dict.fromkeys(found.rows.groups))
     alone = np.isin(groups, [group for group in names if _is_alone(found, group)])
     spread, tested = spread_of(found), held_out(found)
     inside = None if tested is None else np.abs(tested.errors) <= tested.half_widths
-    return {
-        "num_rows": len(found.errors),
-        "fitted": measures(found.errors, groups),
-        "left_out": measures(np.where(alone, np.nan, found.left_out_errors), groups),
-        "left_out_alone": measures(np.where(alone, found.left_out_errors, np.nan), groups),
-        "spread": None if spread is None else spread_record(spread),
-        "intervals": {} if tested is None else _coverages(tested),
-        "groups": {
-            group: {
-                "rows": int(sum(groups == group)),
-                "fitted": errors_of_rows(found.errors[groups == group]),
-                "left_out": errors_of_rows(found.left_out_errors[groups == group]),
-                "alone": bool(alone[groups == group].all()),
-                "covered": None if inside is None else _share(inside[groups == group]),
-            }
-            for group in names
-        },
+    by_source = {
+        group: GroupRecord(
+            rows=int(mine.sum()),
+            fitted=error_record(found.errors[mine]),
+            left_out=error_record(found.left_out_errors[mine]),
+            alone=bool(alone[mine].all()),
+            covered=None if inside is None else _share(inside[mine]),
+        )
+        for group in names
+        for mine in (groups == group,)
     }
+    left_out = found.left_out_errors
+    return FitRecord(
+        num_rows=len(found.errors),
+        fitted=pooled_error_record(found.errors, groups),
+        left_out=pooled_error_record(np.where(alone, np.nan, left_out), groups),
+        left_out_alone=pooled_error_record(np.where(alone, left_out, np.nan), groups),
+        spread=_spread_record(spread),
+        intervals={} if tested is None else _coverages(tested),
+        groups=by_source,
+        memory=memory_record(memory) if memory else None,
+    )
 
 
-def spread_record(spread: Spread) -> dict[str, Any]:
+def _spread_record(spread: Spread | None) -> SpreadRecord | None:
     """Return the spread as files write it."""
+    if spread is None:
+        return None
     factors = {name: round(factor, 3) for name, factor in spread.factors.items()}
-    return {"half_width": round(spread.half_width, 4), "factors": factors}
+    return SpreadRecord(half_width=round(spread.half_width, 4), factors=factors)
 
 
-def _coverages(tested: HeldOut) -> dict[str, dict[str, float]]:
+def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:
     """Return how intervals held rows left out, and how they would if all had one width."""
     found = {
         name: _coverage(tested.errors[kind], tested.half_widths[kind])
@@ -94,66 +144,46 @@ def _coverages(tested: HeldOut) -> dict[str, dict[str, float]]:
     return found | {"if all had one width": _coverage(tested.errors, tested.even_half_widths)}
 
 
-def _coverage(errors: FloatArray, half_widths: FloatArray) -> dict[str, float]:
+def _coverage(errors: FloatArray, half_widths: FloatArray) -> CoverageRecord:
     """Return the share of rows inside their intervals, and the score of these."""
-    return {
-        "rows": len(errors),
-        "covered": _share(np.abs(errors) <= half_widths),
-        "score": round(float(np.mean(interval_score(errors, half_widths))), 4),
-        "half_width": round(float(np.median(half_widths)), 4),
-    }
+    return CoverageRecord(
+        rows=len(errors),
+        covered=_share(np.abs(errors) <= half_widths),
+        score=round(float(np.mean(interval_score(errors, half_widths))), 4),
+        half_width=round(float(np.median(half_widths)), 4),
+    )
 
 
-def told(value: Any) -> Any:
-    """Return a record as files write it: what is not known is left out."""
-    if isinstance(value, dict):
-        return {name: told(entry) for name, entry in value.items() if entry is not None}
-    return value
+def _share(inside: BoolArray) -> float:
+    """Return the share of rows that are inside."""
+    return round(float(np.mean(inside)), 4)
 
 
-def fit_lines(found: Fit) -> Iterator[str]:
-    """Yield the constants and errors of a fit for a reader."""
-    record = fit_record(found)
-    yield f"{record['num_rows']} rows"
-    for name in ("fitted", "left_out", "left_out_alone"):
-        errors = record[name]
-        yield (
-            f"  {name.replace('_', ' '):<15} median of medians "
-            f"{percent(errors['median_of_medians'])}, p90 of all rows {percent(errors['p90'])}"
-        )
-    for name, held in record["intervals"].items():
-        yield (
-            f"  {name.replace('_', ' '):<21} {held['rows']:>5} rows: {held['covered']:.1%} inside "
-            f"80 % intervals, score {held['score']:.3f}"
-        )
-    yield ""
-    yield f"{'source':<20}{'rows':>5}{'median':>9}{'p90':>8}{'left out':>10}{'p90':>8}{'inside':>8}"
-    for group, entry in record["groups"].items():
-        inside, out = entry["fitted"], entry["left_out"]
-        alone = "  no other source has its chips" if entry["alone"] else ""
-        yield (
-            f"{group[:19]:<20}{entry['rows']:>5}{percent(inside['median']):>9}"
-            f"{percent(inside['p90']):>8}{percent(out['median']):>10}{percent(out['p90']):>8}"
-            f"{percent(entry['covered']):>8}{alone}"
-        )
-    yield ""
-    for place, value, low, high in constants_of(found):
-        yield f"  {place[0] or 'all':<12}{place[1]:<34}{value:>8.4g}   {low:.4g} to {high:.4g}"
+def _is_alone(found: Fit, group: str) -> bool:
+    """Return whether no other stack has rows of the chips of a source."""
+    rows = found.rows
+    mine = {f for f, g in zip(rows.families, rows.groups, strict=True) if g == group}
+    stack = next(s for s, g in zip(rows.stacks, rows.groups, strict=True) if g == group)
+    others = {f for f, s in zip(rows.families, rows.stacks, strict=True) if s != stack}
+    return not mine & others
 
 
-def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str], float, float, float]]:
-    """Yield each constant that the rows inform: its place, value and interval."""
+def constants_of(found: Fit) -> Iterator[tuple[tuple[str, str], Interval]]:
+    """Yield each constant that the rows inform: its family and name, and its interval."""
     for key, value, spread, informed in zip(
         found.keys, found.values, found.spreads, found.informed, strict=True
     ):
         if informed:
-            bounds = np.exp([value, value - 2.0 * spread, value + 2.0 * spread])
-            named = _written(key, bounds)
-            for name, (middle, low, high) in named.items():
-                yield (key.family, name), middle, low, high
+            for name, interval in _constants_of_key(key, _two_deviations(value, spread)).items():
+                yield (key.family, name), interval
 
 
-def _written(key: Key, bounds: FloatArray) -> dict[str, tuple[float, float, float]]:
+def _two_deviations(value: float, spread: float) -> FloatArray:
+    """Return a constant, and the ends of its interval: two standard deviations of its logarithm."""
+    return np.asarray(np.exp([value, value - 2.0 * spread, value + 2.0 * spread]), dtype=float)
+
+
+def _constants_of_key(key: Key, bounds: FloatArray) -> dict[str, Interval]:
     """Return the constants of a key, each with its interval inside what is allowed."""
     base = load_calibration(key.family, BASE)
     found = {}
@@ -166,76 +196,75 @@ def _written(key: Key, bounds: FloatArray) -> dict[str, tuple[float, float, floa
 
 
 def _entries(found: Fit, family: str) -> dict[str, Any]:
-    """Return the constants of a family as they are written; families not seen share the rest."""
-    entries = {
-        place[1]: sourced(value, low, high, "fitted")
-        for place, value, low, high in constants_of(found)
-        if place[0] == family
-    }
-    if family == "":
-        entries |= _neutral(found)
-    return entries
+    """Return the constants of a family as they are written; no family: those that all share."""
+    known = constants_of(found)
+    return {name: _entry(*interval) for (place, name), interval in known if place == family}
 
 
-def _neutral(found: Fit) -> dict[str, Any]:
+def _median_of_families(found: Fit) -> dict[str, Any]:
     """Return constants for families that no row has: the median of those fitted.
 
     Each may lie as low and as high as that of any family.
     """
-    of_name: Mapping[str, list[tuple[float, float, float]]] = defaultdict(list)
+    of_name: Mapping[str, list[Interval]] = defaultdict(list)
     own = {free.name for free in FREE if free.per_family and not free.scales}
-    for place, value, low, high in constants_of(found):
-        if place[0] and place[1] in own:
-            of_name[place[1]].append((value, low, high))
+    for (family, name), interval in constants_of(found):
+        if family and name in own:
+            of_name[name].append(interval)
     entries = {}
     for name, known in of_name.items():
         values, lows, highs = np.array(known).T
-        middle = float(np.median(values))
-        entries[name] = sourced(middle, lows.min(), highs.max(), "median of the families fitted")
+        middle, why = float(np.median(values)), "median of the families fitted"
+        entries[name] = _entry(middle, float(lows.min()), float(highs.max()), why=why)
     return entries
 
 
-def sourced(value: float, low: float, high: float, why: str) -> dict[str, Any]:
-    """Return one value with its origin."""
-    bounds = [float(f"{low:.4g}"), float(f"{high:.4g}")]
-    shown = float(f"{value:.4g}")
-    return {"value": shown, "derived": True, "source": "rows", "range": bounds, "why": why}
+# serving
 
 
-def _share(inside: BoolArray) -> float:
-    """Return the share of rows that are inside."""
-    return round(float(np.mean(inside)), 4)
+def serving_fit_record(found: ServingFit) -> ServingRecord:
+    """Return the errors of a fit: of its own rows; of each source, server and family left out."""
+    groups = np.array(found.rows.labels["source"])
+    spread = _spread_record(serving_fit.spread_of(found))
+    known: dict[str, Any] = {} if spread is None else {"spread": spread}
+    return ServingRecord(
+        **known,
+        num_rows=len(found.errors),
+        fitted=pooled_error_record(found.errors, groups),
+        left_out=pooled_error_record(found.left_out["source"], groups),
+        groups=_parts(found, "source"),
+        servers=_parts(found, "server"),
+        families=_parts(found, "family"),
+    )
 
 
-def measures(errors: FloatArray, groups: Any) -> dict[str, float | None]:
-    """Return the headline and the pooled errors."""
-    known = ~np.isnan(errors)
-    if not known.any():
-        return {"median_of_medians": None, "median": None, "p90": None, "bias": None}
-    size = np.abs(errors)
-    medians = [np.median(size[known & (groups == g)]) for g in dict.fromkeys(groups[known])]
+def _parts(found: ServingFit, kind: str) -> dict[str, GroupRecord]:
+    """Return the errors of the rows of each label of a kind, in the fit and left out of it."""
+    labels, families = np.array(found.rows.labels[kind]), np.array(found.rows.labels["family"])
     return {
-        "median_of_medians": round(float(np.median(medians)), 4),
-        **errors_of_rows(errors[known]),
+        label: GroupRecord(
+            rows=int(mine.sum()),
+            fitted=error_record(found.errors[mine]),
+            left_out=error_record(found.left_out[kind][mine]),
+            alone=not set(families[mine]) & set(families[~mine]),
+        )
+        for label in dict.fromkeys(found.rows.labels[kind])
+        for mine in (labels == label,)
     }
 
 
-def errors_of_rows(errors: FloatArray) -> dict[str, Any]:
-    """Return median and 90th percentile of absolute errors, and the median error."""
-    if np.isnan(errors).any():
-        return {"median": None, "p90": None, "bias": None}
-    size = np.abs(errors)
-    return {
-        "median": round(float(np.median(size)), 4),
-        "p90": round(float(np.quantile(size, 0.9)), 4),
-        "bias": round(float(np.median(errors)), 4),
-    }
+def constants_of_serving(found: ServingFit) -> Iterator[tuple[tuple[str, str], Interval]]:
+    """Yield each constant: its family or server and its name, and its interval."""
+    for key, value, spread in zip(found.rows.keys, found.values, found.spreads, strict=True):
+        middle, low, high = _two_deviations(value, spread).tolist()
+        yield key.place, (middle, low, high)
 
 
-def _is_alone(found: Fit, group: str) -> bool:
-    """Return whether no other stack has rows of the chips of a source."""
-    rows = found.rows
-    mine = {f for f, g in zip(rows.families, rows.groups, strict=True) if g == group}
-    stack = next(s for s, g in zip(rows.stacks, rows.groups, strict=True) if g == group)
-    others = {f for f, s in zip(rows.families, rows.stacks, strict=True) if s != stack}
-    return not mine & others
+def _expected(free: Sequence[Free]) -> dict[str, Any]:
+    """Return what families or servers without rows get: what is expected of any."""
+    entries = {}
+    for one in free:
+        low, high = (one.prior * np.exp([-2.0 * one.spread, 2.0 * one.spread])).tolist()
+        why = "expected where no row tells"
+        entries[file_key(one.name)] = _entry(one.prior, low, high, unit=_unit(one), why=why)
+    return entries

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE
-from meshwright.calibration.fit.fit import NOTHING, Fit, FitRows, Stacks
+from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
 from meshwright.cost.interval import TRAITS, traits_of
 from meshwright.spec.calibration import Spread
 

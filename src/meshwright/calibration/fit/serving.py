@@ -1,0 +1,212 @@
+"""The constants of serving fitted to rows of requests; sources, servers and chips left out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshwright.base.arrays import FloatArray
+from meshwright.calibration.errors import SHARE, source_weights
+from meshwright.calibration.fit.constants import Free, Key
+from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, robust_step
+from meshwright.calibration.jobs import RefusedError
+from meshwright.calibration.rows import Row
+from meshwright.calibration.serving import Column, columns_of, serving_job
+from meshwright.cost.interval import EXPERTS
+from meshwright.spec.calibration import Spread
+
+STEP = 0.03
+"""Of a logarithm, for differences."""
+OF_CHIPS = (
+    Free("prompt_rate_share", 0.9, 0.25, 0.4, 1.2),
+    Free("weight_read_share", 0.9, 0.25, 0.5, 1.15),
+    Free("cache_read_share", 0.9, 0.25, 0.4, 1.15),
+)
+"""One for each family of chips."""
+OF_SERVERS = (
+    Free("host_step_s", 1e-3, 2.0, 1e-5, 0.02),
+    Free("host_sequence_s", 2e-5, 2.0, 1e-7, 1e-3),
+    Free("shared_cache_extra", 0.6, 1.0, 0.05, 4.0),
+)
+"""One for each server."""
+SHARED = (
+    Free("core_pull", 2.5, 0.7, 1.0, 8.0),
+    Free("collective_start_share", 1.0, 1.0, 0.2, 4.0),
+)
+"""One for all."""
+
+
+@dataclass(frozen=True)
+class ServingRows:
+    """Rows of requests with a measured throughput, as columns under neutral constants."""
+
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The rows, column by column."""
+        return [job.row for column in self.columns for job in column.jobs]
+
+    @cached_property
+    def labels(self) -> dict[str, list[str]]:
+        """Source, server and family of chips of each row."""
+        found: dict[str, list[str]] = {"source": [], "server": [], "family": []}
+        for column in self.columns:
+            serving = column.setting.serving
+            number = len(column.jobs)
+            found["source"] += [job.row.group for job in column.jobs]
+            found["server"] += [serving.server.name] * number
+            found["family"] += [serving.problem.system.chip.family] * number
+        return found
+
+    @property
+    def with_experts(self) -> list[bool]:
+        """Whether the model of each row has experts."""
+        return [
+            column.setting.serving.problem.num_experts > 0
+            for column in self.columns
+            for _ in column.jobs
+        ]
+
+    @cached_property
+    def weights(self) -> FloatArray:
+        """Of each row, by its source."""
+        return source_weights(self.labels["source"])
+
+    @cached_property
+    def keys(self) -> list[Key]:
+        """The free constants of these rows."""
+        families = sorted(set(self.labels["family"]))
+        servers = sorted(set(self.labels["server"]))
+        own = [Key(free, family) for family in families for free in OF_CHIPS]
+        own += [Key(free, server) for server in servers for free in OF_SERVERS]
+        return own + [Key(free) for free in SHARED]
+
+    def errors_and_slopes(self, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return ln(predicted / measured), (rows,), and its slopes, (rows, keys)."""
+        errors = np.zeros(len(self.rows))
+        slopes = np.zeros((len(self.rows), len(self.keys)))
+        start = 0
+        for column in self.columns:
+            mine = self._mine(column)
+            rows = slice(start, start + len(column.jobs))
+            moved = STEP * np.vstack([np.zeros(len(mine)), np.eye(len(mine))])
+            found = self._log_errors(column, values[mine] + moved)
+            errors[rows] = found[0]
+            slopes[rows, mine] = (found[1:] - found[0]).T / STEP
+            start = rows.stop
+        return errors, slopes
+
+    def errors(self, values: FloatArray) -> FloatArray:
+        """Return ln(predicted / measured) of each row, for logarithms of the constants."""
+        return np.concatenate(
+            [self._log_errors(c, values[self._mine(c)][None, :])[0] for c in self.columns]
+        )
+
+    def _mine(self, column: Column) -> list[int]:
+        """Return the constants that a column feels."""
+        serving = column.setting.serving
+        own = ("", serving.server.name, serving.problem.system.chip.family)
+        return [
+            number
+            for number, key in enumerate(self.keys)
+            if key.family in own
+            and not (key.free.name == "core_pull" and serving.server.splits_cache)
+        ]
+
+    def _log_errors(self, column: Column, values: FloatArray) -> FloatArray:
+        """Return ln(predicted / measured) of a column, (draws, rows).
+
+        Parameters
+        ----------
+        values
+            Logarithms of the constants that it feels, (draws, constants).
+        """
+        names = [self.keys[number].free.name for number in self._mine(column)]
+        draws = dict(zip(names, np.exp(values.T), strict=True))
+        constants: Any = replace(column.setting.serving.problem.constants, **draws)
+        predicted = column.tokens_per_s(column.served(constants)).reshape(len(values), -1)
+        return np.asarray(np.log(predicted / column.measured()), dtype=float)
+
+
+@dataclass(frozen=True)
+class ServingFit:
+    """Fitted constants of serving, with the errors of the rows, and of rows left out."""
+
+    rows: ServingRows
+    values: FloatArray
+    """Logarithms, (keys,)."""
+    spreads: FloatArray
+    """Standard deviations of the logarithms, by the curvature at the fit, (keys,)."""
+    errors: FloatArray
+    """ln(predicted / measured), (rows,)."""
+    left_out: Mapping[str, FloatArray]
+    """The same, each row predicted by constants fitted without its ``source``, ``server`` or
+    ``family`` of chips, (rows,)."""
+
+
+def serving_rows(rows: Sequence[Row], calibration: str) -> ServingRows:
+    """Return the rows of requests that a fit can use, on the constants of training."""
+    asked = []
+    for row in rows:
+        try:
+            asked.append(serving_job(row, calibration))
+        except RefusedError:
+            continue
+    return ServingRows(tuple(columns_of(asked)))
+
+
+def fit_serving(rows: ServingRows) -> ServingFit:
+    """Return the constants of least robust error that stay near what is expected of them.
+
+    The steps of :func:`~meshwright.calibration.fit.training.fit`; what is left out is refitted in
+    the slopes at the fitted point, then predicted exactly.
+    """
+    keys, values = rows.keys, np.log([key.free.prior for key in rows.keys])
+    for _ in range(MOST_ROUNDS):
+        errors, slopes = rows.errors_and_slopes(values)
+        step = np.clip(robust_step(errors, slopes, rows.weights, keys, values)[0], -0.5, 0.5)
+        values = values + step
+        if np.abs(step).max() < CLOSE:
+            break
+    errors, slopes = rows.errors_and_slopes(values)
+    spreads = robust_step(errors, slopes, rows.weights, keys, values)[1]
+    left_out = {
+        name: _left_out(rows, np.array(labels), values, errors, slopes)
+        for name, labels in rows.labels.items()
+    }
+    return ServingFit(rows, values, spreads, errors, left_out)
+
+
+def _left_out(
+    rows: ServingRows, labels: NDArray[np.str_], values: FloatArray, errors: FloatArray,
+    slopes: FloatArray,
+) -> FloatArray:  # fmt: skip
+    """Return the error of each row under constants fitted without the rows of its label."""
+    found = np.full(len(errors), np.nan)
+    for label in np.unique(labels):
+        kept = labels != label
+        if kept.any():
+            step = robust_step(errors[kept], slopes[kept], rows.weights[kept], rows.keys, values)[0]
+            found[~kept] = rows.errors(values + step)[~kept]
+    return found
+
+
+def spread_of(found: ServingFit) -> Spread | None:
+    """Return how far rows lie from predictions that know nothing of their source.
+
+    Rows of dense models give the width, those with experts how many times it they need.
+    """
+    errors = np.abs(found.left_out["source"])
+    sparse = np.array(found.rows.with_experts)
+    known = ~np.isnan(errors)
+    if not (known & ~sparse).any():
+        return None
+    plain = float(np.quantile(errors[known & ~sparse], SHARE))
+    wide = np.quantile(errors[known & sparse], SHARE) if (known & sparse).any() else plain
+    return Spread(plain, {EXPERTS: max(float(wide) / plain, 1.0)})

@@ -1,1 +1,0 @@
-"""Serving held against measurements: rows of requests become jobs, priced as columns."""
