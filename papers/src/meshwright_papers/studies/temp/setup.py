@@ -16,6 +16,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.compare import Comparison, Entry
+from meshwright.train.question import training
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 PUBLISHED_COLLECTIVE_SHARE = 0.4
@@ -120,7 +121,7 @@ AS_ELSEWHERE = Machine()
 
 def work_of(case: Case, system: SystemSpec) -> Training:
     """Return the training step of a case."""
-    return api.training(
+    return training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
 

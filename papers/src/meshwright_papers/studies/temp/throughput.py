@@ -14,6 +14,7 @@ from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -458,7 +459,7 @@ def _trend_claims(rows: list[tuple[Any, ...]]) -> Iterator[Claim]:
     lacking = [row[0] for row in rows if row[1] is None]
     system = wafer()
     room_bytes = system.chip.main_memory.capacity_bytes
-    kept = api.training(system, sequence_length=1, global_batch_size=1).optimizer
+    kept = training(system, sequence_length=1, global_batch_size=1).optimizer
     state_bytes = (
         kept.weight_bytes_per_param + kept.gradient_bytes_per_param + kept.state_bytes_per_param
     )
