@@ -8,7 +8,7 @@ from itertools import product
 
 from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.usage import link_utilisation, sending_fraction
+from meshwright.network.simulation.timeline import link_utilisation, sending_fraction
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
