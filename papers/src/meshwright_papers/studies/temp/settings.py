@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
-from meshwright.train.compare import Entry
+from meshwright.train.compare import Entry, compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -124,7 +123,7 @@ def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     system = setting.machine.system()
     work = work_of(case, system)
     return entries_of(
-        api.compare(
+        compare(
             model_of(case),
             system,
             work,
@@ -421,7 +420,7 @@ def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -
     work = work_of(case, system)
     allowed = setting.allowed(pp=[1], **fixed)
     try:
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

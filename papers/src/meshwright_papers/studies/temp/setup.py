@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
@@ -15,7 +14,7 @@ from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.compare import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry, compare
 from meshwright.train.question import training
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
@@ -130,7 +129,7 @@ def work_of(case: Case, system: SystemSpec) -> Training:
 def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Comparison:
     """Return the recipes side by side on one case."""
     case, system = CASES[name], wafer(with_hbm=with_hbm)
-    return api.compare(
+    return compare(
         model_of(case),
         system,
         work_of(case, system),

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
+from meshwright.train.compare import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -66,7 +66,7 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     system = wafer()
     work = work_of(case, system)
     try:
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

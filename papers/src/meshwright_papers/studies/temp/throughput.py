@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
+from meshwright.train.estimate import estimate
 from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
@@ -269,9 +269,7 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = api.estimate(
-            model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
-        )
+        plan = estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
     except (InfeasibleError, SpecError):
         return None
     return communication(plan.best)
