@@ -224,7 +224,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
     """Return the grid with the groups of its axes as letters, where the plan is placed on one."""
     if found.best.placement is None:
         return []
-    from meshwright.wafer.drawing import draw
+    from meshwright.wafer.map.drawing import draw
     from meshwright.wafer.map.text import wafer_text
 
     return [*wafer_text(draw(found, args.colors)), ""]
@@ -242,7 +242,7 @@ def simulate(args: Namespace) -> int:
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
         return 0
-    from meshwright.wafer.report_simulation import simulation_data, simulation_lines
+    from meshwright.wafer.report import simulation_data, simulation_lines
 
     if sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")
