@@ -20,8 +20,8 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from meshwright.base.errors import InfeasibleError
+    from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.report import fitted
     from meshwright.calibration.rows import published_rows, published_serving_rows
     from meshwright.cli.output import show, write_whole
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.cli.output import add_detail
 from meshwright.cli.reading import output_file
 
 
@@ -21,15 +22,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--document", metavar="FILE.md", help="write tables there, and pictures next to it"
     )
+    add_detail(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict each row and print the errors; 3 where no row could be predicted."""
     from pathlib import Path
 
-    from meshwright.calibration.document import documents
     from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.report import Validation, validation_data, validation_lines
+    from meshwright.calibration.report import (
+        Validation,
+        documents,
+        validation_data,
+        validation_lines,
+    )
     from meshwright.calibration.rows import published_rows, published_serving_rows
     from meshwright.calibration.serving import predict_all
     from meshwright.cli.output import show, write_whole
@@ -43,5 +49,9 @@ def run(args: argparse.Namespace) -> int:
     if target is not None:
         for name, text in documents(found, rows, target.stem).items():
             write_whole(target.with_name(name), text)
-    show(validation_lines(found), validation_data(found) if args.json else None, args.json)
+    show(
+        validation_lines(found, detail=args.detail),
+        validation_data(found) if args.json else None,
+        args.json,
+    )
     return 0 if any(entry.refused is None for entry in found.predictions) else 3
