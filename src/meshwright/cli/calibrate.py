@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.cli.reading import output_file
+from meshwright.options.values import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,8 @@ def run(args: argparse.Namespace) -> int:
     from meshwright.calibration.fit.report import fitted
     from meshwright.calibration.reading import read_rows
     from meshwright.calibration.rows import published_rows, published_serving_rows
-    from meshwright.cli.output import show, write_whole
+    from meshwright.cli.output import show
+    from meshwright.options.values import write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None
     published = (*published_rows(), *published_serving_rows())

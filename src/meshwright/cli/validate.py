@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshwright.cli.output import add_detail
-from meshwright.cli.reading import output_file
+from meshwright.options.values import output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     )
     from meshwright.calibration.rows import published_rows, published_serving_rows
     from meshwright.calibration.serving import predict_all
-    from meshwright.cli.output import show, write_whole
+    from meshwright.cli.output import show
+    from meshwright.options.values import write_whole
 
     target = args.document and output_file("--document", args.document, ".md")
     path = args.measurements
