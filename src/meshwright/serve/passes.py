@@ -14,15 +14,17 @@ from meshwright.cost.pipeline import jitter_fraction
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, Phase
-from meshwright.serve.layers import (
+from meshwright.serve.operators import (
     PassCost,
+    PassShape,
+    cached_tokens,
+    cached_words_per_token,
     host_s,
     layer_forward,
     live_bytes,
     pass_cost,
     sum_of_passes,
 )
-from meshwright.serve.operators import PassShape, cached_tokens, cached_words_per_token
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.local_layer import LocalLayer

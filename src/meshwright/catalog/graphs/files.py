@@ -1,4 +1,4 @@
-"""Writes a graph in the format that is read: YAML for people, or plain values for JSON."""
+"""Graphs of the catalog and of users: YAML or JSON to checked declarations, and back to files."""
 
 from __future__ import annotations
 

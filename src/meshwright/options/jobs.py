@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.launched import add_script, with_script
-from meshwright.cli.question import strategy_question
-from meshwright.cli.reading import Reading, faults_of, quantity
+from meshwright.options.launch_script import with_script
+from meshwright.options.question import strategy_question
+from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
+from meshwright.options.values import Reading, faults_of, quantity
 
 if TYPE_CHECKING:
     from meshwright.train.answer import Plan
@@ -88,13 +89,6 @@ def _step_s_of_mfu(text: str, plan: Plan) -> float:
     return price.step_time_s * float(getattr(price, name.lower())) / share
 
 
-def add_measured_file(parser: argparse.ArgumentParser) -> None:
-    """Declare the file of measured jobs."""
-    parser.add_argument(
-        MEASURED, metavar="FILE", help="jobs that ran (YAML, or rows as for validate): they adjust"
-    )
-
-
 def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     """Return the factors behind the jobs of ``--measured``; None: nothing was measured.
 
@@ -108,8 +102,8 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     SpecError
         With all faults of the file, among them jobs on chips of another family.
     """
-    from meshwright import api
     from meshwright.base.errors import Fault, SpecError
+    from meshwright.train.measured.trials import learn
 
     if args.measured is None:
         return None
@@ -123,7 +117,7 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     ]
     if faults:
         raise SpecError(faults, origin=args.measured)
-    return api.learn(found)
+    return learn(found)
 
 
 def measurements_of(path: Path, calibration: str) -> list[Measurement]:
@@ -176,8 +170,8 @@ def _place(index: int, path: str) -> str:
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: the options of ``explain`` without their dashes."""
-    from meshwright import api
     from meshwright.base.errors import Fault, SpecError
+    from meshwright.train.estimate import estimate
     from meshwright.train.measured.factors import Measurement
     from meshwright.train.question import problem_of
 
@@ -188,7 +182,7 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
         if text is None:
             raise SpecError(Fault(option, "is needed"))
     asked, strategy, structure = strategy_question(with_script(args))
-    plan = api.estimate(
+    plan = estimate(
         asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
         is_placed=False,
     )  # fmt: skip
@@ -199,26 +193,26 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
     """Return the options of a job as a command line would hold them."""
     from meshwright.base.errors import Fault, SpecError, nearest
-    from meshwright.cli.question import add_fixed, add_question
 
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    add_question(parser, is_needed=False)
-    add_fixed(parser, several=False)
-    add_script(parser)
-    parser.add_argument(MEASURED)
-    actions = {(a.option_strings or [a.dest])[0].removeprefix("--"): a for a in parser._actions}
-    values = {action.dest: action.default for action in parser._actions}
-    faults = []
+    options = {option.name: option for option in COMMANDS["explain"].options
+               if option.name in _OF_A_JOB}  # fmt: skip
+    values, faults = {}, []
     for key, value in entry.items():
-        action = actions.get(str(key).replace("_", "-"))
-        is_flag = action is not None and action.nargs == 0
-        if action is None:
-            faults.append(Fault(str(key), "is no option of a job", nearest(str(key), actions)))
+        option = options.get(str(key).replace("-", "_"))
+        is_flag = option is not None and option.kind == "flag"
+        if option is None:
+            dashed = [name.replace("_", "-") for name in options]
+            faults.append(Fault(str(key), "is no option of a job", nearest(str(key), dashed)))
         elif is_flag != isinstance(value, bool) or isinstance(value, list | Mapping):
             allowed = "true or false" if is_flag else "text or a number"
             faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
         else:
-            values[action.dest] = value if is_flag else str(value)
+            values[option.name] = value
     if faults:
         raise SpecError(faults)
-    return argparse.Namespace(**values)
+    return options_from_keywords("explain", values)
+
+
+_OF_A_JOB = {option.name for option in (*question(is_needed=False), *FIXED)} | {
+    "script", "measured"
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arguments that the commands share: the model, the system, the workload, and what is fixed."""
+"""From options to what is asked: model, system, workload, fixed values, or one strategy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshwright.cli.reading import (
+from meshwright.options import table
+from meshwright.options.values import (
     Reading,
     decimal_number,
     needed,
@@ -20,73 +21,22 @@ if TYPE_CHECKING:
     from meshwright.sharding.strategy import PlanOptions, Strategy
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
-    from meshwright.spec.workload import Training
+    from meshwright.spec.workload import Decode, Prefill, Training
 
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
-OTHER_DEGREES = {"dp_shard": "dp-shard", "num_virtual_stages": "vpp", "micro_batch_size": "mbs"}
-CHOICES = {
-    "recompute": ("none", "selective", "full"),
-    "schedule": ("gpipe", "1f1b", "interleaved", "zero_bubble"),
-    "context_kind": ("ring", "ulysses"),
-    "offload": ("none", "optimizer", "activations", "weights", "all"),
-    "zero_stage": ("0", "1", "2", "3"),
-    "sequence_parallel": ("on", "off"),
-    "overlap_data_parallel": ("on", "off"),
-    "streamed": ("auto", "weights", "inputs", "both"),
-    "stream_form": ("auto", "hold", "stream", "cycle", "ring", "folded_ring"),
-}
+FIXED = tuple(option.target for option in table.FIXED)
+"""What the search calls the degrees and choices that a user can fix."""
+CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
+_FLAGS = {option.target: option.flag for option in table.FIXED}
 STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
                   "cuda_graphs", "async_tp", "dropout")  # fmt: skip
 """Options that a workload file replaces."""
 CAPS = ("max_power", "max_device_power")
+SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights",
+                "server")  # fmt: skip
+"""Options that have no meaning in training."""
+_OTHER_KIND = {"context": "prefill", "prompt": "decode"}
 ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power")
-FIXED = (*DEGREES, *OTHER_DEGREES, *CHOICES)
-_OPTION_OF = {"context_kind": "cp-kind", "zero_stage": "zero", "sequence_parallel": "sp",
-              "overlap_data_parallel": "dp-overlap", "stream_form": "stream-form"}  # fmt: skip
-
-
-MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
-
-
-def add_question(
-    parser: argparse.ArgumentParser, *, is_needed: bool = True, model_help: str = MODEL_HELP
-) -> None:
-    """Declare model, system and workload; ``is_needed`` is False where a file may hold them."""
-    parser.add_argument("model", nargs=None if is_needed else "?", help=model_help)
-    parser.add_argument(
-        "--on", required=is_needed, metavar="SYSTEM", help="64xH100, wafer-6x8, a YAML file"
-    )
-    parser.add_argument("--seq", metavar="TOKENS", help="tokens of a sequence; 8k is 8192")
-    parser.add_argument("--global-batch", metavar="N", help="sequences of a step")
-    parser.add_argument("--workload", metavar="FILE", help="a YAML file instead of the options")
-    parser.add_argument("--precision", metavar="TYPE", help="type of the linear layers (bf16)")
-    parser.add_argument("--optimizer", metavar="NAME", help="bytes per parameter: show optimizer")
-    parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, such as 15T")
-    parser.add_argument("--imbalance", metavar="X",
-                        help="load of the busiest expert rank over the mean (1)")  # fmt: skip
-    parser.add_argument("--cuda-graphs", action="store_true", help="kernel launches are recorded")
-    parser.add_argument("--async-tp", action="store_true", help="tp communication is decomposed")
-    parser.add_argument("--dropout", action="store_true", help="dropout keeps its masks")
-    parser.add_argument("--max-power", metavar="W", help="of the system on average, such as 15kW")
-    parser.add_argument("--max-device-power", metavar="W", help="of each device on average")
-    parser.add_argument("--idle-power", metavar="W|off", help="of an idle device; off counts none")
-    add_calibration(parser)
-
-
-def add_fixed(parser: argparse.ArgumentParser, *, several: bool) -> None:
-    """Declare degrees and choices that the user fixes; lists of them where ``several``."""
-    group = parser.add_argument_group(
-        "fix a degree or a choice" + (" (or several: 2,4)" if several else "")
-    )
-    for name in DEGREES:
-        group.add_argument(
-            f"--{name}", metavar="N", help=argparse.SUPPRESS if name == "etp" else None
-        )
-    for name, option in OTHER_DEGREES.items():
-        group.add_argument(f"--{option}", dest=name, metavar="N")
-    for name, values in CHOICES.items():
-        option = _OPTION_OF.get(name, name)
-        group.add_argument(f"--{option}", dest=name, metavar="|".join(values))
 
 
 @dataclass(frozen=True)
@@ -129,10 +79,12 @@ def read_model_and_system(
     """Return the model and the system, to be used after ``reading.done``."""
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.system import SystemSpec
     from meshwright.train.question import with_powers
 
-    model = reading.value(needed, "MODEL", args.model, load_model)
-    system = reading.value(needed, "--on", args.on, load_system)
+    model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
+    system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
     powers = reading.value(_powers, args)
     return model, with_powers(system, **powers) if system and powers else system
 
@@ -182,8 +134,6 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     SpecError
         Every option that is missing or wrong.
     """
-    from meshwright.catalog.workloads import load_optimizer
-
     reading = Reading()
     for option, value in (("--seq", args.seq), ("--global-batch", args.global_batch)):
         if value is None:
@@ -196,12 +146,19 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
             ("total_tokens", _total_tokens, args.tokens),
             ("precision", _precision, args.precision),
             ("expert_load_imbalance", imbalance, args.imbalance),
-            ("optimizer", load_optimizer, args.optimizer),
+            ("optimizer", _optimizer, args.optimizer),
         )
         if given is not None
     }
     reading.done()
     return {**fields, "software": _software(args)}
+
+
+def _optimizer(text: Any) -> Any:
+    from meshwright.catalog.workloads import load_optimizer
+    from meshwright.spec.workload import OptimizerPreset
+
+    return needed("--optimizer", text, load_optimizer, OptimizerPreset)
 
 
 def _sequence_length(text: str) -> int:
@@ -228,7 +185,7 @@ def _workload_of_file(args: argparse.Namespace) -> Training:
 
     reading = Reading()
     refuse_idle(reading, args, STATED_IN_FILE, "the file of --workload states this")
-    loaded = reading.value(load_workload, args.workload)
+    loaded = reading.value(needed, "--workload", args.workload, load_workload, Training)
     if loaded is not None and not isinstance(loaded, Training):
         reading.fault(f"{args.workload}: kind", f"{loaded.kind} is no training workload")
     reading.done()
@@ -242,6 +199,8 @@ def _precision(text: str) -> Any:
     from meshwright.spec.chip import DType
     from meshwright.spec.workload import Precision
 
+    if isinstance(text, Precision):
+        return text
     return Precision.model_validate({"matmul": one_of("--precision", text, get_args(DType))})
 
 
@@ -273,9 +232,10 @@ def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
 
 
 def option_of(name: str) -> str:
-    """Return the option of a destination: ``global_batch`` is ``--global-batch``."""
-    known = {**OTHER_DEGREES, **_OPTION_OF}
-    return "MODEL" if name == "model" else "--" + known.get(name, name).replace("_", "-")
+    """Return the option of a value: ``global_batch`` is ``--global-batch``."""
+    if name in ("model", "graph", "file"):
+        return name.upper()
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
 
 
 def given_numbers(
@@ -287,14 +247,6 @@ def given_numbers(
         for name in names
         if getattr(args, name) is not None
     }
-
-
-def add_calibration(parser: argparse.ArgumentParser) -> None:
-    """Declare the constants of the cost model."""
-    parser.add_argument(
-        "--calibration", default="calibrated", metavar="NAME|FILE",
-        help="constants: uncalibrated, a file of calibrate (calibrated)",
-    )  # fmt: skip
 
 
 def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -345,7 +297,7 @@ def strategy_of(
     shard = one.get("dp_shard", dp)
     if dp % shard:
         raise SpecError(Fault("--dp-shard", f"{shard} does not divide dp {dp}", "a divisor of dp"))
-    degrees = {k: one[k] for k in (*DEGREES, *OTHER_DEGREES) if k in one and k != "dp"}
+    degrees = {k: one[k] for k in FIXED if k in one and k not in CHOICES and k != "dp"}
     strategy = make_strategy(**{**degrees, "dp_shard": shard, "dp_replicate": dp / shard})
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
@@ -363,3 +315,64 @@ def strategy_of(
         overlap_tensor_parallel=overlap_tensor_parallel,
     )
     return strategy, structure
+
+
+def is_serving(args: argparse.Namespace) -> bool:
+    """Return whether the question is one of serving."""
+    return bool(args.decode or args.prefill)
+
+
+def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
+    """Return the workload of the arguments.
+
+    Raises
+    ------
+    SpecError
+        Every option that is missing or wrong.
+    """
+    from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+
+    reading = Reading()
+    length = "context" if args.decode else "prompt"
+    other = "prompt" if args.decode else "context"
+    refuse_idle(reading, args, (other,), f"is of use with --{_OTHER_KIND[length]} only")
+    numbers = {}
+    for name, kilo in (("batch", 1000), (length, 1024)):
+        text = getattr(args, name)
+        if text is None:
+            reading.fault(f"--{name}", "is needed")
+        else:
+            numbers[name] = reading.value(whole_number, f"--{name}", text, kilo=kilo)
+    limit_s = None
+    if args.max_latency is not None:
+        limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
+    shared: dict[str, Any] = {
+        "precision": reading.value(precision_of, args),
+        "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
+        "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
+    }
+    reading.done()
+    shared["batch_size"] = numbers["batch"]
+    if args.decode:
+        tokens = numbers["context"]
+        return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
+    tokens = numbers["prompt"]
+    return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
+
+
+def precision_of(args: argparse.Namespace) -> Any:
+    """Return the types of matrix products, weights and cache."""
+    from typing import get_args
+
+    from meshwright.spec.chip import DType
+    from meshwright.spec.workload import Precision
+
+    reading, types = Reading(), get_args(DType)
+    stated = {"matmul": "precision", "weight": "weights", "kv_cache": "kv_cache"}
+    found = {
+        field: reading.value(one_of, option_of(name), getattr(args, name), types)
+        for field, name in stated.items()
+        if getattr(args, name) is not None
+    }
+    reading.done()
+    return Precision.model_validate({"weight": found.get("matmul", "bf16"), **found})

@@ -1,4 +1,4 @@
-"""Values of options: each is read by itself, and all that is wrong is told at once."""
+"""Values of options: each is read by itself, and all faults are reported at once."""
 
 from __future__ import annotations
 
@@ -55,11 +55,24 @@ def faults_of(error: MeshwrightError) -> tuple[Fault, ...]:
     )
 
 
-def needed(option: str, text: str | None, read: Callable[[str], Value]) -> Value:
-    """Return what ``read`` makes of an option that must be there."""
-    if text is None:
+def needed(
+    option: str, given: object, read: Callable[[str], Value], kind: type[Value] | None = None
+) -> Value:
+    """Return what ``read`` makes of an option that must be there; a declaration stays as it is.
+
+    Parameters
+    ----------
+    kind
+        Of the declaration that Python may pass instead of a name.
+    """
+    if given is None:
         raise SpecError(Fault(option, "is needed"))
-    return read(text)
+    if isinstance(given, str):
+        return read(given)
+    if kind is not None and isinstance(given, kind):
+        return given
+    expected = "a name or a file" + (f" or a {kind.__name__}" if kind else "")
+    raise SpecError(Fault(option, f"found a {type(given).__name__}, expected {expected}"))
 
 
 def whole_number(option: str, text: str, *, kilo: int = 1000) -> int:
@@ -121,3 +134,10 @@ def output_file(option: str, text: str, suffix: str = "") -> Path:
 def picture_file(text: str) -> Path:
     """Return the picture that is to be written."""
     return output_file("--picture", text, ".svg")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cli.question import option_of
+from meshwright.options.question import option_of
 
 MARK = "--tensor-model-parallel-size"
 """Every script of Megatron-LM that splits a model has it."""
@@ -27,18 +27,11 @@ NUMBERS = {
 SHARDING = {"no_shard": "0", "optim": "1", "optim_grads": "2", "optim_grads_params": "3"}
 NOT_READ = {
     "--num-layers-per-virtual-pipeline-stage": "--num-virtual-stages-per-pipeline-rank",
-    "--num-distributed-optimizer-instances": "--dp-shard beside the script",
+    "--num-distributed-optimizer-instances": "--dp-shard next to the script",
     "--use-tp-pp-dp-mapping": "the default order of ranks",
     "--pipeline-model-parallel-layout": "layers dealt evenly",
 }
 """Options that change the price but have no counterpart here, and what to state instead."""
-
-
-def add_script(parser: argparse._ActionsContainer) -> None:
-    """Declare the launch script."""
-    parser.add_argument(
-        "--script", metavar="FILE.sh", help="strategy and batch from a script of Megatron-LM"
-    )
 
 
 def with_script(args: argparse.Namespace) -> argparse.Namespace:
