@@ -47,8 +47,9 @@ def synced_bytes(
     weight_bytes = params * optimizer.gathered_weight_bytes_per_param
     stage = structure.zero_stage
     if stage == 0:
-        result: Num = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes, shards * replicas)
-        return result
+        kind = CollectiveKind.ALL_REDUCE
+        sent: Num = least_sent_bytes(kind, gradient_bytes, shards * replicas)
+        return sent
     scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
     gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
     summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)

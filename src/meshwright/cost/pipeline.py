@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from meshwright.base.arrays import Num, ceil_div, larger, positive_part, where
+from meshwright.base.arrays import Num, ceil_div, column, larger, positive_part, where
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part
 from meshwright.cost.memory import (
     StageState,
@@ -79,7 +79,9 @@ def price_pipeline(
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    layout = stage_layout(
+        pattern, num_kinds, column(strategy.pp), column(strategy.num_virtual_stages)
+    )
     stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
     num_micro_batches = micro_batches(problem, strategy)
     schedule = schedules[structure.schedule]

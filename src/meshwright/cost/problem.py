@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from meshwright.base.arrays import Num
 from meshwright.cost.device import DeviceRates, device_rates
@@ -29,7 +29,7 @@ from meshwright.sharding.strategy import (
     StrategyColumns,
     Streamed,
 )
-from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -96,6 +96,11 @@ class ProblemOf(ABC, Generic[Work]):
     workload: Work
     calibration: CalibrationOf[Num]
     mapper: Mapper = Mapper.TMAP
+
+    @property
+    def nominal_calibration(self) -> Calibration:
+        """The calibration where none of its constants is a column of perturbed ones."""
+        return cast(Calibration, self.calibration)
 
     @cached_property
     def graph(self) -> OpGraph:

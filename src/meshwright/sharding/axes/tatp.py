@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshwright.base.arrays import Mask, Num, ceil_div
+from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.sharding.algebra import Side
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray, IntArray, column
 from meshwright.cost.communication import Transfer
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.pipeline import jitter_fraction
@@ -84,7 +84,7 @@ class ModelGraph:
         """What waiting for the slowest of all devices adds, as a fraction."""
         problem, frame = self.prices.problem, self.prices.options.frame
         spread = problem.calibration.jitter
-        return float(jitter_fraction(np.array([frame.num_devices]), spread)[0])
+        return float(column(jitter_fraction(np.array([frame.num_devices]), spread))[0])
 
     def _alone(self, place: Place, window_share: float) -> Load:
         """Return what a group costs in a step under each option."""
@@ -116,8 +116,8 @@ class ModelGraph:
         """
         problem, links = self.prices.problem, self.prices.links
         structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
-        gradient = cost.dense_params * optimizer.reduced_gradient_bytes_per_param
-        weights = cost.dense_params * optimizer.gathered_weight_bytes_per_param
+        gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
+        weights = column(cost.dense_params) * optimizer.gathered_weight_bytes_per_param
         backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
         m = self.num_micro_batches
         if structure.zero_stage == 0:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, take_rows
+from meshwright.base.arrays import FloatArray, column, take_rows
 from meshwright.cost.communication import plain
 from meshwright.cost.data_parallel import gradient_sync
 from meshwright.cost.layer import LayerPrices, weighted_sum
@@ -43,7 +43,7 @@ class Assigned:
     @property
     def total_s(self) -> float:
         """The whole step [s]."""
-        return float(self.time.total_s[0]) + self.reshard_s
+        return float(column(self.time.total_s)[0]) + self.reshard_s
 
     @property
     def memory_bytes(self) -> float:
@@ -71,7 +71,7 @@ def price_assigned(
     params = _params(prices, used)
     if problem.graph.tied:
         first = stack([prices.options.strategy(options[0])])
-        table = float(table_params(problem, first)[0])
+        table = float(column(table_params(problem, first))[0])
         is_one_copy = options[0] == options[-1]
         params[options[0]] -= table * is_one_copy
         price = price if is_one_copy else _with_second_table(price, table)
@@ -88,7 +88,9 @@ def price_assigned(
         sigma=problem.calibration.overlap_slowdown,
         jitter=price.jitter,
     )
-    times = float(price.pipeline.num_micro_batches[0]) * (1.0 + float(price.jitter[0]))
+    times = float(column(price.pipeline.num_micro_batches)[0]) * (
+        1.0 + float(column(price.jitter)[0])
+    )
     return Assigned(
         places=tuple(places),
         options=tuple(options),
@@ -131,7 +133,7 @@ def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[in
     """Return the parameters on one device by the option that splits them [1]."""
     found: dict[int, float] = {}
     for (place, option), count in used.items():
-        each = float(prices.costs[place[0]][place[1]].layer.dense_params[option])
+        each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
         found[option] = found.get(option, 0.0) + count * each
     return found
 
