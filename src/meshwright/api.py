@@ -375,7 +375,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     reading.done()
     if args.measured is None:
         if path is not None:
-            from meshwright.wafer.drawing import draw
+            from meshwright.wafer.map.drawing import draw
             from meshwright.wafer.map.svg import wafer_svg
 
             write_whole(path, wafer_svg(draw(found, args.colors)))
@@ -453,7 +453,7 @@ def simulate(args: Namespace, call: Call) -> Any:
         raise UsageError("--trace is of use with a plan only")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
-    from meshwright.wafer.flows import load_flows, simulate_flows
+    from meshwright.wafer.simulation import load_flows, simulate_flows
 
     file = load_flows(args.file)
     return file.warnings, [(each, simulate_flows(each)) for each in file.scenarios]
@@ -465,7 +465,7 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
     from meshwright.options.values import needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
-    from meshwright.wafer.simulate import simulate as play
+    from meshwright.wafer.simulation import simulate as play
 
     target = output_file("--trace", args.trace) if args.trace is not None else None
     found = needed("PLAN.json", args.what, load_plan, Plan)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright.network.routes import make_routes
-from meshwright.wafer.flows import load_flows, simulate_flows
+from meshwright.network.routing import make_routes
+from meshwright.wafer.simulation import load_flows, simulate_flows
 
 DATA = Path(__file__).parents[1] / "data" / "simgrid_scenarios.json"
 REFERENCE = {case["name"]: case for case in json.loads(DATA.read_text())["scenarios"]}

@@ -22,7 +22,7 @@ from meshwright.cli.progress import Counter, SearchProgress
 
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Plan
+    from meshwright.train.answer import Candidate, Plan
 
 INTERRUPTED = 130
 
@@ -127,13 +127,16 @@ def estimate(args: Namespace) -> int:
 def fit(args: Namespace) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
     from meshwright.train import plan_file as files
-    from meshwright.train.explain import what_would_fit
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 
     found = api.fit.answer(args, _call(args))
     price = found.best.estimate
-    advice = [] if price.fits else what_would_fit(found)
+    advice: list[Candidate] = []
+    if not price.fits:
+        from meshwright.train.explain import what_would_fit
+
+        advice = what_would_fit(found)
     data = {
         "plan": found.best.text,
         "fits": price.fits,
@@ -221,7 +224,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
     """Return the grid with the groups of its axes as letters, where the plan is placed on one."""
     if found.best.placement is None:
         return []
-    from meshwright.wafer.drawing import draw
+    from meshwright.wafer.map.drawing import draw
     from meshwright.wafer.map.text import wafer_text
 
     return [*wafer_text(draw(found, args.colors)), ""]
@@ -239,7 +242,7 @@ def simulate(args: Namespace) -> int:
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
         return 0
-    from meshwright.wafer.report_simulation import simulation_data, simulation_lines
+    from meshwright.wafer.report import simulation_data, simulation_lines
 
     if sys.stderr.isatty() and not args.json:
         sys.stderr.write("playing the step: a few seconds, more the first time\n")

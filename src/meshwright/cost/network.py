@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, Num, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
-from meshwright.network.blocks import block_reaches, uses_blocks
+from meshwright.network.placement import block_reaches, uses_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import StrategyColumns
 from meshwright.spec.calibration import CalibrationOf

@@ -15,7 +15,7 @@ from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.network.ranks import clear_grids
+from meshwright.network.placement import clear_grids
 from meshwright.sharding.axes.tatp import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.derivation import derive_calls

@@ -7,7 +7,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.train import plan_file as files
 from meshwright.train.plan import plan
 from meshwright.train.question import training
-from meshwright.wafer.report_operators import operator_lines
+from meshwright.train.report_placement import operator_lines
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 SPEC = model(num_layers=4)

@@ -7,13 +7,13 @@ from functools import cache
 from itertools import product
 
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.usage import link_utilisation, sending_fraction
+from meshwright.network.simulation.timeline import link_utilisation, sending_fraction
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
 from meshwright.train.estimate import estimate
 from meshwright.train.question import training
-from meshwright.wafer.simulate import simulate
+from meshwright.wafer.simulation import simulate
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
