@@ -103,7 +103,7 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
 
     from meshwright import api
     from meshwright.cli.output import write_whole
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
     from meshwright.wafer.map.svg import wafer_svg
@@ -118,7 +118,7 @@ def _run_plan(args: argparse.Namespace, plan: Plan, path: Path | None) -> int:
         "plan": plan.best.text,
         "limits": dict(explanation.shares),
         "would_change": [asdict(change) for change in explanation.changes],
-        "why_not": [files.why_not_data(why) for why in explanation.why_not],
+        "why_not": [plain_data(why) for why in explanation.why_not],
         "not_possible": dict(explanation.not_possible),
         "trials": None if trials is None else asdict(trials),
     }

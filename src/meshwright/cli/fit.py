@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Price the memory of one strategy and print it."""
     from meshwright import api
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
         "memory_parts_bytes": dict(price.memory_parts_bytes),
         "fullest_stage": price.fullest_stage,
         "host_bytes_per_device": price.host_bytes_per_device,
-        "would_fit": [files.candidate_data(entry) for entry in advice],
+        "would_fit": [plain_data(entry) for entry in advice],
     }
     show_screen(
         lambda: fit_screen(plan, advice, next_command=question_line(args)),

@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | None) -> int:
     """Print the front of the whole space."""
     from meshwright import api
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
@@ -102,7 +102,7 @@ def _run_front(args: argparse.Namespace, asked: Question, factors: Factors | Non
     )  # fmt: skip
     show_screen(
         lambda: front_screen(found, unknown), lambda: front_lines(found, unknown),
-        lambda: {"front": [files.candidate_data(c) for c in found], "left_out": list(unknown)},
+        lambda: {"front": [plain_data(c) for c in found], "left_out": list(unknown)},
         args,
     )  # fmt: skip
     return 0
