@@ -2,8 +2,8 @@
 
 Run: python benchmarks/contiguous_partition.py [--small]
 
-Random sizes in bytes; rooms hold 1.1 times the mean stage. The sums over the row are part of each
-time. CPU milliseconds of one process, the least of five runs; imports are left out.
+Random sizes in bytes; a device holds 1.1 times the mean stage. The sums over the layers are part of
+each time. CPU milliseconds of one process, the least of five runs; imports are left out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.sram.contiguous.balanced import balanced_stops
-from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.sram.contiguous.greedy import greedy_stops
-from meshwright.sram.contiguous.loads import LayerLoads
-from meshwright.sram.contiguous.rooms import Rooms
+from meshwright.sram.contiguous import StageTimes, balanced_stops, bottleneck_cuts, greedy_stops
+from meshwright.sram.loads import LayerLoads, StageCapacities
 
 CASES = ((10_000, 512), (10_000, 64), (2_000, 64), (126, 19))
 SMALL = ((200, 8),)
@@ -44,16 +41,16 @@ def measure(num_layers: int, num_stages: int, most_bytes: int) -> tuple[float, f
     rng = np.random.default_rng(num_layers + num_stages)
     sizes = rng.integers(1, 10**9, num_layers).astype(float)
     largest = rng.integers(0, most_bytes, num_layers, endpoint=True)
-    rooms = Rooms((1.1 * sizes.sum() / num_stages + 1e9 + most_bytes,))
+    stage_capacities = StageCapacities((1.1 * sizes.sum() / num_stages + 1e9 + most_bytes,))
     times = [StageTimes(sizes * 1e-12, np.zeros(num_layers), largest * 1e-12)]
 
     def row() -> LayerLoads:
         return LayerLoads(sizes, largest.astype(float), np.zeros(num_layers))
 
     return (
-        least_ms(lambda: greedy_stops(row(), rooms)),
-        least_ms(lambda: balanced_stops(row(), rooms, num_stages)),
-        least_ms(lambda: bottleneck_cuts(row(), rooms, times, num_stages)),
+        least_ms(lambda: greedy_stops(row(), stage_capacities)),
+        least_ms(lambda: balanced_stops(row(), stage_capacities, num_stages)),
+        least_ms(lambda: bottleneck_cuts(row(), stage_capacities, times, num_stages)),
     )
 
 

@@ -15,12 +15,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.network.demands import Demands
-from meshwright.network.routes import Routes, make_routes
-from meshwright.network.routing import default_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.tasks import TaskGraph
+from meshwright.network.routing import Routes, default_routes, make_routes
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraph, TaskGraphBuilder
+from meshwright.network.traffic import Demands
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec
@@ -102,9 +100,9 @@ def best_cpu_s(run: Callable[[], object], repeats: int) -> float:
 
 def row(title: str, graph: TaskGraph, network: Network, reference: str, repeats: int) -> str:
     """Return one line of the table."""
-    makespan_s = simulate(graph, network, record_links=False).makespan_s
-    bare_s = best_cpu_s(lambda: simulate(graph, network, record_links=False), repeats)
-    recorded_s = best_cpu_s(lambda: simulate(graph, network), repeats)
+    makespan_s = simulate_tasks(graph, network, record_links=False).makespan_s
+    bare_s = best_cpu_s(lambda: simulate_tasks(graph, network, record_links=False), repeats)
+    recorded_s = best_cpu_s(lambda: simulate_tasks(graph, network), repeats)
     times = f"{1e3 * bare_s:>12.2f}{1e3 * recorded_s:>14.2f}"
     return f"{title:<46}{len(graph):>9,}{times}{reference:>16}{1e6 * makespan_s:>13.2f}"
 

@@ -9,6 +9,7 @@ puts the tables into docs/mesh_collectives.md, between the marks that stand ther
 from __future__ import annotations
 
 import argparse
+import sys
 from itertools import product
 from pathlib import Path
 
@@ -19,11 +20,14 @@ from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
 from meshwright.collectives.group import Group, make_group
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.selection import affine_candidates, best_algorithm
-from meshwright.network.simulation.collective_tasks import collective_tasks
-from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from oracles.collective_tasks import collective_tasks
 
 KIB, MIB = 2.0**10, 2.0**20
 SHAPES = ((4, 4), (4, 8), (6, 8), (8, 8))
@@ -67,7 +71,7 @@ def simulated_s(name: str, num_bytes: float, group: Group[float], rows: int, col
     network = Mesh.uniform((rows, columns), link).build()
     sent = collective_algorithms[name].transfers(num_bytes, group)
     graph = collective_tasks(sent, np.arange(rows * columns), network)
-    return simulate(graph, network, record_links=False).makespan_s
+    return simulate_tasks(graph, network, record_links=False).makespan_s
 
 
 def row(

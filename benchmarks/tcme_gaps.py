@@ -13,30 +13,36 @@ XY and YX, and "placed" is TCME.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.demands import Demands
-from meshwright.network.operations import (
+from meshwright.network.routing import xy_routes
+from meshwright.network.tcme.messages import make_messages
+from meshwright.network.tcme.optimiser import RoutedClass, optimise
+from meshwright.network.traffic import Demands
+from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.network import Network
+from meshwright.topology.registry import LinkSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from oracles.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,
     collective_sends,
     stream_sends,
 )
-from meshwright.network.routing import xy_routes
-from meshwright.network.tcme.messages import make_messages
-from meshwright.network.tcme.optimiser import RoutedClass, best_of, optimise, with_lp
-from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.topology.mesh import Mesh
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec
+from oracles.routing_bounds import best_of, with_lp
 
 LP_COLUMNS = 30_000
 Axes = list[tuple[int, MemberSends]]

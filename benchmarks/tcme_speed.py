@@ -11,23 +11,27 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.operations import (
+from meshwright.network.tcme.optimiser import optimise
+from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.topology.mesh import Mesh
+from meshwright.topology.registry import LinkSpec
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from oracles.operations import (
     ConcurrencyClass,
     MemberSends,
     Operation,
     collective_sends,
     stream_sends,
 )
-from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.topology.mesh import Mesh
-from meshwright.topology.registry import LinkSpec
 
 CASES = {
     "4x4": ((4, 4), {"dp": 2, "pp": 1, "cp": 2, "tp": 2, "tatp": 2}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.network.demands import Demands
+from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network
 
 

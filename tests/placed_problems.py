@@ -9,6 +9,7 @@ from small_problems import ADAM, SMALL_STATE, dense, gqa, level, mla, model, pro
 from small_problems import random_strategy as any_strategy
 
 from meshwright.cost.problem import Problem
+from meshwright.network.placement import all_choices
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -21,10 +22,9 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.wafer.choices import all_choices
-from meshwright.wafer.placing import place
 from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed
-from meshwright.wafer.simulated import SimulatedStep, simulate_step
+from meshwright.wafer.search import place
+from meshwright.wafer.simulation import SimulatedStep, simulate_step
 
 ROOM = 1e9
 
@@ -96,7 +96,7 @@ def step_s(priced) -> float:
 
 def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
-    from meshwright.wafer.choices import Choice
+    from meshwright.network.placement import Choice
 
     return choice_network(asked, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
 

@@ -36,7 +36,6 @@ from calculon_mechanisms import (
 from calculon_points import Point
 
 from meshwright.cost.layer import LayerCost, op_cost, price_layers
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.memory import fullest, parameters_on_device
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced
@@ -44,6 +43,7 @@ from meshwright.graph.op import OpKind
 from meshwright.serve.operators import forward_cost
 from meshwright.serve.price import ServingPrice, fullest_use
 from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.local_layer import LocalLayer, layer_axes
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
 from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, block_layers
@@ -215,10 +215,9 @@ def _local(question: Question, graph: Any) -> LocalLayer:
     problem = question.problem
     return LocalLayer(
         sizes=graph.sizes,
+        axes=layer_axes(graph, question.structure),
         degrees=stack([question.strategy]),
         sequence_length=float(problem.pass_length),
-        sequence_parallel=question.structure.sequence_parallel,
-        expert_load_imbalance=1.0,
     )
 
 

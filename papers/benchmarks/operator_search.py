@@ -14,8 +14,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from meshwright.cost.problem import Problem
 from meshwright.train.question import make_problem, training
-from meshwright.wafer.operators.frames import likely_bases
-from meshwright.wafer.operators.plan import plan_operators
+from meshwright.wafer.operators.answer import plan_operators
+from meshwright.wafer.operators.options import likely_bases
 from meshwright.wafer.price import physical_network
 from meshwright_papers.studies.temp.solver import program_times, timed
 

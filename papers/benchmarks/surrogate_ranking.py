@@ -15,14 +15,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshwright.cost.problem import Problem
+from meshwright.network.placement import Choice
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.choices import Choice
-from meshwright.wafer.placing import place
 from meshwright.wafer.price import physical_network
-from meshwright.wafer.simulated import simulate_step
+from meshwright.wafer.search import place
+from meshwright.wafer.simulation import simulate_step
 from meshwright_papers.surrogate.estimator import shipped
 from meshwright_papers.surrogate.sampling import draw_problem
 

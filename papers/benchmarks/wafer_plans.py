@@ -11,7 +11,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from functools import partial
 
-import meshwright
+from meshwright.train.plan import plan as plan_training
+from meshwright.train.question import training
 from meshwright_papers.studies.temp.solver import timed
 
 CASES = (
@@ -23,8 +24,8 @@ CASES = (
 def main() -> None:
     asked = [
         partial(
-            meshwright.plan, model, system,
-            meshwright.training(system, sequence_length=2048, global_batch_size=batch),
+            plan_training, model, system,
+            training(system, sequence_length=2048, global_batch_size=batch),
         )
         for model, system, batch in CASES
     ]  # fmt: skip

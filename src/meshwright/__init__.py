@@ -1,55 +1,75 @@
 """Plan a large model on a real cluster or wafer: the best strategy, its price, and the proof.
 
-The public names are imported when they are first used, so that ``import meshwright`` is instant.
+>>> import meshwright as mw
+>>> plan = mw.plan("llama3-70b", on="64xH100", seq="8k", global_batch=1024)
+
+Every verb of the command line is a function of the same name with the same options. Names are
+imported when they are first used, so that ``import meshwright`` is instant.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from meshwright.api import calibrate as calibrate
+    from meshwright.api import check as check
+    from meshwright.api import compare as compare
+    from meshwright.api import estimate as estimate
+    from meshwright.api import explain as explain
+    from meshwright.api import export as export
+    from meshwright.api import fit as fit
+    from meshwright.api import fuse as fuse
+    from meshwright.api import load as load
+    from meshwright.api import partition as partition
+    from meshwright.api import plan as plan
+    from meshwright.api import serve as serve
+    from meshwright.api import simulate as simulate
+    from meshwright.api import sweep as sweep
+    from meshwright.api import validate as validate
     from meshwright.base.errors import MeshwrightError as MeshwrightError
-    from meshwright.catalog.models import load_model as load_model
-    from meshwright.catalog.systems import load_system as load_system
-    from meshwright.frameworks.writing import export as export
-    from meshwright.sharding.strategy import PlanOptions as PlanOptions
-    from meshwright.sharding.strategy import make_strategy as make_strategy
-    from meshwright.train import plan_file
-    from meshwright.train.answer import Plan as Plan
-    from meshwright.train.estimate import estimate as estimate
-    from meshwright.train.explain import explain as explain
-    from meshwright.train.legality import check as check
-    from meshwright.train.plan import front as front
-    from meshwright.train.plan import plan as plan
-    from meshwright.train.plan import replan as replan
-    from meshwright.train.plan_file import save as save_plan
-    from meshwright.train.question import training as training
 
-    load_plan = plan_file.load
-
-_HOME = {
-    "MeshwrightError": "base.errors", "Plan": "train.answer", "PlanOptions": "sharding.strategy",
-    "check": "train.legality", "estimate": "train.estimate", "explain": "train.explain",
-    "export": "frameworks.writing", "front": "train.plan", "load_model": "catalog.models",
-    "load_plan": "train.plan_file", "load_system": "catalog.systems",
-    "make_strategy": "sharding.strategy", "plan": "train.plan", "replan": "train.plan",
-    "save_plan": "train.plan_file", "training": "train.question",
-}  # fmt: skip
-_CALLED = {"load_plan": "load", "save_plan": "save"}
+    __version__: str
 
 __all__ = [
-    "MeshwrightError", "Plan", "PlanOptions", "check", "estimate", "explain", "export", "front",
-    "load_model", "load_plan", "load_system", "make_strategy", "plan", "replan", "save_plan",
-    "training",
+    "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
+    "export", "fit", "fuse", "load", "partition", "plan", "serve", "simulate", "sweep",
+    "validate",
 ]  # fmt: skip
+
+
+class _Package(ModuleType):
+    """Keeps the verbs ``serve`` and ``sweep`` in front of the folders of the same names."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, as the import system does for a folder once it is imported."""
+        if not (name in __all__ and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
-    if name not in _HOME:
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("meshwright")
+        except PackageNotFoundError:
+            return "run from its source folder, without an install"
+    if name == "MeshwrightError":
+        from meshwright.base import errors
+
+        return errors.MeshwrightError
+    if name not in __all__:
         raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
-    return getattr(import_module(f"meshwright.{_HOME[name]}"), _CALLED.get(name, name))
+    from meshwright import api
+
+    return getattr(api, name)
 
 
 def __dir__() -> list[str]:

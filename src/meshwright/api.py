@@ -1,53 +1,774 @@
-"""The verbs: each one joins the public pieces into one call and returns plain data.
+"""The verbs: what each command does, with the same options as keyword arguments.
 
-Verbs are imported when they are first used, so that pricing one strategy imports no search.
+``mw.plan("llama3-70b", on="64xH100", seq="8k", global_batch=1024, tp=2)`` reads its options with
+the code of the command line and returns the answer as plain data. A model, system or workload may
+be a name, a path or a declaration. Unknown options and values are refused with the nearest ones.
+The rooms are imported when a verb is called.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import inspect
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
+from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
-    from meshwright.frameworks.writing import export as export
-    from meshwright.serve.serve import serve as serve
-    from meshwright.sram.partition import partition as partition
-    from meshwright.sram.partition import partition_measured as partition_measured
-    from meshwright.train import plan_file
-    from meshwright.train.compare import compare as compare
-    from meshwright.train.estimate import estimate as estimate
-    from meshwright.train.explain import explain as explain
-    from meshwright.train.explain import what_would_change as what_would_change
-    from meshwright.train.explain import what_would_fit as what_would_fit
-    from meshwright.train.legality import check as check
-    from meshwright.train.measured.diagnose import diagnose as diagnose
-    from meshwright.train.measured.trials import learn as learn
-    from meshwright.train.plan import front as front
-    from meshwright.train.plan import plan as plan
-    from meshwright.train.plan import replan as replan
-    from meshwright.train.question import training as training
-    from meshwright.wafer.drawing import draw as draw
-    from meshwright.wafer.flows import load_flows as load_flows
-    from meshwright.wafer.flows import simulate_flows as simulate_flows
-    from meshwright.wafer.simulate import simulate as simulate
+    from meshwright.calibration.report import Fitted, Validation
+    from meshwright.calibration.rows import Row
+    from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.options.question import Question
+    from meshwright.options.values import Reading
+    from meshwright.serve.answer import ServingPlan
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.sweep import SweepSpec
+    from meshwright.spec.system import SystemSpec
+    from meshwright.spec.workload import Workload
+    from meshwright.sram.answer import PartitionPlan
+    from meshwright.sram.partition import Cut
+    from meshwright.sweep.run import Swept
+    from meshwright.train.answer import Candidate, Plan, Replan
+    from meshwright.train.compare import Comparison
+    from meshwright.train.search import Progress
 
-    load_plan = plan_file.load
-
-_HOME = {
-    "check": "train.legality", "compare": "train.compare", "diagnose": "train.measured.diagnose",
-    "draw": "wafer.drawing", "estimate": "train.estimate", "explain": "train.explain",
-    "export": "frameworks.writing", "front": "train.plan", "learn": "train.measured.trials",
-    "load_flows": "wafer.flows", "load_plan": "train.plan_file", "partition": "sram.partition",
-    "partition_measured": "sram.partition", "plan": "train.plan", "replan": "train.plan",
-    "serve": "serve.serve", "simulate": "wafer.simulate", "simulate_flows": "wafer.flows",
-    "training": "train.question", "what_would_change": "train.explain",
-    "what_would_fit": "train.explain",
-}  # fmt: skip
+T = TypeVar("T")
 
 
-def __getattr__(name: str) -> Any:
-    """Import a verb when it is first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'meshwright.api' has no attribute {name!r}")
-    called = {"load_plan": "load"}.get(name, name)
-    return getattr(import_module(f"meshwright.{_HOME[name]}"), called)
+@dataclass(frozen=True)
+class Call:
+    """How a verb is called: what an answer records of it, and whom a long search informs."""
+
+    command: str = ""
+    search: Progress | None = None
+    counter: Callable[..., Callable[[int, int], None]] | None = None
+    """Makes a progress counter of things."""
+
+    def count(self, things: str, note: str = "") -> Callable[[int, int], None] | None:
+        """Return a progress counter, where progress is shown."""
+        return None if self.counter is None else self.counter(things, note)
+
+
+class Verb(Generic[T]):
+    """A command as a function: options by keyword, its arguments by position as well."""
+
+    def __init__(self, name: str, answer: Callable[[Namespace, Call], T]) -> None:
+        self.name, self.answer = name, answer
+        command = COMMANDS[name]
+        about = "\n".join(f"    {o.name}: {o.help}" for o in command.options if not o.is_hidden)
+        self.__name__ = self.__qualname__ = name
+        self.__doc__ = f"{command.help[:1].upper()}{command.help[1:]}.\n\n{about}\n"
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        kinds = inspect.Parameter
+        return inspect.Signature([
+            kinds(
+                option.name,
+                kinds.POSITIONAL_OR_KEYWORD if option.is_positional else kinds.KEYWORD_ONLY,
+                default=kinds.empty if option.kind == "needed"
+                else False if option.kind == "flag" else option.default,
+            )
+            for option in sorted(COMMANDS[self.name].options, key=lambda o: not o.is_positional)
+        ])  # fmt: skip
+
+    def __call__(self, *arguments: object, **options: object) -> T:
+        """Read the options as the command line does, and return the answer."""
+        names = [o.name for o in COMMANDS[self.name].options if o.is_positional]
+        if len(arguments) > len(names):
+            message = f"{len(arguments)} arguments by position, at most {len(names)}"
+            raise SpecError(Fault(self.name, message, "give options by name"))
+        given = dict(zip(names, arguments, strict=False))
+        if twice := given.keys() & options.keys():
+            raise SpecError([Fault(name, "is given twice") for name in sorted(twice)])
+        args = options_from_keywords(self.name, given | options)
+        shown = [repr(value) if isinstance(value, str | int | float) else type(value).__name__
+                 for value in arguments]  # fmt: skip
+        shown += [f"{name}={value!r}" if isinstance(value, str | int | float) else name
+                  for name, value in options.items()]  # fmt: skip
+        return self.answer(args, Call(f"mw.{self.name}({', '.join(shown)})"))
+
+    def __repr__(self) -> str:
+        return f"<meshwright.{self.name}>"
+
+
+def verb(answer: Callable[[Namespace, Call], T]) -> Verb[T]:
+    """Return a verb of the name of a function."""
+    return Verb(answer.__name__, answer)
+
+
+class Front(NamedTuple):
+    """Plans that no other one beats in time, memory, energy and money at once."""
+
+    candidates: Sequence[Candidate]
+    left_out: Sequence[str]
+    """Which of the four are not known."""
+
+
+class GraphPlans(NamedTuple):
+    """Plans of a computation that is no transformer."""
+
+    graph: Any
+    machine: Any
+    plans: Any
+
+
+# ------------------------------------------------------------------------------------ training
+
+ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
+SEARCH_ONLY = ("pareto", "per_operator")
+
+
+@verb
+def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | GraphPlans:
+    """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
+    from meshwright.options.question import is_serving, question_of
+    from meshwright.options.values import Reading, output_file, whole_number
+
+    reading = Reading()
+    _refuse_idle_of_plan(reading, args)
+    path = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
+    if args.origin is not None:
+        return _replan(reading, args, call, path)
+    if args.graph is not None:
+        return _graph_plans(reading, args, call)
+    if is_serving(args):
+        return _serving(reading, args, call, path, top)
+    asked = reading.value(question_of, args)
+    reading.done()
+    from meshwright.options.jobs import factors_of
+    from meshwright.train import plan as planning
+
+    shared: dict[str, Any] = {
+        "allowed": asked.allowed, "calibration": args.calibration, "progress": call.search,
+        "factors": factors_of(args, asked.system.chip.family),
+    }  # fmt: skip
+    if args.pareto:
+        return Front(*planning.front(asked.model, asked.system, asked.workload, **shared))
+    found = planning.plan(
+        asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
+        command=call.command, **shared,
+    )  # fmt: skip
+    return _saved(found, path)
+
+
+def _saved(found: Plan, path: Path | None) -> Plan:
+    """Write a plan where that is asked for, and return it."""
+    if path is not None:
+        from meshwright.train import plan_file as files
+
+        files.save(found, path)
+    return found
+
+
+def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
+    """Keep a complaint for each option that would change nothing together with the others."""
+    from meshwright.options.question import ASKED, FIXED, SERVING_ONLY, is_serving, refuse_idle
+
+    if args.graph is not None and args.origin is None:
+        names = [name for name in (*ASKED, *FIXED) if name not in ABOUT_GRAPHS]
+        names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
+        refuse_idle(reading, args, names, "says nothing about a graph")
+        return
+    refuse_idle(reading, args, ("training", "overlap"), "is of use with --graph only")
+    if args.origin is not None:
+        names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
+                 "measured"]  # fmt: skip
+        refuse_idle(reading, args, names, "with --from, the earlier plan states this")
+        return
+    refuse_idle(reading, args, ("without",), "is of use with --from only")
+    if is_serving(args):
+        names = ["seq", "global_batch", "workload", "optimizer", "tokens", "async_tp", "dropout",
+                 "measured", *SEARCH_ONLY]  # fmt: skip
+        refuse_idle(reading, args, names, "is of use in training only")
+    else:
+        refuse_idle(reading, args, SERVING_ONLY, "is of use with --decode or --prefill only")
+    if args.pareto:
+        names = ["out", "top", "per_operator"]
+        refuse_idle(reading, args, names, "a front is no single plan, and is always whole")
+
+
+def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) -> Replan:
+    """Return the plan for the devices that are left."""
+    from meshwright.options.values import needed, whole_number
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan import replan
+    from meshwright.train.plan_file import load as load_plan
+
+    without = reading.value(
+        needed, "--without", args.without, lambda text: whole_number("--without", text)
+    )
+    before = reading.value(needed, "--from", args.origin, load_plan, Plan)
+    reading.done()
+    changed = replan(before, without=without, progress=call.search)
+    _saved(changed.plan, path)
+    return changed
+
+
+def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
+    """Return the best plans of any computation."""
+    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.search import calibrated_system, plan_dataflow
+    from meshwright.options.question import given_numbers
+    from meshwright.options.values import needed, whole_number
+
+    lengths = given_numbers(reading, args, ("seq",), kilo=1024)
+    passes = given_numbers(reading, args, ("global_batch",))
+    allowed = {
+        name: reading.value(
+            lambda option, text: tuple(whole_number(option, part) for part in text.split(",")),
+            f"--{name}", getattr(args, name),
+        )
+        for name in ("tp", "pp", "dp")
+        if getattr(args, name) is not None
+    }  # fmt: skip
+    machine = reading.value(
+        needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
+    )
+    graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
+    reading.done()
+    plans = plan_dataflow(
+        graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
+        hides_network=args.overlap, allowed=allowed, progress=call.count("degrees"),
+    )  # fmt: skip
+    return GraphPlans(graph, machine, plans)
+
+
+def _serving(
+    reading: Reading, args: Namespace, call: Call, path: Path | None, top: int
+) -> ServingPlan:
+    """Return the best way to serve."""
+    from meshwright.options.question import allowed_of, read_model_and_system, serving_workload
+    from meshwright.serve.answer import save_serving
+    from meshwright.serve.serve import serve as best_serving
+
+    model, system = read_model_and_system(reading, args)
+    workload = reading.value(serving_workload, args)
+    allowed = reading.value(allowed_of, args)
+    reading.done()
+    found = best_serving(
+        model, system, workload, objective="latency" if args.latency else "throughput",
+        allowed=allowed, server=args.server or "generic", top=top, calibration=args.calibration,
+        command=call.command,
+    )  # fmt: skip
+    if path is not None:
+        save_serving(found, path)
+    return found
+
+
+@verb
+def serve(args: Namespace, call: Call) -> ServingPlan:
+    """Return the best way to serve: ``plan`` with ``decode`` or ``prefill``."""
+    if not (args.decode or args.prefill):
+        raise SpecError(Fault("decode", "is needed", "decode=True or prefill=True"))
+    everything = options_from_keywords("plan", {})
+    return cast("ServingPlan", plan.answer(Namespace(**{**vars(everything), **vars(args)}), call))
+
+
+@verb
+def estimate(args: Namespace, call: Call) -> Plan:
+    """Return the price of one given strategy."""
+    from meshwright.options.values import output_file
+
+    path = output_file("--out", args.out) if args.out is not None else None
+    return _saved(_priced(args, call), path)
+
+
+@verb
+def fit(args: Namespace, call: Call) -> Plan:
+    """Return the memory of one given strategy, as a plan that is not placed on its network."""
+    args.measured = None
+    return _priced(args, call, is_placed=False)
+
+
+def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
+    """Return the strategy that the options state, priced."""
+    from meshwright.options.question import strategy_question
+    from meshwright.train.estimate import estimate as price
+
+    asked, strategy, structure = strategy_question(args)
+    factors = None
+    if args.measured is not None:
+        from meshwright.options.jobs import factors_of
+
+        factors = factors_of(args, asked.system.chip.family)
+    return price(
+        asked.model, asked.system, asked.workload, strategy, structure,
+        calibration=args.calibration, factors=factors, is_placed=is_placed,
+        command=call.command if is_placed else "",
+    )  # fmt: skip
+
+
+@verb
+def check(args: Namespace, call: Call) -> tuple[Fault, ...]:
+    """Return each rule that a strategy breaks, with the nearest legal change; none: legal."""
+    return _checked(args)[1]
+
+
+def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
+    """Return a strategy in the words of the field, and what is illegal in it."""
+    from meshwright.options.question import strategy_question
+    from meshwright.sharding.strategy import plan_string
+    from meshwright.train import legality
+
+    asked, strategy, structure = strategy_question(args)
+    faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)
+    return plan_string(strategy, structure), tuple(faults)
+
+
+@verb
+def compare(args: Namespace, call: Call) -> Comparison:
+    """Return the best plan of each recipe, ours first."""
+    from meshwright.options.question import question_of
+    from meshwright.options.values import Reading
+    from meshwright.train.compare import compare as side_by_side
+    from meshwright.train.compare import recipes
+
+    reading, against = Reading(), None
+    if args.against is not None:
+        against = tuple(part.strip() for part in args.against.split(","))
+        for name in against:
+            reading.value(recipes.__getitem__, name)
+    asked = reading.value(question_of, args)
+    reading.done()
+    return side_by_side(
+        asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
+        calibration=args.calibration, factors=_factors(args, asked), progress=call.search,
+    )  # fmt: skip
+
+
+def _factors(args: Namespace, asked: Question) -> Any:
+    from meshwright.options.jobs import factors_of
+
+    return factors_of(args, asked.system.chip.family)
+
+
+@verb
+def explain(args: Namespace, call: Call) -> Any:
+    """Return why a plan is what it is; with ``measured``, where the measured step loses time."""
+    return _explained(args, call)[1]
+
+
+def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
+    """Return a plan with its explanation or the diagnosis of its measured step."""
+    from meshwright.options.jobs import measured_bytes, measured_step_s
+    from meshwright.options.question import ASKED, FIXED, refuse_idle
+    from meshwright.options.values import Reading, picture_file, write_whole
+
+    reading = Reading()
+    path = reading.value(picture_file, args.picture) if args.picture else None
+    if args.on is None:
+        stated = [name for name in (*ASKED, *FIXED, "script") if name not in ("model", "on")]
+        refuse_idle(reading, args, stated, "is of use with --on only: the plan file states this")
+    if args.picture is None:
+        refuse_idle(reading, args, ("colors",), "is of use with --picture only")
+    if args.measured is None:
+        refuse_idle(reading, args, ("measured_memory",), "is of use with --measured only")
+    else:
+        refuse_idle(reading, args, ("picture",), "with --measured nothing is drawn")
+    found = reading.value(_explained_plan, args, call)
+    reading.done()
+    if args.measured is None:
+        if path is not None:
+            from meshwright.wafer.map.drawing import draw
+            from meshwright.wafer.map.svg import wafer_svg
+
+            write_whole(path, wafer_svg(draw(found, args.colors)))
+        from meshwright.train.explain import explain as why
+
+        return found, why(found)
+    from meshwright.train.measured.diagnose import diagnose
+
+    step_s = reading.value(measured_step_s, args.measured, found)
+    memory = args.measured_memory
+    size = None if memory is None else reading.value(measured_bytes, memory, found)
+    reading.done()
+    return found, diagnose(found, step_s, measured_memory_bytes=size)
+
+
+def _explained_plan(args: Namespace, call: Call) -> Plan:
+    """Return the plan of a file, or the price of the strategy that the options state."""
+    from meshwright.options.values import needed
+
+    if args.on is None:
+        from meshwright.train.answer import Plan
+        from meshwright.train.plan_file import load as load_plan
+
+        return needed("PLAN.json", args.model, load_plan, Plan)
+    from meshwright.options.launch_script import with_script
+
+    stated = with_script(args)
+    return _priced(Namespace(**{**vars(stated), "measured": None}), Call())
+
+
+# ----------------------------------------------------------------------- plans as files and steps
+
+
+def load(path: str | Path) -> Plan | ServingPlan | ModelSpec | SystemSpec:
+    """Return what a file or a name declares: a plan (``.json``), a system or a model.
+
+    Raises
+    ------
+    SpecError, UnknownNameError
+        A file that is none of them, or a name that no catalog has.
+    """
+    from meshwright.base.errors import UnknownNameError
+    from meshwright.catalog.models import load_model
+    from meshwright.catalog.systems import load_system
+
+    file = Path(path)
+    if file.suffix == ".json" and file.is_file() and file.name != "config.json":
+        import json
+
+        from meshwright.serve.answer import load_serving
+        from meshwright.train.plan_file import load as load_plan
+
+        try:
+            is_serving = "objective" in json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, TypeError):
+            is_serving = False
+        return load_serving(file) if is_serving else load_plan(file)
+    try:
+        return load_model(str(path))
+    except UnknownNameError as error:
+        try:
+            return load_system(str(path))
+        except (UnknownNameError, SpecError):
+            raise error from None
+
+
+@verb
+def simulate(args: Namespace, call: Call) -> Any:
+    """Return the played step of a plan, or when each flow of each scenario of a file ends."""
+    if args.what != "flows":
+        if args.file is not None:
+            raise UsageError(f"{args.file!r} is one too many: simulate PLAN.json")
+        return _played(args)[1]
+    if args.trace is not None:
+        raise UsageError("--trace is of use with a plan only")
+    if args.file is None:
+        raise UsageError("a file is missing: simulate flows FILE.json")
+    from meshwright.wafer.simulation import load_flows, simulate_flows
+
+    file = load_flows(args.file)
+    return file.warnings, [(each, simulate_flows(each)) for each in file.scenarios]
+
+
+def _played(args: Namespace) -> tuple[Plan, Any]:
+    """Return a plan and its simulated step; write the trace where that is asked for."""
+    from meshwright.frameworks.perfetto import write_trace
+    from meshwright.options.values import needed, output_file
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+    from meshwright.wafer.simulation import simulate as play
+
+    target = output_file("--trace", args.trace) if args.trace is not None else None
+    found = needed("PLAN.json", args.what, load_plan, Plan)
+    played = play(found)
+    if target is not None:
+        graph = played.step.graph
+        write_trace(
+            played.step.timeline, played.network, target, num_bytes=graph.num_bytes,
+            routes=graph.routes, notes={"plan": found.best.text, "fidelity": "simulated"},
+        )  # fmt: skip
+    return found, played
+
+
+@verb
+def export(args: Namespace, call: Call) -> Any:
+    """Write a plan as launch files and return their paths; ``print``: return the files as text."""
+    from meshwright.frameworks.registry import exporters, rendered
+    from meshwright.frameworks.writing import export as write
+    from meshwright.options.values import needed
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+
+    titles = {name: exporters[name].title for name in exporters}
+    if args.plan is None:
+        return titles
+    if args.target is None:
+        raise UsageError(f"a target is missing; one of {', '.join(titles)}")
+    exporter = exporters[args.target]  # a wrong name is reported before the plan is read
+    if args.print and not exporter.is_text:
+        raise UsageError(f"{exporter.title} are no text: --out FOLDER")
+    found = needed("PLAN.json", args.plan, lambda text: load_plan(Path(text)), Plan)
+    if args.print:
+        return {name: str(text) for name, text in rendered(found, args.target).items()}
+    return list(write(found, args.target, Path(args.out), force=args.force))
+
+
+# --------------------------------------------------------------------------- on chips: SRAM, cores
+
+_MODEL_ONLY = ("batch", "seq", "prefill", "training", "groups", "precision", "weights", "kv_cache",
+               "optimizer", "ep")  # fmt: skip
+"""Options that measured layers answer themselves."""
+_CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_groups"}
+"""What a cut calls the numbers of devices and groups."""
+
+
+@verb
+def partition(args: Namespace, call: Call) -> PartitionPlan:
+    """Return layers cut into stages that fit a memory."""
+    from meshwright.options.values import Reading, picture_file, write_whole
+
+    reading = Reading()
+    path = reading.value(picture_file, args.picture) if args.picture else None
+    if (args.model is None) == (args.layers is None):
+        reading.fault("MODEL", "name either a model or a file with --layers")
+        reading.done()
+    cut = _measured_layers if args.layers else _layers_of_model
+    found = cut(reading, args, call)
+    if path is not None:
+        from meshwright.sram.picture import partition_svg
+
+        write_whole(path, partition_svg(found))
+    return found
+
+
+def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
+    from meshwright.catalog.models import load_model
+    from meshwright.catalog.systems import load_system
+    from meshwright.options.values import needed
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.system import SystemSpec
+    from meshwright.sram.partition import partition as cut_layers
+
+    model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
+    system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+    cut = reading.value(_cut, args)
+    workload = reading.value(_partition_workload, args, system)
+    reading.done()
+    return cut_layers(
+        model, system, workload, cut, calibration=args.calibration, command=call.command,
+        progress=call.count("batches or ways out"),
+    )  # fmt: skip
+
+
+def _measured_layers(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
+    from meshwright.catalog.footprints.reading import load_footprints
+    from meshwright.catalog.systems import load_system
+    from meshwright.options.question import refuse_idle
+    from meshwright.options.values import needed
+    from meshwright.spec.system import SystemSpec
+    from meshwright.sram.partition import partition_measured
+
+    refuse_idle(reading, args, _MODEL_ONLY, "is of use with a model only")
+    if args.on is None and args.capacity is None:
+        reading.fault("--capacity", "is needed", "or --on SYSTEM")
+    if args.level is not None and (args.on is None or args.capacity is not None):
+        reading.fault("--level", "is of use with --on and without --capacity")
+    file = reading.value(load_footprints, args.layers)
+    system = None
+    if args.on:
+        system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+    cut = reading.value(_cut, args)
+    reading.done()
+    return partition_measured(file, cut, system, calibration=args.calibration, command=call.command)
+
+
+def _cut(args: Namespace) -> Cut:
+    """Return what the options say about the cut; raises every fault of them."""
+    from meshwright.options.question import given_numbers
+    from meshwright.options.values import Reading, one_of, quantity
+    from meshwright.sram.partition import Cut
+
+    reading, objectives = Reading(), ("count", "balance", "time")
+    found: dict[str, Any] = {"level": args.level}
+    if args.objective is not None:
+        found["objective"] = reading.value(one_of, "--objective", args.objective, objectives)
+    if args.capacity is not None:
+        found["capacity_bytes"] = reading.value(quantity, "--capacity", args.capacity, "bytes")
+    numbers = given_numbers(reading, args, _CUT_FIELDS)
+    reading.done()
+    found |= {_CUT_FIELDS[name]: number for name, number in numbers.items()}
+    return Cut(**found)
+
+
+def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
+    """Return what passes through the layers; raises every fault of its options."""
+    from meshwright.catalog.workloads import load_optimizer
+    from meshwright.options.question import precision_of, refuse_idle
+    from meshwright.options.values import Reading, needed, whole_number
+    from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+    from meshwright.train.question import training
+
+    reading = Reading()
+    idle = ("weights", "kv_cache") if args.training else ("optimizer",)
+    refuse_idle(reading, args, idle, "is of no use here")
+    batch = reading.value(whole_number, "--batch", args.batch or "1")
+    length = reading.value(
+        needed, "--seq", args.seq, lambda text: whole_number("--seq", text, kilo=1024)
+    )
+    precision = reading.value(precision_of, args)
+    optimizer = reading.value(load_optimizer, args.optimizer) if args.optimizer else None
+    reading.done()
+    shared: dict[str, Any] = {"precision": precision, "software": SoftwareStack(cuda_graphs=True)}
+    if args.training:
+        return training(
+            system, global_batch_size=batch, sequence_length=length, optimizer=optimizer, **shared
+        )
+    if args.prefill:
+        return Prefill(batch_size=batch, prompt_length=length, **shared)
+    return Decode(batch_size=batch, context_length=length, **shared)
+
+
+@verb
+def fuse(args: Namespace, call: Call) -> Any:
+    """Return kernels fused into partitions that run on one chip after the other."""
+    from meshwright.dataflow.fusion.fuse import fuse_graph
+    from meshwright.options.question import given_numbers, refuse_idle
+    from meshwright.options.values import Reading, picture_file, write_whole
+
+    reading = Reading()
+    path = reading.value(picture_file, args.picture) if args.picture else None
+    chips = given_numbers(reading, args, ("chips",)).get("chips")
+    if chips is not None:
+        refuse_idle(reading, args, ("tp", "pp"), "is chosen where --chips is given")
+    question = reading.value(_fusion_question, args)
+    reading.done()
+    answer = fuse_graph(question, chips=chips, progress=call.count("tiles and divisions"))
+    if path is not None:
+        from meshwright.dataflow.fusion.picture import fusion_svg
+
+        write_whole(path, fusion_svg(answer))
+    return answer
+
+
+def _fusion_question(args: Namespace) -> FusionQuestion:
+    """Return what the options ask; raises every fault of them."""
+    from meshwright.dataflow.fusion.answer import FusionQuestion
+    from meshwright.dataflow.fusion.fuse import target_named
+    from meshwright.dataflow.fusion.problem import RULES
+    from meshwright.dataflow.load import load_graph
+    from meshwright.options.question import given_numbers
+    from meshwright.options.values import Reading, needed, one_of, quantity
+
+    reading = Reading()
+    rules = reading.value(one_of, "--rules", args.rules, RULES)
+    link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
+    numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
+    lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
+    reading.done()
+    graph = reading.value(load_graph, args.graph, training=args.training, **lengths)
+    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
+    reading.done()
+    return FusionQuestion(
+        graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
+    )
+
+
+# ------------------------------------------------------------------- many questions, and the truth
+
+
+@verb
+def sweep(args: Namespace, call: Call) -> Swept:
+    """Return one question answered over all combinations of what varies."""
+    return _swept(args, call)[1]
+
+
+def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
+    """Return what a file asks and its answers; write what the options name."""
+    from meshwright.options.values import Reading, output_file, write_whole
+    from meshwright.report.heat_map import heat_svg
+    from meshwright.sweep.questions import QUESTIONS, checked
+    from meshwright.sweep.report import cells_of, sweep_csv
+    from meshwright.sweep.run import Store, load_sweep
+    from meshwright.sweep.run import run as run_points
+    from meshwright.train.candidates import version
+
+    reading = Reading()
+    asked = reading.value(load_sweep, Path(args.file))
+    workers = reading.value(_number_of_workers, args.workers)
+    out, table, picture, report = (
+        None if text is None else reading.value(output_file, option, text, suffix)
+        for option, text, suffix in (
+            ("--out", args.out, ""), ("--csv", args.csv, ""),
+            ("--picture", args.picture, ".svg"), ("--report", args.report, ".md"),
+        )
+    )  # fmt: skip
+    reading.done()
+    faults = [
+        Fault(option, f"the file states no {name}", "add one to it")
+        for option, path, name in (
+            ("--picture", picture, "heat_map"), ("--report", report, "report"),
+        )
+        if path is not None and getattr(asked, name) is None
+    ]  # fmt: skip
+    if faults:
+        raise SpecError(faults)
+    points = checked(asked)
+    with Store(out) as store:
+        swept = run_points(
+            asked.ask, QUESTIONS[asked.ask].answer, points, store, version=version(),
+            num_workers=workers, progress=call.count("points", "; Ctrl-C: what is there so far"),
+        )  # fmt: skip
+    if table is not None:
+        write_whole(table, sweep_csv(swept))
+    if picture is not None and asked.heat_map is not None:
+        write_whole(picture, heat_svg(cells_of(asked, asked.heat_map, swept)))
+    if report is not None and asked.report is not None:
+        from meshwright.sweep.report import document
+
+        folder = report.with_suffix("")
+        again = f"meshwright sweep {args.file} --report {report}"
+        text, pictures = document(asked, asked.report, swept, folder.name, again)
+        folder.mkdir(exist_ok=True)
+        for name, drawn in pictures.items():
+            write_whole(folder / name, drawn)
+        write_whole(report, text)
+    return asked, swept
+
+
+def _number_of_workers(text: str) -> int:
+    """Return a number of processes."""
+    if not text.isdigit() or not 0 < int(text) <= 1024:
+        raise SpecError(Fault("--workers", f"{text!r} is no number of processes", "1 to 1024"))
+    return int(text)
+
+
+@verb
+def validate(args: Namespace, call: Call) -> Validation:
+    """Return predictions of measured rows, published or your own."""
+    from meshwright.calibration.document import documents
+    from meshwright.calibration.report import Validation
+    from meshwright.calibration.serving import predict_all
+    from meshwright.options.values import output_file, write_whole
+
+    target = args.document and output_file("--document", args.document, ".md")
+    rows = _rows(args.measurements)
+    found = Validation(tuple(predict_all(rows, args.calibration)), args.calibration)
+    if target is not None:
+        for name, text in documents(found, rows, target.stem).items():
+            write_whole(target.with_name(name), text)
+    return found
+
+
+def _rows(path: str | None) -> Sequence[Row]:
+    """Return the measured rows of a file; the published ones where none is named."""
+    from meshwright.calibration.reading import read_rows
+    from meshwright.calibration.rows import published_rows, published_serving_rows
+
+    published = (*published_rows(), *published_serving_rows())
+    return published if path is None else read_rows(Path(path))
+
+
+@verb
+def calibrate(args: Namespace, call: Call) -> Fitted:
+    """Return the constants of the cost model fitted to measured rows."""
+    from meshwright.calibration.report import fitted
+    from meshwright.options.values import output_file, write_whole
+
+    path = output_file("--out", args.out) if args.out is not None else None
+    name = "calibrated" if path is None else path.stem
+    command = " ".join(filter(None, ("meshwright calibrate", args.file)))
+    found = fitted(_rows(args.file), name, command)
+    if not found.data:
+        raise InfeasibleError("no row has a measured throughput that can be predicted")
+    if path is not None:
+        write_whole(path, found.text)
+    return found

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from oracles.collective_tasks import collective_tasks
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.simulation.collective_tasks import collective_tasks
-from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh, Torus
 from meshwright.topology.registry import LinkSpec
@@ -58,7 +58,7 @@ def test_simulated_as_the_form_says(name, kind, sides, num_bytes):
     group, network = group_on(kind, sides), kind.uniform(sides, LINK).build()
     nodes = snake(sides) if algorithm.kind is CollectiveKind.SEND else np.arange(np.prod(sides))
     graph = collective_tasks(algorithm.transfers(num_bytes, group), nodes, network)
-    simulated_s = simulate(graph, network, record_links=False).makespan_s
+    simulated_s = simulate_tasks(graph, network, record_links=False).makespan_s
     form_s = float(algorithm.time_s(num_bytes, group))
     below = 0.02 if algorithm.replay_slack else 1e-9
     if "pipelined_hierarchical" in name:

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 from grid_networks import grid, star
+from oracles.mappers import embeddings, hop_volume, mappers, ring_demands
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.network.embeddings import embeddings, hop_volume
-from meshwright.network.mappers import mappers, ring_demands
-from meshwright.network.placement import hop_distances, sequential
+from meshwright.network.embeddings import hop_distances, sequential
 from meshwright.network.tcme.optimiser import optimise
 
 NETWORKS = {

@@ -12,8 +12,7 @@ from meshwright.cli.main import main
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.serve import answer as serving_plans
-from meshwright.serve.memory import SERVING_MEMORY_PARTS
-from meshwright.serve.price import SERVING_TIME_PARTS
+from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec import chip, model, system, workload
 from meshwright.spec import declaration as provenance

@@ -24,10 +24,10 @@ import pytest
 
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.demands import Demands
 from meshwright.network.routing import default_routes
-from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import flow_graph
+from meshwright.network.traffic import Demands
 from meshwright.topology.registry import LinkSpec, topologies
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "astra_sim_collectives.json").read_text())
@@ -185,7 +185,7 @@ def test_our_simulation_of_a_send_agrees(run):
         demands = Demands(one, one + run["to"], np.array([size]), one, one)
         routes = default_routes(network, demands)
         graph = flow_graph(routes, demands.num_bytes, routes.latency_s(network), np.zeros(1))
-        assert simulate(graph, network).makespan_s == pytest.approx(seen_s, rel=WITHIN)
+        assert simulate_tasks(graph, network).makespan_s == pytest.approx(seen_s, rel=WITHIN)
 
 
 def test_how_many_runs_ours_agree_with():

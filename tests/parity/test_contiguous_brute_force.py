@@ -6,18 +6,22 @@ import numpy as np
 import pytest
 from sampled import sampled
 
-from meshwright.sram.contiguous.balanced import balanced_stops
-from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.sram.contiguous.greedy import greedy_stops, least_stages, too_large
-from meshwright.sram.contiguous.loads import LayerLoads
-from meshwright.sram.contiguous.rooms import Rooms
+from meshwright.sram.contiguous import (
+    StageTimes,
+    balanced_stops,
+    bottleneck_cuts,
+    greedy_stops,
+    least_stages,
+    too_large,
+)
+from meshwright.sram.loads import LayerLoads, StageCapacities
 
 INSTANCES = 500
 BATCHES = sampled(range(0, INSTANCES, 50), in_quick_run=4)
 
 
 def instance(seed):
-    """Return a row of up to 8 layers, rooms, and the times of the stages."""
+    """Return a row of up to 8 layers, stage_capacities, and the times of the stages."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(1, 9))
     kinds = rng.integers(0, 2, 3).tolist()
@@ -27,13 +31,13 @@ def instance(seed):
         kinds[1] * rng.integers(0, 4, n).astype(float),
     )
     most = int(rng.integers(1, 5)) if kinds[1] else 1
-    rooms = rng.integers(4, 30, 4 if kinds[2] else 1).astype(float)
+    stage_capacities = rng.integers(4, 30, 4 if kinds[2] else 1).astype(float)
     times = [
         StageTimes(rng.integers(1, 9, n) / 1.0, rng.integers(0, 3, n) / 1.0,
                    rng.integers(0, 9, n) / 1.0)
         for _ in range(int(rng.integers(1, 4)))
     ]  # fmt: skip
-    return loads, Rooms(tuple(rooms.tolist()), most), times
+    return loads, StageCapacities(tuple(stage_capacities.tolist()), most), times
 
 
 def plain_load(loads, first, stop, in_flight):
@@ -55,18 +59,25 @@ def all_cuts(num_layers, num_stages):
         yield [*inner, num_layers]
 
 
-def shares(loads, rooms, stops):
+def shares(loads, stage_capacities, stops):
     """Return the load of each stage over its room."""
-    capacities, counts = rooms.capacities(len(stops)), rooms.in_flight(len(stops))
+    capacities, counts = (
+        stage_capacities.capacities(len(stops)),
+        stage_capacities.in_flight(len(stops)),
+    )
     return [
         plain_load(loads, first, stop, count) / room
         for (first, stop), room, count in zip(runs(stops), capacities, counts, strict=True)
     ]
 
 
-def fewest(loads, rooms, most):
+def fewest(loads, stage_capacities, most):
     """Return the least number of stages that some cut fits, or None: all places reached by any."""
-    capacities, counts, reached = rooms.capacities(most), rooms.in_flight(most), {0}
+    capacities, counts, reached = (
+        stage_capacities.capacities(most),
+        stage_capacities.in_flight(most),
+        {0},
+    )
     for stage, (room, count) in enumerate(zip(capacities, counts, strict=True), start=1):
         reached = {
             stop
@@ -83,15 +94,15 @@ def fewest(loads, rooms, most):
 def test_greedy_needs_the_fewest_stages(start):
     fitting = 0
     for seed in range(start, start + 50):
-        loads, rooms, _ = instance(seed)
-        stops = greedy_stops(loads, rooms)
-        needed = fewest(loads, rooms, len(loads) + len(rooms.capacity_bytes))
+        loads, stage_capacities, _ = instance(seed)
+        stops = greedy_stops(loads, stage_capacities)
+        needed = fewest(loads, stage_capacities, len(loads) + len(stage_capacities.capacity_bytes))
         assert needed == (len(stops) if stops[-1] == len(loads) else None)
         if needed is not None:
             fitting += 1
-            assert max(shares(loads, rooms, stops)) <= 1
-            assert least_stages(loads, rooms) <= needed
-            assert not len(too_large(loads, rooms))
+            assert max(shares(loads, stage_capacities, stops)) <= 1
+            assert least_stages(loads, stage_capacities) <= needed
+            assert not len(too_large(loads, stage_capacities))
     assert fitting >= 10
 
 
@@ -99,21 +110,23 @@ def test_greedy_needs_the_fewest_stages(start):
 def test_balance_is_the_least_largest_share(start):
     found = 0
     for seed in range(start, start + 50):
-        loads, rooms, _ = instance(seed)
+        loads, stage_capacities, _ = instance(seed)
         for number in range(1, min(len(loads), 4) + 1):
-            best = min(max(shares(loads, rooms, cut)) for cut in all_cuts(len(loads), number))
-            stops = balanced_stops(loads, rooms, number)
+            best = min(
+                max(shares(loads, stage_capacities, cut)) for cut in all_cuts(len(loads), number)
+            )
+            stops = balanced_stops(loads, stage_capacities, number)
             assert (stops is None) == (best > 1)
             if stops is not None:
                 found += 1
-                assert max(shares(loads, rooms, stops)) == pytest.approx(best, rel=1e-12)
+                assert max(shares(loads, stage_capacities, stops)) == pytest.approx(best, rel=1e-12)
     assert found >= 10
 
 
 @pytest.mark.parametrize("start", BATCHES)
 def test_the_slowest_stage_is_the_fastest_of_all_cuts(start):
-    def slowest(loads, rooms, times, cut):
-        if max(shares(loads, rooms, cut)) > 1:
+    def slowest(loads, stage_capacities, times, cut):
+        if max(shares(loads, stage_capacities, cut)) > 1:
             return np.inf
         return max(
             float(own.layer_s[first:stop].sum() + own.entry_s[first] + own.exit_s[stop - 1])
@@ -123,13 +136,15 @@ def test_the_slowest_stage_is_the_fastest_of_all_cuts(start):
         )
 
     for seed in range(start, start + 50):
-        loads, rooms, times = instance(seed)
-        cuts = bottleneck_cuts(loads, rooms, times, 4)
+        loads, stage_capacities, times = instance(seed)
+        cuts = bottleneck_cuts(loads, stage_capacities, times, 4)
         for number, found in enumerate(cuts.slowest_s.tolist(), start=1):
-            every = [slowest(loads, rooms, times, c) for c in all_cuts(len(loads), number)]
+            every = [
+                slowest(loads, stage_capacities, times, c) for c in all_cuts(len(loads), number)
+            ]
             assert found == min(every)
             if np.isfinite(found):
-                assert slowest(loads, rooms, times, cuts.stops(number)) == found
+                assert slowest(loads, stage_capacities, times, cuts.stops(number)) == found
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -138,8 +153,10 @@ def test_both_ways_to_balance_agree_on_long_rows(seed):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 1000, 150).astype(float)
     zeros = np.zeros(150)
-    loads, rooms = LayerLoads(sizes, zeros, zeros), Rooms((sizes.sum(),))
-    slowest = bottleneck_cuts(loads, rooms, [StageTimes(sizes, zeros, zeros)], 20).slowest_s
+    loads, stage_capacities = LayerLoads(sizes, zeros, zeros), StageCapacities((sizes.sum(),))
+    slowest = bottleneck_cuts(
+        loads, stage_capacities, [StageTimes(sizes, zeros, zeros)], 20
+    ).slowest_s
     for number in range(1, 21):
-        stops = balanced_stops(loads, rooms, number)
+        stops = balanced_stops(loads, stage_capacities, number)
         assert max(sizes[a:b].sum() for a, b in runs(stops)) == slowest[number - 1]

@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from grid_networks import grid
+from oracles.store_and_forward import store_and_forward
 
-from meshwright.network.routes import make_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.switching import store_and_forward
+from meshwright.network.routing import make_routes
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraphBuilder
 
 RING = grid(1, 8, wraps=True, bandwidth=4e12)
 RING.latency_s[:] = 200e-9
@@ -35,10 +35,10 @@ def ends_ns(*messages, stored):
     graph.transfer(routes, np.array([float(size) for _, _, size in messages]))
     built = graph.build()
     if not stored:
-        return np.round(simulate(built, RING).end_s * 1e9, 6).tolist()
+        return np.round(simulate_tasks(built, RING).end_s * 1e9, 6).tolist()
     hops, origin = store_and_forward(built, RING)
     ends = np.zeros(len(messages))
-    np.maximum.at(ends, origin, simulate(hops, RING).end_s * 1e9)
+    np.maximum.at(ends, origin, simulate_tasks(hops, RING).end_s * 1e9)
     return np.round(ends, 6).tolist()
 
 

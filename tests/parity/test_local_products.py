@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
+from meshwright.sharding.local_layer import LocalLayer, layer_axes
 from meshwright.sharding.local_sizes import local_elements, local_size
 from meshwright.sharding.strategy import PlanOptions, Streamed, make_strategy
 from meshwright.sharding.tensor_sharding import forward_products
@@ -78,8 +78,7 @@ def test_priced_products_are_the_derived_ones(degrees, sequence_parallel, stream
     strategy = make_strategy(**degrees)
     for layer in (*GRAPH.layers, GRAPH.head):
         sizes = layer.bind(SEQUENCE * strategy.micro_batch_size, SEQUENCE)
-        streams_inputs = streamed is Streamed.INPUTS
-        local = LocalLayer(layer.sizes, strategy, SEQUENCE, sequence_parallel, 1.0, streams_inputs)
+        local = LocalLayer(layer.sizes, layer_axes(layer, structure), strategy, SEQUENCE)
         for op in layer.ops:
             if op.kind is OpKind.MATMUL:
                 count, rows, inner, columns = matmul_shape(op, local)

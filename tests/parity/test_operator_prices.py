@@ -10,11 +10,11 @@ from small_problems import dense, experts, gqa, level, model, problem, system
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_columns
-from meshwright.network.resharding import LayoutMoves, all_ways, busiest_s, moved
 from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
-from meshwright.wafer.operators.groups import BEFORE, handovers, operator_groups
 from meshwright.wafer.operators.options import Frame
+from meshwright.wafer.operators.prices import BEFORE, handovers, operator_groups
+from meshwright.wafer.operators.resharding import LayoutMoves, all_ways, busiest_s, moved
 from meshwright.wafer.price import choice_network, physical_network
 
 SMALL = model(num_layers=4)

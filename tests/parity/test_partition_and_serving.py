@@ -2,16 +2,15 @@
 
 import pytest
 
-from meshwright import api
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.serve.figures import serving_figures
+from meshwright.serve.price import serving_figures
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.sram.computed import STRUCTURE
-from meshwright.sram.partition import Cut
+from meshwright.sram.partition import Cut, partition
+from meshwright.sram.problem import STRUCTURE
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 WORK = {
@@ -32,7 +31,7 @@ WORK = {
 def test_one_stage_is_one_replica(kind, model, tp, batch):
     system, work = load_system(f"{tp}xH100"), WORK[kind](batch)
     cut = Cut(level="hbm", tensor_degree=tp, num_groups=1)
-    plan = api.partition(model, system, work, cut)
+    plan = partition(model, system, work, cut)
     constants = load_calibration("hopper", DEFAULT)
     problem = ServingProblem(load_model(model), system, work, constants)
     etp = tp if problem.num_experts else 1

@@ -6,7 +6,7 @@ import random
 import pytest
 from grid_networks import grid
 
-from meshwright.network.regions.region import (
+from meshwright.network.regions import (
     cover_region,
     hamiltonian_cycle,
     hamiltonian_path,

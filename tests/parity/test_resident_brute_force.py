@@ -5,7 +5,7 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from meshwright.sram.contiguous.resident import most_worth
+from meshwright.sram.contiguous import most_worth
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracles.collective_tasks import phased_tasks, phases_of
 
 from meshwright.collectives.algorithms.hamiltonian_cycle import hamiltonian_cycle
 from meshwright.collectives.gathers import Stream, all_gather_transfers
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.demands import Demands
-from meshwright.network.simulation.collective_tasks import phased_tasks, phases_of
-from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.traffic import Demands
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.registry import LinkSpec
 
@@ -106,7 +106,7 @@ CASES = [
 def test_phases_end_as_in_simgrid(case):
     network = Mesh.uniform((case["rows"], case["columns"]), LINK).build()
     chains = PATTERNS[case["pattern"]](case)
-    timeline = simulate(phased_tasks(chains, network), network, record_links=False)
+    timeline = simulate_tasks(phased_tasks(chains, network), network, record_links=False)
     ends, first = [], 0
     for chain in chains:
         for phase in chain:

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshwright import api
-from meshwright.network.routes import make_routes
+from meshwright.network.routing import make_routes
+from meshwright.wafer.simulation import load_flows, simulate_flows
 
 DATA = Path(__file__).parents[1] / "data" / "simgrid_scenarios.json"
 REFERENCE = {case["name"]: case for case in json.loads(DATA.read_text())["scenarios"]}
-SCENARIOS = api.load_flows(DATA).scenarios
+SCENARIOS = load_flows(DATA).scenarios
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_ends_and_bytes_are_those_of_the_reference(scenario):
-    timeline = api.simulate_flows(scenario)
+    timeline = simulate_flows(scenario)
     expected = [flow["finish_s"] for flow in REFERENCE[scenario.name]["flows"]]
     np.testing.assert_allclose(timeline.end_s, expected, rtol=1e-9, atol=0)
     routes, num_links = make_routes(scenario.routes), len(scenario.link_ids)
@@ -37,12 +37,12 @@ def test_compiled_and_plain_python_give_the_same_bits(disabled):
     code = (
         "import numpy as np; from meshwright import api; from meshwright.wafer import "
         "flows; flows.SMALL = -1\n"
-        f"for s in api.load_flows({str(DATA)!r}).scenarios:\n"
-        "    print(*[t.hex() for t in api.simulate_flows(s).end_s.tolist()])"
+        f"for s in load_flows({str(DATA)!r}).scenarios:\n"
+        "    print(*[t.hex() for t in simulate_flows(s).end_s.tolist()])"
     )
     environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
     )
-    here = [api.simulate_flows(s).end_s.tolist() for s in SCENARIOS]
+    here = [simulate_flows(s).end_s.tolist() for s in SCENARIOS]
     assert done.stdout.splitlines() == [" ".join(t.hex() for t in ends) for ends in here]

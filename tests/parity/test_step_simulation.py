@@ -15,8 +15,8 @@ from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, 
 from small_problems import chip, model, problem
 
 from meshwright.cost.pipeline import TIME_PARTS
-from meshwright.network.simulation.critical_path import critical_path, seconds_by_track
-from meshwright.network.simulation.run import simulate
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.timeline import critical_path, seconds_by_track
 from meshwright.schedule.registry import schedules
 from meshwright.sharding.strategy import (
     PlanOptions,
@@ -28,11 +28,10 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.chip import MemoryLevel
 from meshwright.spec.collective import CollectiveKind
-from meshwright.wafer import simulated as simulated_module
-from meshwright.wafer.exchanges import Exchanges
+from meshwright.wafer import simulation as simulated_module
 from meshwright.wafer.passes import Message, PiecePasses, Work, piece_passes
 from meshwright.wafer.price import only, physical_network
-from meshwright.wafer.step_tasks import COMPUTE, Run, StepWork, step_tasks
+from meshwright.wafer.step_tasks import COMPUTE, Exchanges, Run, StepWork, step_tasks
 
 EXACT = {"rel": 1e-9}
 FAST_MEMORY = chip(
@@ -211,7 +210,7 @@ def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, n
         after_last_backward=(), is_data_beside=True,
         speed=np.zeros(physical.num_devices, dtype=np.int64),
     )  # fmt: skip
-    return simulate(step_tasks(work, exchanges), physical).makespan_s
+    return simulate_tasks(step_tasks(work, exchanges), physical).makespan_s
 
 
 def blocking(forward_s, backward_s, send_s):

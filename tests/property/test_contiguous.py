@@ -11,12 +11,17 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.schedule.registry import schedules
 from meshwright.spec.workload import Training
-from meshwright.sram.contiguous.balanced import balanced_stops
-from meshwright.sram.contiguous.bottleneck import StageTimes, bottleneck_cuts
-from meshwright.sram.contiguous.greedy import greedy_stops, least_stages
-from meshwright.sram.contiguous.loads import LayerLoads
-from meshwright.sram.contiguous.loop import decode_schedule, measured_rates, round_s
-from meshwright.sram.contiguous.rooms import Rooms
+from meshwright.sram.contiguous import (
+    StageTimes,
+    balanced_stops,
+    bottleneck_cuts,
+    decode_schedule,
+    greedy_stops,
+    least_stages,
+    measured_rates,
+    round_s,
+)
+from meshwright.sram.loads import LayerLoads, StageCapacities
 from meshwright.sram.rates import StageSeconds, rates
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
@@ -29,9 +34,9 @@ def row(sizes, transients=None):
 
 @given(SIZES, st.floats(1, 20), st.integers(2, 1000))
 def test_what_is_scaled_is_cut_alike(sizes, room, factor):
-    rooms = Rooms((room * max(sizes),))
-    larger = Rooms((factor * rooms.capacity_bytes[0],))
-    assert greedy_stops(row(sizes), rooms) == greedy_stops(
+    stage_capacities = StageCapacities((room * max(sizes),))
+    larger = StageCapacities((factor * stage_capacities.capacity_bytes[0],))
+    assert greedy_stops(row(sizes), stage_capacities) == greedy_stops(
         row([factor * size for size in sizes]), larger
     )
 
@@ -39,9 +44,11 @@ def test_what_is_scaled_is_cut_alike(sizes, room, factor):
 @given(SIZES, st.floats(1, 5), st.floats(1, 3))
 def test_more_room_never_needs_more_stages(sizes, room, more):
     capacity = room * max(sizes)
-    small, large = (greedy_stops(row(sizes), Rooms((c,))) for c in (capacity, more * capacity))
+    small, large = (
+        greedy_stops(row(sizes), StageCapacities((c,))) for c in (capacity, more * capacity)
+    )
     assert small[-1] == large[-1] == len(sizes)
-    assert least_stages(row(sizes), Rooms((capacity,))) <= len(small) >= len(large)
+    assert least_stages(row(sizes), StageCapacities((capacity,))) <= len(small) >= len(large)
 
 
 @given(SIZES, st.data())
@@ -51,7 +58,7 @@ def test_greedy_is_maximal_whatever_the_transients(sizes, data):
     loads = row(sizes, transients)
     capacity = float(data.draw(st.integers(2 * 10**9, 10**10)))
     first = 0
-    for stop in greedy_stops(loads, Rooms((capacity,))):
+    for stop in greedy_stops(loads, StageCapacities((capacity,))):
         assert loads.load_bytes(first, stop) <= capacity
         assert stop == len(sizes) or loads.load_bytes(first, stop + 1) > capacity
         first = stop
@@ -61,17 +68,17 @@ def test_greedy_is_maximal_whatever_the_transients(sizes, data):
 def test_what_the_greedy_cut_fits_fits_the_others_too(sizes, room):
     """Also where sums of fractions are rounded."""
     loads, column = row(sizes, sizes), np.array(sizes)
-    rooms = Rooms((room * 2 * max(sizes), room * 3 * max(sizes)))
-    stops = greedy_stops(loads, rooms)
+    stage_capacities = StageCapacities((room * 2 * max(sizes), room * 3 * max(sizes)))
+    stops = greedy_stops(loads, stage_capacities)
     times = [StageTimes(column, 0 * column, 0 * column)]
-    assert balanced_stops(loads, rooms, len(stops)) is not None
-    assert np.isfinite(bottleneck_cuts(loads, rooms, times, len(sizes)).slowest_s[-1])
+    assert balanced_stops(loads, stage_capacities, len(stops)) is not None
+    assert np.isfinite(bottleneck_cuts(loads, stage_capacities, times, len(sizes)).slowest_s[-1])
 
 
 @given(SIZES, st.integers(1, 12))
 def test_balance_lies_between_its_bounds(sizes, number):
     loads = row(sizes)
-    stops = balanced_stops(loads, Rooms((float(sum(sizes)),)), number)
+    stops = balanced_stops(loads, StageCapacities((float(sum(sizes)),)), number)
     runs = zip([0, *stops], stops, strict=False)
     fullest = max(float(loads.load_bytes(first, stop)) for first, stop in runs)
     assert max(sum(sizes) / number, max(sizes)) <= fullest * (1 + 1e-12)

@@ -9,12 +9,18 @@ from small_problems import problem, random_problem, random_strategy, structures
 
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_one
+from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
-from meshwright.wafer.choices import Choice
-from meshwright.wafer.placing import place
-from meshwright.wafer.price import only, physical_network, price_placed
-from meshwright.wafer.step_links import price_below_caps, step_links, with_link_energy
+from meshwright.wafer.price import (
+    only,
+    physical_network,
+    price_below_caps,
+    price_placed,
+    step_links,
+    with_link_energy,
+)
+from meshwright.wafer.search import place
 
 IDLE_W = 0.5
 LINK_J_PER_BYTE = 2e-9

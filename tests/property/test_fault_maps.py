@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.network.embeddings import block_embedding
-from meshwright.network.faults.balance import balanced_rows
-from meshwright.network.faults.maps import FaultRates, classify, random_faults
-from meshwright.network.faults.recovery import Action, recover
-from meshwright.network.placement import hop_distances
+from meshwright.network.embeddings import block_embedding, hop_distances
+from meshwright.network.faults import (
+    Action,
+    FaultRates,
+    balanced_rows,
+    classify,
+    random_faults,
+    recover,
+)
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from fluid_reference import fair_rates, finish_times
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.network.routes import make_routes
-from meshwright.network.simulation.run import run_tasks
+from meshwright.network.routing import make_routes
+from meshwright.network.simulation.fluid import run_tasks
 from meshwright.network.simulation.tasks import flow_graph
 
 CAPACITIES = st.sampled_from([0.5, 1.0, 1.0, 2.0, 3.0, 7.0])

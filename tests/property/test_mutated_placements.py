@@ -12,9 +12,9 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.estimate import estimate
 from meshwright.train.question import training
-from meshwright.wafer.drawing import draw
-from meshwright.wafer.report_placement import hottest_lines, placement_lines
-from meshwright.wafer.simulate import simulate
+from meshwright.train.report_placement import hottest_lines, placement_lines
+from meshwright.wafer.map.drawing import draw
+from meshwright.wafer.simulation import simulate
 
 VALUES = st.one_of(
     st.none(), st.integers(-2, 40), st.floats(-2, 40), st.text(max_size=3),

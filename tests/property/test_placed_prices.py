@@ -5,10 +5,10 @@ from placed_problems import ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
 from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.network.placement import all_choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
-from meshwright.wafer.choices import all_choices
-from meshwright.wafer.placing import place, routed
 from meshwright.wafer.price import only, physical_network, price_placed
+from meshwright.wafer.search import place, routed
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ import numpy as np
 from grid_networks import grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.store_and_forward import store_and_forward
 
-from meshwright.network.demands import Demands
 from meshwright.network.routing import default_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import run_tasks, simulate
-from meshwright.network.simulation.switching import store_and_forward
-from meshwright.network.simulation.tasks import flow_graph
+from meshwright.network.simulation.fluid import run_tasks, simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraphBuilder, flow_graph
+from meshwright.network.traffic import Demands
 
 MESH = grid(2, 3, bandwidth=2.0)
 DEVICE = st.integers(0, MESH.num_devices - 1)
@@ -38,7 +37,7 @@ def graphs(draw):
 @settings(deadline=None, max_examples=100)
 @given(graphs())
 def test_tasks_follow_what_they_need_and_take_turns_in_order_of_readiness(graph):
-    timeline = simulate(graph, MESH)
+    timeline = simulate_tasks(graph, MESH)
     waiting = np.repeat(np.arange(len(graph)), np.diff(graph.needs_offsets))
     ready_s = graph.start_s.copy()
     np.maximum.at(ready_s, waiting, timeline.end_s[graph.needs])
@@ -60,7 +59,7 @@ def test_tasks_follow_what_they_need_and_take_turns_in_order_of_readiness(graph)
 @given(graphs())
 def test_messages_end_as_flows_that_start_when_they_were_ready(graph):
     """The same flows without any dependency, each started when its message was."""
-    timeline = simulate(graph, MESH)
+    timeline = simulate_tasks(graph, MESH)
     moves = graph.is_transfer
     starts = np.where(moves, timeline.start_s, 0.0)
     flows = flow_graph(graph.routes, graph.num_bytes, graph.latency_s, starts)
@@ -72,7 +71,7 @@ def test_messages_end_as_flows_that_start_when_they_were_ready(graph):
 @given(graphs())
 def test_storing_carries_the_same_bytes_and_twice_the_speed_takes_half_the_time(graph):
     hops, origin = store_and_forward(graph, MESH)
-    stored, through = simulate(hops, MESH), simulate(graph, MESH)
+    stored, through = simulate_tasks(hops, MESH), simulate_tasks(graph, MESH)
     np.testing.assert_allclose(
         stored.carried_bytes(MESH.num_links), through.carried_bytes(MESH.num_links), atol=1e-9
     )

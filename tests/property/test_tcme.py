@@ -5,12 +5,11 @@ import pytest
 from grid_networks import demands_of, grid, star
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.routing_bounds import lp_bound
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
-from meshwright.network.tcme.cuts import cut_bound
-from meshwright.network.tcme.dual import dual_bound
-from meshwright.network.tcme.lp import lp_bound
+from meshwright.network.tcme.bounds import cut_bound, dual_bound
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
 

@@ -53,6 +53,10 @@ class UnknownNameError(MeshwrightError, KeyError):
         return str(self.args[0])
 
 
+class UsageError(MeshwrightError):
+    """A command or a call that cannot be read."""
+
+
 class InfeasibleError(MeshwrightError):
     """No plan fits; carries the refusal counts and the closest candidate."""
 

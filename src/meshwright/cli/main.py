@@ -8,16 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import NoReturn, cast
 
-from meshwright.base.errors import MeshwrightError, UnknownNameError, nearest
-from meshwright.cli.commands import COMMANDS, Command, CommandTable, present
-from meshwright.cli.failures import UsageError, exit_status, report_failure
-from meshwright.cli.progress import wipe
+from meshwright.base.errors import MeshwrightError, UnknownNameError, UsageError, nearest
+from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
 
-BROKEN_PIPE = 141
-INTERRUPTED = 130
+BROKEN_PIPE, INTERRUPTED = 141, 130
 
 
 class Parser(argparse.ArgumentParser):
@@ -36,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
+        from meshwright.cli.progress import wipe
+
         wipe()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -44,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (MeshwrightError, OSError) as error:
+        from meshwright.cli.output import exit_status, report_failure
+
         report_failure(error, as_json="--json" in words)
         return exit_status(error)
 
@@ -56,54 +58,69 @@ def run(words: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and stop")
-    called = add_commands(parser, present(COMMANDS), words)
+    name, called = add_commands(parser, words)
     args, unknown = parser.parse_known_args(words)
     if unknown:
         raise UsageError(about_unknown(unknown[0], called))
     if args.version:
-        print(version())
+        from meshwright import __version__
+
+        print(__version__)
         return 0
-    if not hasattr(args, "run"):
+    if name not in COMMANDS:
         called.print_help()
         return 0
-    status: int = args.run(args)
-    return status
+    return function_of(name)(args)
+
+
+def function_of(name: str) -> Callable[[argparse.Namespace], int]:
+    """Return what runs a command: ``plan`` is ``plan`` of ``cli.answers``."""
+    module = {"show": "show", "study": "study"}.get(name.split()[0], "answers")
+    found = getattr(import_module(f"meshwright.cli.{module}"), name.replace(" ", "_"))
+    return cast(Callable[[argparse.Namespace], int], found)
 
 
 def add_commands(
-    parser: argparse.ArgumentParser, table: CommandTable, words: Sequence[str], path: str = ""
-) -> argparse.ArgumentParser:
-    """Add the commands of a table, and the arguments of the one called; return its parser."""
+    parser: argparse.ArgumentParser, words: Sequence[str], family: str = ""
+) -> tuple[str, argparse.ArgumentParser]:
+    """Add the commands, and the options of the one called; return its name and its parser."""
     position = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     name = words[position] if position < len(words) else ""
+    table = members(family)
     if name and name not in table:
-        raise UnknownNameError(f"{path}command", name, table)
+        raise UnknownNameError(f"{family} command".strip(), name, table)
     choices = parser.add_subparsers(metavar="COMMAND", title="commands")
     parsers = {
         key: choices.add_parser(
-            key, help=entry.help, description=_sentence(entry.help), allow_abbrev=False
+            key, help=text, description=f"{text[:1].upper()}{text[1:]}.", allow_abbrev=False
         )
-        for key, entry in table.items()
+        for key, text in table.items()
     }
     if not name:
-        return parser
-    entry = table[name]
-    if isinstance(entry, Command):
-        add_options(parsers[name], entry)
-        return parsers[name]
-    return add_commands(parsers[name], present(entry.members), words[position + 1 :], f"{name} ")
+        return family, parser
+    if name in FAMILIES and not family:
+        return add_commands(parsers[name], words[position + 1 :], name)
+    whole = f"{family} {name}".strip()
+    COMMANDS[whole].add_to(parsers[name])
+    return whole, parsers[name]
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+def members(family: str) -> dict[str, str]:
+    """Return the commands under a first word with their help; without one, all first words."""
+    found: dict[str, str] = {}
+    for whole, command in command_table().items():
+        first, _, second = whole.partition(" ")
+        if family:
+            if first == family:
+                found[second] = command.help
+        else:
+            found[first] = FAMILIES.get(first, command.help)
+    return found
 
 
-def add_options(parser: argparse.ArgumentParser, command: Command) -> None:
-    """Add the arguments of a command, and ``--json``."""
-    module = command.load()
-    module.add_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    parser.set_defaults(run=module.run)
+def command_table() -> dict[str, Command]:
+    """Return the commands of the command line."""
+    return {name: entry for name, entry in COMMANDS.items() if name not in PYTHON_ONLY}
 
 
 def option_names(parser: argparse.ArgumentParser) -> list[str]:
@@ -116,14 +133,3 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
     return f"unexpected argument {word!r}"
-
-
-def version() -> str:
-    """Return the version of the installed package."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("meshwright")
-    except PackageNotFoundError:
-        return "run from its source folder, without an install"

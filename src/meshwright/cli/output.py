@@ -1,19 +1,23 @@
-"""How a result reaches the user: lines for a reader, or JSON for a program."""
+"""How a result or an error reaches the user: a screen, lines or JSON, and an exit status."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.cli.progress import wipe
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from meshwright.report.screen import Screen
+
+BAD_INPUT = 2
+NOTHING_FITS = 3
 
 
 def show(lines: Iterable[str], data: object, as_json: bool) -> None:
@@ -25,11 +29,6 @@ def show(lines: Iterable[str], data: object, as_json: bool) -> None:
         print(json.dumps(data, indent=2))
     else:
         print("\n".join(lines))
-
-
-def add_detail(parser: argparse.ArgumentParser) -> None:
-    """Declare whether the whole answer is shown."""
-    parser.add_argument("--detail", action="store_true", help="all parts, the ranking, the proof")
 
 
 def show_screen(
@@ -58,12 +57,12 @@ def next_command(args: argparse.Namespace) -> str:
 
 def question_line(args: argparse.Namespace) -> str:
     """Return the plan command of the same question, without the strategy that was given."""
-    from meshwright.cli.question import FIXED, option_of
+    from meshwright.options.table import FIXED
 
-    fixed = {option_of(name) for name in FIXED}
+    dropped = {option.flag for option in FIXED} | {"--against", "--out"}
     words, kept = shlex.split(command_line()), []
     for before, word in zip(["", *words], words, strict=False):
-        if word.split("=")[0] not in fixed and before not in fixed:
+        if word.split("=")[0] not in dropped and before not in dropped:
             kept.append(word)
     kept[1:2] = ["plan"]
     return " ".join(map(shlex.quote, kept))
@@ -75,8 +74,53 @@ def command_line() -> str:
     return " ".join(["meshwright", *map(shlex.quote, words)])
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def exit_status(error: Exception) -> int:
+    """Return 3 where nothing fits, 2 for any other complaint."""
+    return NOTHING_FITS if isinstance(error, InfeasibleError) else BAD_INPUT
+
+
+def report_failure(error: Exception, *, as_json: bool) -> None:
+    """Print an error for a person, at the width of a terminal, or for a program."""
+    wipe()
+    if as_json:
+        import json
+
+        print(json.dumps({"error": failure_record(error)}, indent=2))
+        return
+    text = f"error: {message_of(error)}"
+    if sys.stderr.isatty():
+        from meshwright.report.screen import screen_width
+
+        width = screen_width(sys.stderr)
+        text = "\n".join(
+            textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+            for line in text.splitlines()
+        )
+    print(text, file=sys.stderr)
+
+
+def failure_record(error: Exception) -> dict[str, object]:
+    """Return the error as data: its kind, its message, and each fault with path and fix."""
+    faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
+    return {
+        "kind": kind_of(error),
+        "message": message_of(error),
+        "faults": [
+            {"path": fault.path, "message": fault.message, "fix": fault.fix} for fault in faults
+        ],
+    }
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind in lower case: ``spec``, ``unknown_name``, ``infeasible``, ``usage``."""
+    if isinstance(error, OSError):
+        return "file"
+    name = type(error).__name__.removesuffix("Error")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def message_of(error: Exception) -> str:
+    """Return the message; a file error starts with the file."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -43,19 +43,11 @@ class Collection(Protocol):
         """Return tables, charts and verdicts of studies: the text of each file by its path."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare which study, and where its files go."""
-    parser.add_argument(
-        "name", nargs="?", help="which study, or 'all'; without one they are listed"
-    )
-    parser.add_argument("--out", metavar="FOLDER", help="write tables, charts and verdicts there")
-
-
-def run(args: argparse.Namespace) -> int:
+def study(args: argparse.Namespace) -> int:
     """Print a study, or the list of them; write its files where asked."""
     from meshwright.base.errors import UnknownNameError
-    from meshwright.cli.output import show, write_whole
-    from meshwright.cli.reading import Reading
+    from meshwright.cli.output import show
+    from meshwright.options.values import Reading, write_whole
 
     reading = Reading()
     folder = reading.value(_folder, args.out) if args.out is not None else None

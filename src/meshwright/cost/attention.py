@@ -6,9 +6,9 @@ from typing import Any
 
 from meshwright.base.arrays import larger, smaller
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
+from meshwright.sharding.local_layer import LocalLayer
 
 ALIGNED_WORDS = 8
 """Matrix units take operands whose rows are multiples of so many 16-bit words."""

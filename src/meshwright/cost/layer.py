@@ -21,7 +21,6 @@ from meshwright.cost.device import (
     DeviceRates,
     exposed_launch_s,
 )
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import matmul_cost
 from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
 from meshwright.cost.network import AxisNetwork
@@ -30,6 +29,7 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import LayerStreams, Way, ways_to_stream
 from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
 from meshwright.graph.op import LayerGraph, Op, OpKind
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.sharding.saved_activations import SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
 from meshwright.spec.workload import SelectiveRecompute

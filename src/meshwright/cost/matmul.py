@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from meshwright.base.arrays import ceil_div, larger, smaller
 from meshwright.cost.device import CoreArray, DeviceRates
-from meshwright.cost.local import LocalLayer, splits_width
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
-from meshwright.sharding.axis import INNER_DIMS
+from meshwright.sharding.local_layer import RESIDUAL_STREAM, LocalLayer
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
@@ -89,10 +88,11 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
     the gradients of its outputs: both are cast first and gathered in the narrow type.
     Source: NVIDIA Transformer DeviceRates, and torchtitan's Float8 tensor parallelism.
     """
-    if not splits_width(op):
+    at_rest = layer.axes.rows[RESIDUAL_STREAM]
+    if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
         return 1.0, 1.0
     share = layer.token_shard / layer.tokens
-    is_row_split = any(dim in INNER_DIMS for dim in op.contracted)
+    is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
     return (1.0, share) if is_row_split else (share, 1.0)
 
 

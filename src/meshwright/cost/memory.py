@@ -12,9 +12,9 @@ from typing import Any
 
 from meshwright.base.arrays import larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.saved_activations import SavedTensor
 from meshwright.sharding.strategy import Offload, PlanOptions, StrategyOf

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
-from meshwright.network.blocks import block_reaches, uses_blocks
+from meshwright.network.placement import block_reaches, uses_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import StrategyOf
 from meshwright.spec.calibration import CalibrationOf

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.local import LocalLayer
 from meshwright.graph.op import Op, OpKind
+from meshwright.sharding.local_layer import LocalLayer
 
 
 def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
-from meshwright.network.ranks import clear_grids
+from meshwright.network.placement import clear_grids
 from meshwright.sharding.axes.tatp import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.derivation import derive_calls
+from meshwright.sharding.local_layer import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute, StrategyOf, Streamed
@@ -42,7 +43,16 @@ class Mapper(StrEnum):
     """In the nested blocks of the least contended price; messages leave hot links."""
 
 
-DerivedShardings = tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]
+class DerivedShardings(NamedTuple):
+    """What the shardings of one piece of a model imply."""
+
+    calls: tuple[CollectiveCall, ...]
+    saved: tuple[SavedTensor, ...]
+    """Kept for the backward pass."""
+    axes: LayerAxes
+    """That split its rows and dims."""
+
+
 ShardingKey = tuple[bool, ContextKind, Recompute, Streamed]
 Work = TypeVar("Work", bound=Workload)
 
@@ -66,7 +76,8 @@ def _derived(
     Of its sizes only ``HEADS`` count: whether heads share keys decides whose gradients are summed.
     """
     piece = LayerGraph(ops, 1, dict(sizes))
-    return derive_calls(piece, structure), saved_elements(piece, structure, keeping)
+    calls, saved = derive_calls(piece, structure), saved_elements(piece, structure, keeping)
+    return DerivedShardings(calls, saved, layer_axes(piece, structure))
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ import numpy as np
 from meshwright.base.arrays import larger, smaller, where
 from meshwright.collectives.group import Group
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.problem import Problem
+from meshwright.cost.problem import DerivedShardings, Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
-from meshwright.sharding.axes.tatp import may_stream_inputs, streams_inputs
+from meshwright.sharding.axes.tatp import may_stream_inputs
 from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.sharding.local_sizes import FLAT, degree_of
 from meshwright.sharding.saved_activations import CAST, SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf, Streamed, StreamForm
@@ -387,11 +387,10 @@ class Way:
         work = self.problem.workload
         return LocalLayer(
             sizes=self.piece.sizes,
+            axes=self.derived_shardings(Recompute.NONE).axes,
             degrees=self.network.strategy,
             sequence_length=float(work.sequence_length),
-            sequence_parallel=self.structure.sequence_parallel,
             expert_load_imbalance=work.expert_load_imbalance,
-            streams_inputs=streams_inputs(self.structure),
         )
 
     @cached_property
@@ -406,17 +405,15 @@ class Way:
 
     def _travels(self, axis: str) -> dict[str, Travel]:
         """Return what travels along an axis beside each operator."""
-        calls, _ = self.derived_shardings(Recompute.NONE)
+        calls = self.derived_shardings(Recompute.NONE).calls
         gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
         return layer_travels(
             self.piece, calls, self.structure, self.sizes, self.network.strategy,
             self.problem.rates, gradient, axis,
         )  # fmt: skip
 
-    def derived_shardings(
-        self, recompute: Recompute
-    ) -> tuple[tuple[CollectiveCall, ...], tuple[SavedTensor, ...]]:
-        """Return the collectives, and what is kept for the backward pass."""
+    def derived_shardings(self, recompute: Recompute) -> DerivedShardings:
+        """Return the collectives, what is kept for the backward pass, and the local axes."""
         return self.problem.derived_shardings(replace(self.structure, recompute=recompute))[
             self.index
         ]
@@ -427,7 +424,7 @@ class Way:
         What closes the backward pass belongs to the first operator.
         """
         names = {op.name for op in self.piece.ops}
-        calls = self.derived_shardings(recompute)[0]
+        calls = self.derived_shardings(recompute).calls
         found = []
         workers = beside(calls, self.piece, self.structure)
         for call, worker in zip(calls, workers, strict=True):
@@ -455,7 +452,7 @@ class Way:
             *((number, tensor) for number, op in ops for tensor in op.outputs),
         ):
             block_of.setdefault(tensor.name, number)
-        for entry in self.derived_shardings(recompute)[1]:
+        for entry in self.derived_shardings(recompute).saved:
             found[block_of.get(entry.tensor.name.removesuffix(CAST), 0)].append(entry)
         return found
 

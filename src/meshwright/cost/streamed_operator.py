@@ -7,7 +7,6 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.matmul import (
     GRADIENT_ACCUMULATION_BYTES,
     MatmulShape,
@@ -24,6 +23,7 @@ from meshwright.cost.matmul import (
 from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import LayerStreams, LinkTimes, StreamLinks, Travel, link_times
 from meshwright.graph.op import Op
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.streams.round_model import (
     backward_s,
     exchange_s,

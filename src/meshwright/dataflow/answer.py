@@ -46,7 +46,7 @@ class GraphPlan:
     stage_s: float
     """One pass through the slowest stage [s]."""
     send_s: float
-    """Handing a pass on to the next stage, beside the others [s]."""
+    """Handing a pass on to the next stage, which overlaps the others [s]."""
     bubble_s: float
     """Filling and emptying the stages: what the others take for one pass [s]."""
     gradient_s: float

@@ -21,7 +21,7 @@ Kept = Callable[[BoolArray, BoolArray, IntArray], BoolArray]
 
 
 class TooWideError(UnsupportedError):
-    """A graph has more sets of kernels than are looked at."""
+    """A graph has more sets of kernels than are searched."""
 
 
 def order_ideals(

@@ -7,6 +7,11 @@ it is a partial sum: a reduction that is no sum keeps its dims whole, and a move
 Adding up needs no closed sums: what it makes of partial sums is a partial sum.
 A dim that stands behind another inside one (``heads*head_dim`` by ``head_dim``) is in pieces there,
 so it cannot be split.
+
+One change of layout is one collective: the rule of shardings
+(:func:`meshwright.sharding.sharding.reshard`) on a single axis. A tensor that several readers want
+is changed once for each layout that is asked for, from any layout in which it lies by then: what is
+whole is cut without a message.
 """
 
 from __future__ import annotations
@@ -87,7 +92,7 @@ def _in_pieces(dims: Dims, dim: str) -> bool:
 
 
 def local_sizes(sizes: Mapping[str, int], dim: str | None, degree: int) -> dict[str, int]:
-    """Return the sizes on the largest shard, where one dim is split over so many devices."""
+    """Return the sizes on the largest shard, where one dim is split over ``degree`` devices."""
     return {name: -(-size // degree) if name == dim else size for name, size in sizes.items()}
 
 

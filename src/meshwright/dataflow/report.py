@@ -1,4 +1,8 @@
-"""Plans of a dataflow graph for a reader: degrees, time, proof, and each kernel with its layout."""
+"""A dataflow graph and its plans on the screen.
+
+Of plans: degrees, time, proof, and each kernel with its layout. Of a graph: what each kernel does,
+moves and holds, and how it may be split.
+"""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class DegreePricing:
         return slope, low - slope * few
 
     def _stage(self, work: StageWork, seconds: SplitTimes, each_s: float) -> StagePrice | None:
-        """Return what a pass through a stage takes: as its sharding says, or by whoever knows.
+        """Return what a pass through a stage takes: as its sharding says, or as ``stage_time``.
 
         Parameters
         ----------
@@ -398,14 +398,14 @@ def plan_dataflow(
     optimizer
         A preset of the catalog; where the graph trains, None means that of the system.
     hides_network
-        Whether collectives run beside the computation of other inputs. On a chip that states an
+        Whether collectives overlap the computation of other inputs. On a chip that states an
         array of multiply-adds they always do: its kernels are fused.
     allowed
         Values of ``tp``, ``pp`` and ``dp``, where they are limited.
     only_best
         Whether degrees that a bound shows to be slower are left out, which is faster.
     progress
-        Hears how many degrees are done.
+        Called with how many degrees are done, and of how many.
 
     Raises
     ------

@@ -36,7 +36,7 @@ GROWTH = 1.25
 """Of the limit on a stage, until stages within it exist."""
 ROUNDING = 1.0 + 1e-9
 SendTime = Callable[[float], float]
-"""Seconds in which a device hands so many bytes to the next stage."""
+"""Seconds in which a device hands a number of bytes to the next stage."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class Stage:
     busy: float
     """Computation and collectives."""
     send: float
-    """Handing on what crosses, beside them."""
+    """Handing on what crosses, which overlaps them."""
 
     @property
     def cost(self) -> float:
@@ -222,7 +222,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Stages:
-    """The best cut into so many stages or fewer."""
+    """The best cut into a number of stages or fewer."""
 
     stages: tuple[Stage, ...]
     lower_bound: float
@@ -246,7 +246,7 @@ def cut_stages(
     ----------
     sums
         A stage takes the largest of these, over the same graph and ways: a single one where
-        collectives run before and after computation. Where both run beside each other: one, the
+        collectives run before and after computation. Where both overlap: one, the
         other, and means of both, which tighten the bound. With several the cut may have a gap.
     most
         What a stage may take; None comes back where every cut has one that takes more.
@@ -261,7 +261,7 @@ def cut_stages(
 
 @dataclass
 class _Cutting:
-    """Parts of a graph, priced when they are first looked at."""
+    """Parts of a graph, priced when they are first needed."""
 
     cuts: Cuts
     send_time: SendTime

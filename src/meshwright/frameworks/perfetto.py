@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.routes import Routes
+from meshwright.network.routing import Routes
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
 

@@ -1,27 +1,121 @@
-"""Embeddings of a logical grid on a grid of devices: nested blocks, their orders, reflections.
-
-The members of the innermost axis fill a block of devices, the next axis tiles a block of such
-blocks, and so on. With reflection every other block of an axis is turned around, so that it meets
-the one before it at the same cells.
-"""
+"""A placement: the device of each rank of a logical grid, and how far apart its groups lie."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import accumulate, islice, pairwise, permutations, product
+from itertools import accumulate
 from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.placement import Placement
-from meshwright.network.regions.orders import visit, visiting_orders
-from meshwright.network.regions.region import cover_region, make_region
+from meshwright.base.arrays import BoolArray, IntArray
+from meshwright.base.errors import InfeasibleError
+from meshwright.network.visiting_orders import visit, visiting_orders
 from meshwright.topology.network import Network
 
-MOST_EMBEDDINGS = 10_000
+
+@dataclass(frozen=True)
+class Placement:
+    """The device of each rank; ranks count the first axis fastest."""
+
+    axis_names: tuple[str, ...]
+    """Innermost axis first."""
+    devices: IntArray
+    """Device at each coordinate; one dimension for each axis, as long as its degree."""
+    name: str
+    """How the ranks were laid out, in words."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Devices in use."""
+        return self.devices.size
+
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Members of a group of each axis."""
+        return dict(zip(self.axis_names, self.devices.shape, strict=True))
+
+    @property
+    def device_of_rank(self) -> IntArray:
+        """Device of each rank, (num_ranks,)."""
+        return self.devices.ravel(order="F")
+
+    def groups(self, axis: str) -> IntArray:
+        """Return the devices that differ in one axis only, in its order: (num_groups, degree)."""
+        index = self.axis_names.index(axis)
+        along = np.moveaxis(self.devices, index, 0)
+        return along.reshape(along.shape[0], -1, order="F").T
+
+    def hops(self, axis: str, distances: IntArray) -> IntArray:
+        """Return the hops from each member to the next, from the last to the first: per group.
+
+        Parameters
+        ----------
+        distances
+            Hops between any two devices, of :func:`hop_distances`; -1 where there is no way.
+        """
+        groups = self.groups(axis)
+        return distances[groups, np.roll(groups, -1, axis=1)]
+
+    def are_lines(self, axis: str, distances: IntArray) -> BoolArray:
+        """Return for each group whether its consecutive members are neighbours."""
+        is_line: BoolArray = (self.hops(axis, distances)[:, :-1] == 1).all(axis=1)
+        return is_line
+
+    def are_cycles(self, axis: str, distances: IntArray) -> BoolArray:
+        """Return for each group whether it is a line and its last member next to its first."""
+        is_cycle: BoolArray = (self.hops(axis, distances) == 1).all(axis=1)
+        return is_cycle
+
+
+def hop_distances(network: Network) -> IntArray:
+    """Return the fewest links from each device to each other, (num_devices, num_devices).
+
+    -1 where there is no way. Nodes that do not forward begin and end ways only.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import shortest_path
+
+    size = network.num_nodes
+    begins = network.source + np.where(network.forwards[network.source] > 0, 0, size)
+    ones = np.ones(network.num_links)
+    graph = csr_array((ones, (begins, network.target)), shape=(2 * size, 2 * size))
+    devices = np.arange(network.num_devices)
+    starts = devices + np.where(network.forwards[devices] > 0, 0, size)
+    hops = shortest_path(graph, unweighted=True, indices=starts)[:, devices]
+    hops[devices, devices] = 0
+    return np.where(np.isfinite(hops), hops, -1).astype(np.int64)
+
+
+def sequential(degrees: Mapping[str, int], network: Network) -> Placement:
+    """Return the ranks on the working devices in the order of their numbers.
+
+    On a whole grid that is row-major order: rank n on device n.
+    """
+    chosen = working_devices(degrees, network)
+    grid = chosen.reshape(tuple(degrees.values()), order="F")
+    return Placement(tuple(degrees), grid, "in the order of the device numbers")
+
+
+def working_devices(degrees: Mapping[str, int], network: Network) -> IntArray:
+    """Return the first working devices, one for each rank.
+
+    Raises
+    ------
+    InfeasibleError
+        Where too few devices work.
+    """
+    num_ranks = prod(degrees.values())
+    if num_ranks > len(network.alive):
+        wanted = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items())
+        raise InfeasibleError(
+            f"{wanted} needs {num_ranks} devices; {len(network.alive)} of "
+            f"{network.num_devices} work"
+        )
+    return network.alive[:num_ranks]
+
 
 Extent = tuple[int, int]
 """Rows and columns."""
@@ -145,108 +239,3 @@ def block_embedding(shapes: Mapping[str, Extent]) -> Embedding:
             if rows * columns > 1
         )
     )
-
-
-def embeddings(
-    degrees: Mapping[str, int], grid_shape: Sequence[int], most: int = MOST_EMBEDDINGS
-) -> Iterator[Embedding]:
-    """Yield the distinct embeddings on a grid of rows and columns, at most so many.
-
-    Every order of the axes, every shape of their blocks that fits, every order of visiting a
-    block, with and without reflection.
-    """
-    return islice(_all_embeddings(degrees, (grid_shape[0], grid_shape[1])), most)
-
-
-def _all_embeddings(degrees: Mapping[str, int], room: Extent) -> Iterator[Embedding]:
-    """Yield each embedding once."""
-    axes = [axis for axis, degree in degrees.items() if degree > 1]
-    for nested in permutations(axes):
-        for shapes in _shapes([degrees[axis] for axis in nested], room):
-            if _is_repeated(shapes):
-                continue
-            for orders in product(*(visiting_orders(*shape) for shape in shapes)):
-                parts = zip(nested, shapes, orders, strict=True)
-                blocks = tuple(AxisBlock(axis, *shape, order) for axis, shape, order in parts)
-                yield Embedding(blocks)
-                if _has_reflection(shapes):
-                    yield Embedding(blocks, is_reflected=True)
-
-
-def _shapes(degrees: Sequence[int], room: Extent) -> Iterator[tuple[Extent, ...]]:
-    """Yield the shapes of blocks of these degrees that fit into the room together."""
-    if not degrees:
-        yield ()
-        return
-    for rows in range(1, min(degrees[0], room[0]) + 1):
-        columns = degrees[0] // rows
-        if rows * columns == degrees[0] and columns <= room[1]:
-            left = room[0] // rows, room[1] // columns
-            for others in _shapes(degrees[1:], left):
-                yield ((rows, columns), *others)
-
-
-def _is_repeated(shapes: Sequence[Extent]) -> bool:
-    """Tell whether a single row of blocks lies right inside a single column of them.
-
-    Either may be nested in the other with the same result; the column comes first.
-    """
-    return any(inner[0] == 1 and outer[1] == 1 for inner, outer in pairwise(shapes))
-
-
-def _has_reflection(shapes: Sequence[Extent]) -> bool:
-    """Tell whether some block can be turned around: it repeats what is more than one cell long."""
-    rows, columns = zip(*shapes, strict=True) if shapes else ((), ())
-    return any(sum(side > 1 for side in sides) > 1 for sides in (rows, columns))
-
-
-def ring_volume(embedding: Embedding, traffic_bytes: Mapping[str, float]) -> float:
-    """Return the bytes times hops of one rank when each axis sends round its ring [bytes].
-
-    Parameters
-    ----------
-    traffic_bytes
-        What a rank sends to the next member of its group, by axis.
-    """
-    terms = (traffic_bytes[b.axis] * embedding.mean_hops(b.axis) for b in embedding.blocks)
-    return sum(terms, 0.0)
-
-
-def regrouped(
-    degrees: Mapping[str, int], network: Network, *, is_closed: bool = False
-) -> Placement | None:
-    """Return a placement on what works of a grid: a path for each group of the innermost axis.
-
-    The groups lie in the largest connected part; their order is that of a sweep across it.
-
-    Parameters
-    ----------
-    is_closed
-        Whether the groups must be cycles.
-    """
-    size = next(iter(degrees.values()))
-    region = make_region(network)
-    part = region.of(region.parts[0].tolist()) if region.devices else region
-    found = cover_region(part, size, prod(degrees.values()) // size, is_closed=is_closed)
-    if found.groups is None:
-        return None
-    place = {device: index for index, device in enumerate(part.devices)}
-    groups = sorted(found.groups, key=lambda group: min(place[device] for device in group))
-    devices = np.array(groups, dtype=np.int64).T.reshape(tuple(degrees.values()), order="F")
-    kind = "cycle" if is_closed else "path"
-    return Placement(tuple(degrees), devices, f"a {kind} for each group around what is dead")
-
-
-def hop_volume(
-    placement: Placement, traffic_bytes: Mapping[str, float], distances: IntArray
-) -> float:
-    """Return the bytes times hops of one rank, counted on the network [bytes].
-
-    What :func:`ring_volume` gives in closed form.
-    """
-    means: list[FloatArray] = [
-        traffic_bytes[axis] * placement.hops(axis, distances).mean()
-        for axis, degree in placement.degrees.items()
-        if degree > 1
-    ]
-    return float(sum(means))

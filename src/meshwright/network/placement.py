@@ -1,114 +1,366 @@
-"""A placement: the device of each rank of a logical grid, and how far apart its groups lie."""
+"""Blocks: which rectangle of a grid each axis of a strategy fills, innermost axis first.
+
+Devices of the innermost axis fill a block; those of the next axis fill a block of such blocks, and
+so on. An axis of degree d has a shape: its members on each level of the network, whose product
+is d. Neighbours of an axis on a level are as far apart as all inner axes are long there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from functools import cache
+from itertools import combinations, permutations, product
+from math import comb, prod
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray
-from meshwright.base.errors import InfeasibleError
-from meshwright.topology.network import Network
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
+from meshwright.collectives.group import Reach
+from meshwright.network.visiting_orders import chain
+from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
+from meshwright.spec.system import NetworkLevel
+from meshwright.topology.network import Network, connected_components
+
+Shape = tuple[int, ...]
+
+
+@cache
+def block_shapes(
+    degrees: tuple[int, ...], sides: Shape, rates: tuple[float, ...]
+) -> tuple[Shape, ...] | None:
+    """Return the shape of each axis, or None where no blocks of these degrees fit.
+
+    The innermost axis gets the shape whose members gather fastest, then the next one, as long as
+    the outer axes still fit.
+
+    Parameters
+    ----------
+    degrees
+        Of the axes, innermost first.
+    sides
+        Room on each level of the network.
+    rates
+        Bandwidth of a link of each level [bytes/s].
+    """
+    return _shapes(degrees, sides, rates, (1,) * len(sides))
+
+
+def _shapes(
+    degrees: tuple[int, ...], sides: Shape, rates: tuple[float, ...], apart: Shape
+) -> tuple[Shape, ...] | None:
+    """Return the shapes of the axes outside of blocks that are ``apart`` long on each level."""
+    if not degrees:
+        return ()
+    room = tuple(side // length for side, length in zip(sides, apart, strict=True))
+    for shape in sorted(_factorings(degrees[0], room), key=lambda s: _gather_cost(s, rates, apart)):
+        longer = tuple(length * size for length, size in zip(apart, shape, strict=True))
+        rest = _shapes(degrees[1:], sides, rates, longer)
+        if rest is not None:
+            return (shape, *rest)
+    return None
+
+
+@cache
+def _factorings(degree: int, room: Shape) -> list[Shape]:
+    """Return every way to write a degree as a product of sizes that have room."""
+    if len(room) == 1:
+        return [(degree,)] if degree <= room[0] else []
+    return [
+        (size, *rest)
+        for size in range(1, min(degree, room[0]) + 1)
+        if degree % size == 0
+        for rest in _factorings(degree // size, room[1:])
+    ]
+
+
+def _gather_cost(shape: Shape, rates: tuple[float, ...], apart: Shape) -> tuple[float, float]:
+    """Return what sorts shapes: time per byte through the links of a corner, then hops.
+
+    A link between neighbours that are k apart is shared by k groups.
+    """
+    spanned = [level for level, size in enumerate(shape) if size > 1]
+    corner = sum(rates[level] / apart[level] for level in spanned)
+    hops = sum((shape[level] - 1) * apart[level] for level in spanned)
+    return (1.0 / corner if spanned else 0.0, float(hops))
+
+
+def uses_blocks(levels: Sequence[NetworkLevel]) -> bool:
+    """Tell whether axes fill blocks: on grids without wraps, of two sides or more.
+
+    Where sides wrap, an axis that owns a whole side closes a ring, which blocks would break.
+    """
+    meshes = [level for level in levels if level.kind == "mesh" and level.size > 1]
+    return len(meshes) > 1 and all(level.kind != "torus" for level in levels)
+
+
+def block_reaches(
+    levels: Sequence[NetworkLevel], axis_order: Sequence[str], strategy: StrategyColumns
+) -> Mapping[str, Reach[FloatArray]]:
+    """Return the reach of each axis for columns of strategies.
+
+    Rows that fit no blocks get a reach of zero members at each level: they keep their numbers.
+    """
+    table = np.stack([getattr(strategy, axis) for axis in axis_order]).astype(np.int64)
+    first, row_of = groups_of(table)
+    distinct = table[:, first].T
+    sides = tuple(level.size for level in levels)
+    rates = tuple(level.bandwidth_bytes_per_s * level.links_per_device for level in levels)
+    sizes = np.zeros((len(distinct), len(axis_order), len(levels)))
+    for number, degrees in enumerate(distinct.tolist()):
+        shapes = _padded(tuple(degrees), sides, rates)
+        if shapes is not None:
+            sizes[number] = shapes
+    return reaches_of_shapes(axis_order, sizes[row_of.reshape(-1)])
+
+
+def _padded(degrees: tuple[int, ...], sides: Shape, rates: tuple[float, ...]) -> list[Shape] | None:
+    """Return the shapes of all axes; those of degree one are left out of the search for them."""
+    if prod(degrees) > prod(sides):
+        return None
+    shapes = block_shapes(tuple(d for d in degrees if d > 1), sides, rates)
+    if shapes is None:
+        return None
+    found = iter(shapes)
+    return [next(found) if degree > 1 else (1,) * len(sides) for degree in degrees]
+
+
+def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[Shape, ...]]:
+    """Yield every choice of shapes for axes, innermost first, that fits the sides."""
+    if not degrees:
+        yield ()
+        return
+    for shape in _factorings(degrees[0], sides):
+        room = tuple(side // size for side, size in zip(sides, shape, strict=True))
+        for rest in all_block_shapes(degrees[1:], room):
+            yield (shape, *rest)
+
+
+def sequential_shapes(degrees: Sequence[int], sides: Shape) -> tuple[Shape, ...] | None:
+    """Return the shapes of axes that lie one after the other along the levels, innermost first.
+
+    None where an axis would break off in the middle of a level: it fills no block then.
+    """
+    room = list(sides)
+    shapes = []
+    for degree in degrees:
+        shape, left = [1] * len(sides), degree
+        for level, free in enumerate(room):
+            if left % free and free % left:
+                return None
+            shape[level] = min(left, free)
+            room[level] //= shape[level]
+            left //= shape[level]
+        if left > 1:
+            return None
+        shapes.append(tuple(shape))
+    return tuple(shapes)
+
+
+def reaches_of_shapes(
+    axis_order: Sequence[str], choices: Sequence[Sequence[Shape]] | FloatArray
+) -> Mapping[str, Reach[FloatArray]]:
+    """Return the reach of each axis, one row for each choice of shapes; 0 where there is none."""
+    sizes = np.asarray(choices, dtype=float)
+    apart = np.ones_like(sizes)
+    apart[:, 1:] = np.cumprod(np.maximum(sizes, 1.0), axis=1)[:, :-1]
+    return {
+        axis: Reach(tuple(sizes[:, i].T), tuple(apart[:, i].T)) for i, axis in enumerate(axis_order)
+    }
 
 
 @dataclass(frozen=True)
-class Placement:
-    """The device of each rank; ranks count the first axis fastest."""
+class Choice:
+    """A way to lay the axes of a strategy on a grid."""
 
-    axis_names: tuple[str, ...]
-    """Innermost axis first."""
-    devices: IntArray
-    """Device at each coordinate; one dimension for each axis, as long as its degree."""
-    name: str
-    """How the ranks were laid out, in words."""
+    axes: tuple[str, ...]
+    """Innermost first."""
+    shapes: tuple[Shape, ...]
+    """Members of each axis on each level, innermost level first."""
+
+
+def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
+    """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
+    used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
+    unused = tuple(axis for axis in structure.axis_order if axis not in used)
+    seen = set()
+    for axes in permutations(used):
+        degrees = tuple(int(getattr(strategy, axis)) for axis in axes)
+        for shapes in all_block_shapes(degrees, sides):
+            choice = Choice((*axes, *unused), (*shapes, *((1,) * len(sides) for _ in unused)))
+            key = _key(choice)
+            if key not in seen:
+                seen.add(key)
+                yield choice
+
+
+def _key(choice: Choice) -> tuple[tuple[tuple[str, int], ...], ...]:
+    """Return what tells choices apart: on each level the axes that are longer than one there."""
+    levels = range(len(choice.shapes[0]))
+    return tuple(
+        tuple((a, s[k]) for a, s in zip(choice.axes, choice.shapes, strict=True) if s[k] > 1)
+        for k in levels
+    )
+
+
+MOST_CHOICES = 1000
+"""Choices of lines beyond which only those in a row, and the soundest ones, are tried."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks on a grid of devices: each axis fills blocks, on some of the rows and columns."""
+
+    axes: tuple[str, ...]
+    """Innermost first."""
+    shapes: tuple[Shape, ...]
+    """Members of each axis on each level, innermost level (columns) first."""
+    lines: tuple[tuple[int, ...], ...]
+    """The columns, rows, ... of the grid that are in use, level by level."""
+    device: IntArray
+    """Device of each rank: one array axis for each axis of the plan, innermost first."""
 
     @property
-    def num_ranks(self) -> int:
+    def num_devices(self) -> int:
         """Devices in use."""
-        return self.devices.size
-
-    @property
-    def degrees(self) -> dict[str, int]:
-        """Members of a group of each axis."""
-        return dict(zip(self.axis_names, self.devices.shape, strict=True))
-
-    @property
-    def device_of_rank(self) -> IntArray:
-        """Device of each rank, (num_ranks,)."""
-        return self.devices.ravel(order="F")
+        return self.device.size
 
     def groups(self, axis: str) -> IntArray:
-        """Return the devices that differ in one axis only, in its order: (num_groups, degree)."""
-        index = self.axis_names.index(axis)
-        along = np.moveaxis(self.devices, index, 0)
-        return along.reshape(along.shape[0], -1, order="F").T
+        """Return the devices of every group of an axis, or of several (``a*b``).
 
-    def hops(self, axis: str, distances: IntArray) -> IntArray:
-        """Return the hops from each member to the next, from the last to the first: per group.
-
-        Parameters
-        ----------
-        distances
-            Hops between any two devices, of :func:`hop_distances`; -1 where there is no way.
+        Shape (groups, positions on the outermost level, ..., on the innermost level): neighbours
+        along each level stand in the order in which they lie.
         """
-        groups = self.groups(axis)
-        return distances[groups, np.roll(groups, -1, axis=1)]
+        names = axis.split("/")[0].split("*")
+        chosen = [self.axes.index(name) for name in names]
+        members = np.moveaxis(self.device, chosen, range(-len(chosen), 0))
+        flat = members.reshape(-1, prod(members.shape[len(self.axes) - len(chosen) :]))
+        sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
+        return np.sort(flat, axis=1).reshape(-1, *sizes[::-1].tolist())
 
-    def are_lines(self, axis: str, distances: IntArray) -> BoolArray:
-        """Return for each group whether its consecutive members are neighbours."""
-        is_line: BoolArray = (self.hops(axis, distances)[:, :-1] == 1).all(axis=1)
-        return is_line
+    def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
+        """Return the positions of an axis in its block, in an order that goes along neighbours.
 
-    def are_cycles(self, axis: str, distances: IntArray) -> BoolArray:
-        """Return for each group whether it is a line and its last member next to its first."""
-        is_cycle: BoolArray = (self.hops(axis, distances) == 1).all(axis=1)
-        return is_cycle
+        A cycle where one is asked for and the block has it, else a snake; see :func:`chain`.
+        """
+        shape = self.shapes[self.axes.index(axis)]
+        return chain(shape, closes=closes, is_side_by_side=is_side_by_side)
 
 
-def hop_distances(network: Network) -> IntArray:
-    """Return the fewest links from each device to each other, (num_devices, num_devices).
+def block_ranks(
+    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape]
+) -> Ranks | None:
+    """Return the ranks of axes in blocks of these shapes, clear of dead devices.
 
-    -1 where there is no way. Nodes that do not forward begin and end ways only.
+    Rows and columns that hold a dead device are left out where there are more than the blocks
+    need: neighbours beside a gap are two hops apart. None where the blocks do not fit.
+
+    Parameters
+    ----------
+    sides
+        Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
     """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import shortest_path
+    needed = tuple(np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0))
+    lines = _clear_lines(_connected(network, sides), tuple(int(length) for length in needed))
+    if lines is None:
+        return None
+    numbers = np.zeros(1, dtype=np.int64)
+    weights = np.cumprod([1, *sides[:-1]])
+    for level, line in enumerate(lines):
+        places = np.array(line, dtype=np.int64) * weights[level]
+        numbers = (places[:, None] + numbers[None, :]).reshape(-1)
+    grid = numbers.reshape([len(line) for line in lines[::-1]])
+    split = [size for level in range(len(sides))[::-1] for size in _outermost_first(shapes, level)]
+    return Ranks(tuple(axes), tuple(shapes), lines, _regrouped(grid.reshape(split), shapes))
 
-    size = network.num_nodes
-    begins = network.source + np.where(network.forwards[network.source] > 0, 0, size)
-    ones = np.ones(network.num_links)
-    graph = csr_array((ones, (begins, network.target)), shape=(2 * size, 2 * size))
-    devices = np.arange(network.num_devices)
-    starts = devices + np.where(network.forwards[devices] > 0, 0, size)
-    hops = shortest_path(graph, unweighted=True, indices=starts)[:, devices]
-    hops[devices, devices] = 0
-    return np.where(np.isfinite(hops), hops, -1).astype(np.int64)
+
+def _outermost_first(shapes: Sequence[Shape], level: int) -> list[int]:
+    """Return the sizes of all axes on one level, the outermost axis first."""
+    return [shape[level] for shape in shapes][::-1]
 
 
-def sequential(degrees: Mapping[str, int], network: Network) -> Placement:
-    """Return the ranks on the working devices in the order of their numbers.
+def _regrouped(grid: IntArray, shapes: Sequence[Shape]) -> IntArray:
+    """Return devices by axis (innermost first) from devices by level and axis (outermost first)."""
+    num_axes, num_levels = len(shapes), len(shapes[0])
+    order = [
+        level * num_axes + (num_axes - 1 - axis)
+        for axis in range(num_axes)
+        for level in range(num_levels)
+    ]
+    return grid.transpose(order).reshape([prod(shape) for shape in shapes])
 
-    On a whole grid that is row-major order: rank n on device n.
+
+def clear_grids(network: Network, sides: Shape) -> list[Shape]:
+    """Return the largest grids of working, connected devices, innermost side first.
+
+    Each is a choice of rows and columns (and more) whose crossings all work; no other one is as
+    long on every side. Without faults that is the whole grid.
     """
-    chosen = working_devices(degrees, network)
-    grid = chosen.reshape(tuple(degrees.values()), order="F")
-    return Placement(tuple(degrees), grid, "in the order of the device numbers")
+    works = _connected(network, sides)
+    found: list[Shape] = []
+    for outer in product(*(range(side, 0, -1) for side in sides[1:])):
+        longest = next((n for n in range(sides[0], 0, -1) if _clear_lines(works, (n, *outer))), 0)
+        shape = (longest, *outer)
+        if longest and not any(_holds(other, shape) for other in found):
+            found.append(shape)
+    return [shape for shape in found if not any(_holds(o, shape) for o in found if o != shape)]
 
 
-def working_devices(degrees: Mapping[str, int], network: Network) -> IntArray:
-    """Return the first working devices, one for each rank.
+def _holds(outer: Shape, inner: Shape) -> bool:
+    return all(a >= b for a, b in zip(outer, inner, strict=True))
 
-    Raises
-    ------
-    InfeasibleError
-        Where too few devices work.
+
+def _connected(network: Network, sides: Shape) -> BoolArray:
+    """Return whether each device works in the largest connected part, on the grid."""
+    part = connected_components(network)[: network.num_devices]
+    alive = network.alive
+    works = np.zeros(network.num_devices, dtype=bool)
+    works[alive] = part[alive] == np.bincount(part[alive]).argmax()
+    return works.reshape(sides[::-1])
+
+
+def _clear_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...] | None:
+    """Return rows and columns, by level, whose crossings all work; those with least gaps."""
+    if any(length > side for length, side in zip(needed, works.shape[::-1], strict=True)):
+        return None
+    return _choose(works, needed, len(needed) - 1, ())
+
+
+def _choose(
+    works: BoolArray, needed: Shape, level: int, outer: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], ...] | None:
+    """Return lines of this level and of those inside it, given what is left of the grid.
+
+    Array axis 0 of ``works`` is this level; lines that are close together come first.
     """
-    num_ranks = prod(degrees.values())
-    if num_ranks > len(network.alive):
-        wanted = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items())
-        raise InfeasibleError(
-            f"{wanted} needs {num_ranks} devices; {len(network.alive)} of "
-            f"{network.num_devices} work"
-        )
-    return network.alive[:num_ranks]
+    if level == 0:
+        clear = np.flatnonzero(works)
+        if len(clear) < needed[0]:
+            return None
+        return (_closest(clear.tolist(), needed[0]), *outer)
+    for line in _candidates(works, needed[level]):
+        left: BoolArray = np.logical_and.reduce(works[list(line)], axis=0)
+        found = _choose(left, needed, level - 1, (line, *outer))
+        if found is not None:
+            return found
+    return None
+
+
+def _candidates(works: BoolArray, count: int) -> list[tuple[int, ...]]:
+    """Return choices of so many lines, those that lie closest together first.
+
+    All of them where they are few; else those in a row, and those with the fewest faults.
+    """
+    num_lines = len(works)
+    if comb(num_lines, count) <= MOST_CHOICES:
+        return sorted(combinations(range(num_lines), count), key=lambda line: line[-1] - line[0])
+    in_a_row = [tuple(range(first, first + count)) for first in range(num_lines - count + 1)]
+    faults = (~works.reshape(num_lines, -1)).sum(axis=1)
+    soundest = np.sort(np.argsort(faults, kind="stable")[:count])
+    return [*in_a_row, tuple(soundest.tolist())]
+
+
+def _closest(places: Sequence[int], count: int) -> tuple[int, ...]:
+    """Return so many places in a row that lie closest together."""
+    runs = [tuple(places[first : first + count]) for first in range(len(places) - count + 1)]
+    return min(runs, key=lambda run: run[-1] - run[0])

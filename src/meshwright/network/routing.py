@@ -1,16 +1,17 @@
-"""The way that messages take by default: dimension order on whole grids, else shortest paths."""
+"""Routes as compressed rows of links, and what the links carry."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import BoolArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.base.compiled import compiled
 from meshwright.base.errors import InfeasibleError
-from meshwright.network.demands import Demands
 from meshwright.network.paths import (
     Graph,
     Prices,
@@ -20,8 +21,54 @@ from meshwright.network.paths import (
     make_scratch,
     shortest_tree,
 )
-from meshwright.network.routes import Routes, make_routes
+from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network
+
+
+@dataclass(frozen=True)
+class Routes:
+    """The links of each route: in order along a path, in any order in a multicast tree."""
+
+    offsets: IntArray
+    """Route r has the links from ``offsets[r]`` up to ``offsets[r + 1]``."""
+    links: IntArray
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def of(self, route: int) -> IntArray:
+        """Return the links of one route."""
+        return self.links[self.offsets[route] : self.offsets[route + 1]]
+
+    @property
+    def num_hops(self) -> IntArray:
+        """Links of each route."""
+        return np.diff(self.offsets)
+
+    def latency_s(self, network: Network) -> FloatArray:
+        """Return the latency of all links of each route [s]; of a path, not of a tree."""
+        return self._summed(network.latency_s[self.links])
+
+    def link_load_bytes(self, num_bytes: FloatArray, network: Network) -> FloatArray:
+        """Return the bytes on each link when route r carries ``num_bytes[r]`` [bytes]."""
+        carried = np.repeat(num_bytes, self.num_hops)
+        load: FloatArray = np.bincount(self.links, carried, network.num_links).astype(np.float64)
+        return load
+
+    def _summed(self, per_link: FloatArray) -> FloatArray:
+        """Return the sum over the links of each route; routes alike have equal sums, to the bit."""
+        route = np.repeat(np.arange(len(self)), self.num_hops)
+        sums: FloatArray = np.bincount(route, per_link, len(self)).astype(np.float64)
+        return sums
+
+
+def make_routes(rows: Iterable[Sequence[int] | IntArray]) -> Routes:
+    """Return routes from one list of links each."""
+    listed = [np.asarray(row, dtype=np.int64) for row in rows]
+    lengths = np.array([len(row) for row in listed], dtype=np.int64)
+    links = np.concatenate(listed) if listed else np.zeros(0, dtype=np.int64)
+    return Routes(np.concatenate(([0], np.cumsum(lengths))), links)
+
 
 LinkTable = NDArray[np.int32]
 """Links by two nodes: half of the memory of other numbers."""

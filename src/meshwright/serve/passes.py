@@ -9,23 +9,25 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger, where
 from meshwright.cost.communication import Collectives, CommCost, comm_cost
-from meshwright.cost.local import LocalLayer
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, Phase
-from meshwright.serve.layers import (
+from meshwright.serve.operators import (
     PassCost,
+    PassShape,
+    cached_tokens,
+    cached_words_per_token,
     host_s,
     layer_forward,
     live_bytes,
     pass_cost,
     sum_of_passes,
 )
-from meshwright.serve.operators import PassShape, cached_tokens, cached_words_per_token
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.local_layer import LocalLayer
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 
@@ -132,13 +134,15 @@ def piece_cost(
         strategy, length = replace(strategy, micro_batch_size=answered), 1.0
     local = LocalLayer(
         sizes=piece.sizes,
+        axes=problem.derived_shardings(structure)[index].axes,
         degrees=strategy,
         sequence_length=length,
-        sequence_parallel=structure.sequence_parallel,
         expert_load_imbalance=work.expert_load_imbalance,
     )
     total, windows = layer_forward(piece, local, rates, shape)
-    calls = [c for c in problem.derived_shardings(structure)[index][0] if c.phase is Phase.FORWARD]
+    calls = [
+        c for c in problem.derived_shardings(structure)[index].calls if c.phase is Phase.FORWARD
+    ]
     sizes = piece.bind(length * strategy.micro_batch_size, length)
     word = rates.activation_bytes
     comm = comm_cost(calls, windows, sizes, strategy, structure, collectives.time_s, word)

@@ -1,8 +1,4 @@
-"""The price of serving: one pass of prefill or decode for columns of strategies.
-
-Sampling, the way of the cache from prefill to decode, and queues before the first stage are not
-priced.
-"""
+"""The price of serving: a pass for columns of strategies, its memory, and derived figures."""
 
 from __future__ import annotations
 
@@ -11,17 +7,68 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
+
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
-from meshwright.serve.layers import PASS_TIME_PARTS
-from meshwright.serve.memory import (
-    SERVING_MEMORY_PARTS,
-    ServingMemory,
-    buffers_bytes,
-    most_sequences,
+from meshwright.cost.energy import (
+    dynamic_parts_j,
+    link_energy_j,
+    step_cost_usd,
+    system_parts_j,
+    total_energy_j,
 )
+from meshwright.cost.memory import num_axes
+from meshwright.cost.stage import POSITIONS
+from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import PassPrice, price_passes
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import PlanOptions, StrategyColumns
+from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns, StrategyOf, stack
+
+
+@dataclass(frozen=True)
+class ServingMemory:
+    """Memory of one device [bytes]; the parts sum to ``total_bytes``."""
+
+    weights_bytes: Any
+    kv_cache_bytes: Any
+    """Keys and values of all sequences in flight."""
+    working_bytes: Any
+    """Largest transient of an operator, and the residual streams that arrive and leave."""
+    buffers_bytes: Any
+    """Runtime and communication library."""
+    margin_bytes: Any
+    """Left free for fragmentation."""
+
+    @property
+    def total_bytes(self) -> Any:
+        """All of it [bytes]."""
+        return reduce(add, [getattr(self, name) for name in SERVING_MEMORY_PARTS])
+
+
+SERVING_MEMORY_PARTS = tuple(entry.name for entry in fields(ServingMemory))
+
+
+def buffers_bytes(
+    strategy: StrategyOf[Any], runtime_bytes: Any, communicator_bytes: Any
+) -> Any:  # fmt: skip
+    """Return what runtime and communication library take on one device of a replica [bytes].
+
+    Replicas do not speak with each other, so only axes inside of one have communicators.
+    """
+    axes = num_axes(strategy.tp, strategy.cp, strategy.ep, strategy.pp)
+    return runtime_bytes + communicator_bytes * axes
+
+
+def most_sequences(use: ServingMemory, cache_bytes: Any, capacity_bytes: float) -> Any:
+    """Return the sequences whose cache has room beside all else; infinity without any cache.
+
+    Parameters
+    ----------
+    cache_bytes
+        Cache of one sequence on this device [bytes].
+    """
+    free = positive_part(capacity_bytes - (use.total_bytes - use.kv_cache_bytes))
+    return where(cache_bytes > 0, np.floor(free / where(cache_bytes > 0, cache_bytes, 1.0)), np.inf)
 
 
 @dataclass(frozen=True)
@@ -199,3 +246,79 @@ def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Any]:
         }
         best, index = ServingMemory(**parts), where(wins, float(number), index)
     return best, index
+
+
+MILLION = 1.0e6
+
+
+@dataclass(frozen=True)
+class ServingFigures:
+    """What is known of one way of serving, as plain numbers."""
+
+    time_parts_s: dict[str, float]
+    latency_s: float
+    bottleneck_s: float
+    memory_parts_bytes: dict[str, float]
+    memory_bytes: float
+    fullest_stage: str
+    sequences_in_flight: float
+    most_sequences: float
+    tokens_per_s: float
+    tokens_per_s_per_user: float
+    energy_j_per_million_tokens: float | None
+    cost_usd_per_million_tokens: float | None
+
+
+def serving_figures(
+    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
+) -> ServingFigures:
+    """Return the figures of one strategy: a column of one row."""
+    price = price_serving(problem, structure, stack([strategy]), np.array([float(num_groups)]))
+    use, stage = fullest_use(price)
+    energy_j, cost_usd = _per_million_tokens(problem, price)
+    return ServingFigures(
+        time_parts_s={name: _only(getattr(price.time, name)) for name in SERVING_TIME_PARTS},
+        latency_s=_only(price.latency_s),
+        bottleneck_s=_only(price.bottleneck_s),
+        memory_parts_bytes={name: _only(getattr(use, name)) for name in SERVING_MEMORY_PARTS},
+        memory_bytes=_only(use.total_bytes),
+        fullest_stage=POSITIONS[int(_only(stage))],
+        sequences_in_flight=_only(price.sequences_in_flight),
+        most_sequences=_only(price.most_sequences),
+        tokens_per_s=_only(price.tokens_per_s),
+        tokens_per_s_per_user=_only(price.tokens_per_s_per_user),
+        energy_j_per_million_tokens=_known(energy_j),
+        cost_usd_per_million_tokens=_known(cost_usd),
+    )
+
+
+def _per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Any, Any]:
+    """Return energy [J] and rent [USD] of the devices in use for a million tokens; NaN: unknown.
+
+    Over a second, every device runs its share of the passes that make the tokens of a second.
+    """
+    system, strategy, time = problem.system, price.strategy, price.time
+    rounds = 1.0 / (price.latency_s if problem.is_decode else price.bottleneck_s)
+    groups = price.num_groups if problem.is_decode else 1.0
+    passes = rounds * groups / strategy.pp
+    busy_s = time.matmul_compute_s + time.matmul_memory_s + time.attention_s + time.elementwise_s
+    one_second = 1.0 + 0.0 * rounds
+    dynamic_j = dynamic_parts_j(
+        system.chip, passes * busy_s, passes * price.flops, passes * price.traffic_bytes,
+        link_energy_j(system, passes * price.link_bytes),
+    )  # fmt: skip
+    parts_j = system_parts_j(system, dynamic_j, one_second, strategy.num_devices)
+    energy = total_energy_j(parts_j, one_second)
+    rent = step_cost_usd(system.chip, one_second, strategy.num_devices)
+    millions = price.tokens_per_s / MILLION
+    return energy / millions, rent / millions
+
+
+def _only(column: Any) -> float:
+    """Return the entry of a column of one row."""
+    return float(np.asarray(column, dtype=float).reshape(-1)[0])
+
+
+def _known(column: Any) -> float | None:
+    value = _only(column)
+    return None if np.isnan(value) else value

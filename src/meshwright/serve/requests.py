@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
-from meshwright.serve.memory import buffers_bytes
 from meshwright.serve.passes import PassPrice, price_passes
+from meshwright.serve.price import buffers_bytes
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server

@@ -1,25 +1,136 @@
-"""The best way to serve: prefill or decode."""
+"""The verb: the best way to serve, from a question to the answer as data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_server
-from meshwright.serve.answer import ServingPlan
-from meshwright.serve.answers import serving_plan
+from meshwright.serve.answer import (
+    ServingCandidate,
+    ServingEstimate,
+    ServingFront,
+    ServingPlan,
+    serving_string,
+)
+from meshwright.serve.price import serving_figures
 from meshwright.serve.problem import ServingProblem
-from meshwright.serve.search import Objective, search_serving
+from meshwright.serve.search import Objective, ServingResult, search_serving
 from meshwright.serve.space import ServingSpace
 from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
+from meshwright.train.answer import UNCALIBRATED_NOTE, Coverage
 from meshwright.train.candidates import version
 from meshwright.train.question import refuse_mixed_chips
+
+FIDELITY = "closed_form"
+
+
+def serving_candidate(
+    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
+) -> ServingCandidate:
+    """Return one way of serving with its full price."""
+    known = serving_figures(problem, strategy, structure, num_groups)
+    shared = {
+        f.name: getattr(known, f.name) for f in fields(ServingEstimate) if hasattr(known, f.name)
+    }
+    price = ServingEstimate(
+        **{
+            **shared,
+            "fidelity": FIDELITY,
+            "is_calibrated": problem.calibration.is_calibrated,
+            "tokens_per_s_per_device": known.tokens_per_s / problem.system.num_alive,
+            "most_sequences": int(known.most_sequences),
+            "num_groups": num_groups,
+            "num_devices_used": int(strategy.num_devices),
+            "memory_capacity_bytes": problem.system.chip.main_memory.capacity_bytes,
+        }
+    )
+    return ServingCandidate(strategy, structure, price)
+
+
+def serving_plan(
+    problem: ServingProblem, result: ServingResult, *, calibration: str, server: str = "generic",
+    version: str = "", command: str = "",
+) -> ServingPlan:  # fmt: skip
+    """Return the answer of a search as data."""
+    candidates = [
+        serving_candidate(problem, *result.candidate(index)) for index in result.ranked.tolist()
+    ]
+    return ServingPlan(
+        model=problem.model,
+        system=problem.system,
+        workload=problem.workload,
+        calibration=calibration,
+        server=server,
+        objective=str(result.objective),
+        best=candidates[0],
+        runners_up=tuple(candidates[1:]),
+        front=_front(problem, result),
+        coverage=_coverage(result),
+        num_too_slow=result.num_too_slow,
+        warnings=tuple(serving_warnings(problem, candidates[0])),
+        version=version,
+        command=command,
+    )
+
+
+def _front(problem: ServingProblem, result: ServingResult) -> ServingFront:
+    """Return the Pareto front as columns, the fastest user first."""
+    rows = result.fitting.take(result.front)
+    return ServingFront(
+        plans=tuple(serving_string(*result.candidate(row)) for row in result.front.tolist()),
+        tokens_per_s_per_user=tuple(rows.tokens_per_s_per_user.tolist()),
+        tokens_per_s_per_device=tuple((rows.tokens_per_s / problem.system.num_alive).tolist()),
+        latency_s=tuple(rows.latency_s.tolist()),
+        sequences_in_flight=tuple(rows.sequences_in_flight.tolist()),
+    )
+
+
+def _coverage(result: ServingResult) -> Coverage:
+    """Return how the space was covered; all of it is, so nothing is left to a bound."""
+    counts = result.counts
+    best_s = float(result.fitting.latency_s[result.ranked[0]])
+    return Coverage(
+        num_candidates=counts.total,
+        num_priced=counts.priced,
+        num_refused=dict(counts.refused),
+        num_over_memory=counts.does_not_fit,
+        num_beyond_bound=0,
+        num_dominated=0,
+        is_complete=True,
+        lower_bound_s=best_s,
+        gap=0.0,
+        elapsed_s=result.elapsed_s,
+    )
+
+
+def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[str]:
+    """Return what the reader should know beside the numbers."""
+    price, notes = best.estimate, []
+    if not price.is_calibrated:
+        notes.append(UNCALIBRATED_NOTE)
+    left_out = "queues before the first pass are not priced"
+    if not problem.is_decode:
+        left_out += ", nor the way of the cache to decode; prompts arrive in a steady stream"
+    notes.append(left_out)
+    if price.num_devices_used < problem.system.num_alive:
+        idle = problem.system.num_alive - price.num_devices_used
+        notes.append(f"{idle} of {problem.system.num_alive} devices stay idle")
+    batch = problem.workload.batch_size
+    if problem.is_decode and price.sequences_in_flight < batch:
+        flying = f"{price.sequences_in_flight:.0f} of {batch} sequences"
+        notes.append(f"{flying} are in flight at once; the others wait")
+    if problem.is_decode and not problem.workload.software.cuda_graphs:
+        notes.append("kernels are launched one by one; serving engines record them (cuda_graphs)")
+    return notes
 
 
 def serve(

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import cast
 
-from meshwright.base.arrays import ceil_div, larger
+from meshwright.base.arrays import N, Num, ceil_div, larger
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, Tensor
 from meshwright.sharding.algebra import Split
 from meshwright.sharding.strategy import StrategyOf
@@ -20,7 +20,7 @@ FLAT = "elements"
 of ZeRO, and the parts of a weight that travel in a stream."""
 
 
-def degree_of(axis: str, strategy: StrategyOf[Any], sizes: Mapping[str, Any] | None = None) -> Any:
+def degree_of(axis: str, strategy: StrategyOf[N], sizes: Mapping[str, Num] | None = None) -> N:
     """Return the number of ranks along an axis or in a group of axes.
 
     ``dp_shard*cp`` is a product. ``edp`` is what is left for data parallelism of the experts:
@@ -29,14 +29,15 @@ def degree_of(axis: str, strategy: StrategyOf[Any], sizes: Mapping[str, Any] | N
     the ranks that hold the same key head: tp over the number of heads, 1 at least.
     """
     group, _, shared = axis.partition("/")
-    degree = prod(_axis_degree(name, strategy) for name in group.split("*"))
+    degree = cast(N, prod(_axis_degree(name, strategy) for name in group.split("*")))
     if not shared:
         return degree
     assert sizes is not None
-    return larger(ceil_div(degree, sizes[shared]), 1.0)
+    heads = cast(float, sizes[shared])  # no token dim, so one number
+    return larger(ceil_div(degree, heads), 1.0)
 
 
-def _axis_degree(axis: str, s: StrategyOf[Any]) -> Any:
+def _axis_degree(axis: str, s: StrategyOf[N]) -> N:
     """Return the degree of one axis."""
     if axis == "edp":
         return s.dp * s.cp * s.tp / (s.ep * s.etp)
@@ -44,12 +45,12 @@ def _axis_degree(axis: str, s: StrategyOf[Any]) -> Any:
         return larger(s.dp_shard * s.cp * s.tp / (s.ep * s.etp), 1.0)
     if axis == "edp_replicate":
         return _axis_degree("edp", s) / _axis_degree("edp_shard", s)
-    return getattr(s, axis)
+    return cast(N, getattr(s, axis))
 
 
 def local_size(
-    dim: str, axes: tuple[str, ...], sizes: Mapping[str, Any], strategy: StrategyOf[Any]
-) -> Any:
+    dim: str, axes: tuple[str, ...], sizes: Mapping[str, Num], strategy: StrategyOf[Num]
+) -> Num:
     """Return the size of a dim on the rank that holds most of it.
 
     Token dims are bound for one data-parallel rank, and the axes that split them (dp or edp among
@@ -60,20 +61,20 @@ def local_size(
         size = size * strategy.dp if axes else size
     if not axes:
         return size
-    degree = prod(_axis_degree(axis, strategy) for axis in axes)
+    degree = degree_of("*".join(axes), strategy)
     units = sizes[UNITS_OF_DIM[dim]] if dim in UNITS_OF_DIM else size
     return size / units * ceil_div(units, degree)
 
 
 def local_elements(
-    tensor: Tensor, split: Split, sizes: Mapping[str, Any], strategy: StrategyOf[Any]
-) -> Any:
+    tensor: Tensor, split: Split, sizes: Mapping[str, Num], strategy: StrategyOf[Num]
+) -> Num:
     """Return the elements of a tensor on one rank.
 
     Rows that visit experts are grouped by expert: axes that split the experts split those rows.
     """
     grouped = () if "experts" in tensor.dims else split.get("experts", ())
-    elements: Any = 1.0
+    elements: Num = 1.0
     for dim in tensor.dims:
         axes = split.get(dim, ())
         axes = (*axes, *grouped) if dim == "routed_tokens" else axes

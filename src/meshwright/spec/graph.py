@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from meshwright.spec.declaration import Bytes, Count, Declaration, MessageBytes, Source
 
@@ -63,18 +63,23 @@ def _is_above_zero(text: str) -> bool:
         return False
 
 
-TensorText = Annotated[NamedTensor, BeforeValidator(read_tensor)]
+def _written_bytes(number: float) -> str:
+    return f"{number:.17g} B"
+
+
+TensorText = Annotated[NamedTensor, BeforeValidator(read_tensor), PlainSerializer(str)]
+WordBytes = Annotated[Bytes, PlainSerializer(_written_bytes)]
 
 
 class MessageSpec(Declaration):
     """Bytes that a kernel sends in addition to what its split asks for."""
 
     kind: Literal["send", "broadcast"]
-    size_bytes: MessageBytes
+    size_bytes: Annotated[MessageBytes, PlainSerializer(_written_bytes)]
 
 
 class KernelSpec(Declaration):
-    """One operation over named dims; see ``graph.dataflow.kernel.Kernel``."""
+    """One operation over named dims; see ``graph.kernels.kernel.Kernel``."""
 
     unit: Unit
     reads: tuple[TensorText, ...] = ()
@@ -82,12 +87,12 @@ class KernelSpec(Declaration):
     writes: Dims
     whole: Dims = ()
     """Dims that no split may cut."""
-    flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
-    """None: 2 for a product, which multiplies and adds; 1 for all else."""
-    word_bytes: Bytes | None = None
-    phase: Phase = "forward"
     is_sum: bool = False
     messages: tuple[MessageSpec, ...] = ()
+    flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
+    """None: 2 for a product, which multiplies and adds; 1 for all else."""
+    word_bytes: WordBytes | None = None
+    phase: Phase = "forward"
 
 
 class GraphSpec(Declaration):
@@ -98,7 +103,7 @@ class GraphSpec(Declaration):
     sources: Mapping[str, Source] = Field(default_factory=dict)
     tiled: str
     """The dim that passes through a chip in tiles."""
-    word_bytes: Bytes = 2.0
+    word_bytes: WordBytes = 2.0
     numbers_per_word: Count = 1
     """2 where words are complex numbers: the width of a number decides the rate of arithmetic."""
     repeats: Count = 1

@@ -1,4 +1,4 @@
-"""A row of layers cut into stages, as data; to JSON.
+"""A sequence of layers cut into stages, as data; to JSON.
 
 Field names are stable and carry their unit; what is not known is null, never zero.
 """

@@ -1,33 +1,224 @@
-"""The verb: layers of a model, or measured ones, cut into stages that fit."""
+"""The verb: layers of a model, or measured ones, cut into stages that fit a level of memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.rules import Case
+from meshwright.sharding.strategy import stack
 from meshwright.spec.footprint import FootprintFile
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload
-from meshwright.sram.answer import PartitionPlan
-from meshwright.sram.answers import batches_of, levels_of, proof_of, stages_of
-from meshwright.sram.checks import check_degrees, check_group, check_groups
-from meshwright.sram.contiguous.rooms import Rooms
-from meshwright.sram.cuts import Objective, layers_too_large
-from meshwright.sram.ground import Ground
-from meshwright.sram.line import Line
-from meshwright.sram.notes import notes_of
-from meshwright.sram.options import batch_options, level_options
-from meshwright.sram.proposals import Progress, proposals, row_proposals
+from meshwright.sram.answer import (
+    PartitionBatch,
+    PartitionLevel,
+    PartitionPlan,
+    PartitionProof,
+    PartitionStage,
+)
+from meshwright.sram.loads import StageCapacities
+from meshwright.sram.problem import (
+    CACHE_FRACTION,
+    CACHES,
+    STRUCTURE,
+    PartitionProblem,
+    StageDevices,
+    level_of,
+    measured_row,
+    room_bytes,
+)
+from meshwright.sram.proposals import (
+    BatchOption,
+    LevelOption,
+    Progress,
+    batch_options,
+    level_options,
+    proposals,
+    row_proposals,
+)
 from meshwright.sram.rates import batch_of
-from meshwright.sram.row import measured_row
-from meshwright.sram.setting import Setting, level_of, room_bytes
-from meshwright.sram.solve import Solution, grounds_of, group_choices, solve, solve_row
+from meshwright.sram.search import (
+    CutProblem,
+    Objective,
+    Solution,
+    bound,
+    cut_problems_of,
+    fewest_stops,
+    group_choices,
+    layers_too_large,
+    solve,
+    solve_row,
+    weights_bound,
+)
+from meshwright.train.answer import UNCALIBRATED_NOTE
 from meshwright.train.candidates import version
+
+
+def check_degrees(problem: PartitionProblem) -> None:
+    """Refuse degrees that the rules of the axes forbid.
+
+    Raises
+    ------
+    SpecError
+        Every rule that is broken, with the nearest legal change.
+    """
+    tp, ep, chip = problem.tensor_degree, problem.expert_degree, problem.system.chip
+    if tp % ep:
+        raise SpecError(Fault("ep", f"{ep} does not divide tp {tp}", "a divisor of tp"))
+    if ep > 1 and not problem.priced_problem.num_experts:
+        raise SpecError(Fault("ep", f"{problem.model.name} has no experts", "ep 1"))
+    columns = stack([problem.strategy(1)])
+    tile = {"tile_rows": chip.tile_rows, "tile_columns": chip.tile_columns}
+    case = Case(problem.model, problem.workload, STRUCTURE, columns, **tile)
+    refused = all_refusals(problem.model, problem.workload, columns, STRUCTURE, **tile)
+    faults = [
+        Fault(refusal.name, refusal.text(case, 0), refusal.rule.nearest_legal_fix(case))
+        for refusal in refused
+    ]
+    if faults:
+        raise SpecError(faults)
+
+
+def check_groups(num_groups: int | None, batch: int) -> None:
+    """Refuse more groups than there are sequences.
+
+    Raises
+    ------
+    SpecError
+        Saying how many there may be.
+    """
+    if num_groups is not None and num_groups > batch:
+        raise SpecError(
+            Fault("groups", f"{num_groups} groups of a batch of {batch}", f"at most {batch}")
+        )
+
+
+def check_group(tensor_degree: int, system: SystemSpec) -> None:
+    """Refuse stages of more devices than there are.
+
+    Raises
+    ------
+    SpecError
+        Saying how many there are.
+    """
+    if tensor_degree > system.num_alive:
+        message = f"a stage of {tensor_degree} devices, but {system.name} has {system.num_alive}"
+        raise SpecError(Fault("tp", message, f"at most {system.num_alive}"))
+
+
+def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[str]:
+    """Yield what is assumed, left out, or left idle."""
+    system, memory = problem.system, problem.memory
+    if not problem.calibration.is_calibrated:
+        yield UNCALIBRATED_NOTE
+    if memory.name in CACHES and problem.capacity_bytes is None:
+        yield (
+            f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "
+            "hold resident (assumed, range 50 to 75 %)"
+        )
+    if any(level.data_parallel_only for level in system.levels):
+        yield (f"the network of {system.name} is built for data parallelism; sends between stages "
+               "are priced on it all the same")  # fmt: skip
+    if problem.model.tied_embeddings:
+        yield "embedding and head share a table; each end of the row holds a copy of it"
+    if solution is None:
+        return
+    if isinstance(problem.workload, Training) and solution.has_devices:
+        yield "one row of stages; the update, and gradients of further replicas, are not priced"
+    idle = system.num_alive - len(solution.stops) * problem.tensor_degree * solution.replicas
+    if solution.has_devices and idle:
+        yield f"{idle} of {system.num_alive} devices stay idle"
+
+
+LOADED = ("weights", "optimizer")
+"""Parts that come from outside; the others are only set aside."""
+
+
+def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
+    """Return the deployment of each stage that is not empty."""
+    cut_problem, row = solution.cut_problem, solution.cut_problem.row
+    runs = list(pairwise([0, *solution.stops]))
+    filled = [stage for stage, (first, stop) in enumerate(runs) if stop > first]
+    capacities, kept = _rooms(cut_problem, len(runs))
+    found = []
+    for place, stage in enumerate(filled):
+        first, stop = runs[stage]
+        parts = row.parts_bytes(first, stop, kept[stage])
+        loaded = {name: size for name, size in parts.items() if name in LOADED}
+        is_last = place + 1 == len(filled)
+        seconds = solution.stage_seconds[place]
+        found.append(
+            PartitionStage(
+                devices=cut_problem.line.devices_of(stage) if cut_problem.line else (),
+                first_layer=row.names[first],
+                last_layer=row.names[stop - 1],
+                num_layers=stop - first,
+                load_parts_bytes=loaded,
+                reserved_parts_bytes={n: s for n, s in parts.items() if n not in LOADED},
+                room_bytes=capacities[stage],
+                sent_bytes=0.0 if is_last and not place else float(row.output_bytes[stop - 1]),
+                work_s=seconds.work_s if row.has_times else None,
+                send_s=seconds.entry_s + seconds.exit_s if cut_problem.line else None,
+                load_s=_load_s(cut_problem, sum(loaded.values())),
+            )
+        )
+    return tuple(found)
+
+
+def _rooms(cut_problem: CutProblem, num_stages: int) -> tuple[list[float], list[int]]:
+    """Return the room of each stage, and the micro-batches that it keeps, first stage first."""
+    capacities = cut_problem.stage_capacities.capacities(num_stages).tolist()
+    kept = cut_problem.stage_capacities.in_flight(num_stages).tolist()
+    return (capacities[::-1], kept[::-1]) if cut_problem.is_training else (capacities, kept)
+
+
+def _load_s(cut_problem: CutProblem, num_bytes: float) -> float | None:
+    """Return the seconds in which the host fills a device."""
+    host = cut_problem.line.system.host if cut_problem.line else None
+    return None if host is None else num_bytes / host.bandwidth_bytes_per_s
+
+
+def proof_of(cut_problem: CutProblem) -> PartitionProof:
+    """Return the bounds of a row."""
+    fewest = fewest_stops(cut_problem)
+    filled = None if fewest is None else len(set(fewest) - {0})
+    return PartitionProof(filled, bound(cut_problem), weights_bound(cut_problem))
+
+
+def levels_of(options: Sequence[LevelOption], degree: int) -> tuple[PartitionLevel, ...]:
+    """Return the levels of memory, near to far."""
+    found = []
+    for option in options:
+        known, price = option.solution, option.solution and option.solution.rates
+        found.append(
+            PartitionLevel(
+                option.name, option.room_bytes,
+                known.num_stages if known else None,
+                known.num_stages * degree if known else None,
+                price.latency_s if price else None,
+                price.tokens_per_s if price else None,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def batches_of(options: Sequence[BatchOption]) -> tuple[PartitionBatch, ...]:
+    """Return the batches that none beats."""
+    return tuple(
+        PartitionBatch(o.batch, o.solution.num_groups, o.solution.num_stages, o.solution.replicas,
+                       o.solution.rates.latency_s, o.solution.rates.tokens_per_s)
+        for o in options
+        if o.solution.rates is not None
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,7 +246,7 @@ def partition(
     proposals instead. ``progress`` hears how many batches or proposals are done, and of how many.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
-    setting = Setting(
+    problem = PartitionProblem(
         model=load_model(model) if isinstance(model, str) else model,
         system=system_spec,
         workload=workload,
@@ -65,25 +256,25 @@ def partition(
         expert_degree=cut.expert_degree,
         capacity_bytes=cut.capacity_bytes,
     )
-    check_degrees(setting)
+    check_degrees(problem)
     check_groups(cut.num_groups, batch_of(workload))
     objective = Objective(cut.objective)
-    solution = solve(setting, objective, cut.num_groups)
-    groups = solution.num_groups if solution else cut.num_groups or group_choices(setting)[-1]
-    ground = solution.ground if solution else grounds_of(setting, [groups])[0]
+    solution = solve(problem, objective, cut.num_groups)
+    groups = solution.num_groups if solution else cut.num_groups or group_choices(problem)[-1]
+    cut_problem = solution.cut_problem if solution else cut_problems_of(problem, [groups])[0]
     fits = solution is not None and solution.has_devices
     tuned = fits and cut.num_groups is None and not isinstance(workload, Training)
-    offers = [] if fits else proposals(setting, objective, cut.num_groups, solution, progress)
-    batches, largest = batch_options(setting, objective, progress) if tuned else ([], None)
+    offers = [] if fits else proposals(problem, objective, cut.num_groups, solution, progress)
+    batches, largest = batch_options(problem, objective, progress) if tuned else ([], None)
     return _plan(
-        setting.model.name, system_spec, cut, ground, solution,
+        problem.model.name, system_spec, cut, cut_problem, solution,
         workload=workload,
-        level=setting.memory.name if cut.capacity_bytes is None else "stated",
-        levels=levels_of(level_options(setting, objective, cut.num_groups), cut.tensor_degree),
+        level=problem.memory.name if cut.capacity_bytes is None else "stated",
+        levels=levels_of(level_options(problem, objective, cut.num_groups), cut.tensor_degree),
         batches=batches_of(batches),
         largest_batch=largest,
         proposals=tuple(offers),
-        warnings=tuple(notes_of(setting, solution)),
+        warnings=tuple(notes_of(problem, solution)),
         command=command,
     )  # fmt: skip
 
@@ -106,24 +297,26 @@ def partition_measured(
     line = None
     if spec is not None:
         check_group(cut.tensor_degree, spec)
-        line = Line(spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree)
-    rooms = _measured_rooms(cut, line)
-    solution = solve_row(row, rooms, objective, line)
-    ground = solution.ground if solution else Ground(row, rooms, line)
+        line = StageDevices(
+            spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree
+        )
+    stage_capacities = _measured_rooms(cut, line)
+    solution = solve_row(row, stage_capacities, objective, line)
+    cut_problem = solution.cut_problem if solution else CutProblem(row, stage_capacities, line)
     fits = solution is not None and solution.has_devices
-    offers = [] if fits else row_proposals(row, rooms, ground.most_stages)
+    offers = [] if fits else row_proposals(row, stage_capacities, cut_problem.most_stages)
     name = spec.chip.memories[0].name if spec else ""
     return _plan(
-        file.name, spec, cut, ground, solution,
+        file.name, spec, cut, cut_problem, solution,
         level="stated" if cut.capacity_bytes is not None else cut.level or name,
         proposals=tuple(offers), command=command,
     )  # fmt: skip
 
 
-def _measured_rooms(cut: Cut, line: Line | None) -> Rooms:
+def _measured_rooms(cut: Cut, line: StageDevices | None) -> StageCapacities:
     """Return the room of the stages of measured layers."""
     if cut.capacity_bytes is not None:
-        return Rooms((cut.capacity_bytes,))
+        return StageCapacities((cut.capacity_bytes,))
     if line is None:
         raise SpecError(Fault("capacity", "is needed", "or a system whose memory is known"))
     found = []
@@ -133,22 +326,23 @@ def _measured_rooms(cut: Cut, line: Line | None) -> Rooms:
         sizes = [room_bytes(chip.memories[level], line.calibration)
                  for chip, level in zip(chips, levels, strict=True)]  # fmt: skip
         found.append(min(sizes))
-    return Rooms(tuple(found))
+    return StageCapacities(tuple(found))
 
 
 def _plan(
-    source: str, system: SystemSpec | None, cut: Cut, ground: Ground, solution: Solution | None,
+    source: str, system: SystemSpec | None, cut: Cut, cut_problem: CutProblem,
+    solution: Solution | None,
     **more: Any,
 ) -> PartitionPlan:  # fmt: skip
     """Return an answer; ``more`` are fields that only some questions have."""
-    names, used = ground.row.names, 0
+    names, used = cut_problem.row.names, 0
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas
     fields: dict[str, Any] = {"workload": None, **more}
     return PartitionPlan(
         source=source,
         system=system.name if system else "",
-        room_bytes=max(ground.rooms.capacity_bytes),
+        room_bytes=max(cut_problem.stage_capacities.capacity_bytes),
         objective=cut.objective,
         tensor_degree=cut.tensor_degree,
         expert_degree=cut.expert_degree,
@@ -159,8 +353,8 @@ def _plan(
         num_groups=solution.num_groups if solution else 0,
         group_size=solution.group_size if solution else 0,
         stages=stages_of(solution) if solution else (),
-        too_large=tuple(names[index] for index in layers_too_large(ground).tolist()),
-        proof=proof_of(ground),
+        too_large=tuple(names[index] for index in layers_too_large(cut_problem).tolist()),
+        proof=proof_of(cut_problem),
         rates=solution.rates if solution else None,
         version=version(),
         **fields,

@@ -11,8 +11,8 @@ from html import escape
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.chart import group_class, style_sheet
 from meshwright.report.screen import words
-from meshwright.sram.alike import Alike, runs_of_alike
 from meshwright.sram.answer import PartitionPlan, PartitionStage
+from meshwright.sram.report import Alike, runs_of_alike
 
 MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
 """Around everything; above the rows; from row to row; height of a bar [px]."""

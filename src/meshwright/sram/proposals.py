@@ -1,26 +1,74 @@
-"""What would help when layers do not fit: each way with its price, the cheapest first."""
+"""What would help when layers do not fit, each way with its price; other levels and batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, inf
 
 import numpy as np
 
+from meshwright.base.arrays import FloatArray
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import stack
 from meshwright.spec.chip import DType
 from meshwright.spec.workload import BYTES_OF, Training
-from meshwright.sram.computed import STRUCTURE
-from meshwright.sram.contiguous.rooms import Rooms
-from meshwright.sram.cuts import Objective, fewest_stops
-from meshwright.sram.ground import Ground
-from meshwright.sram.rates import batch_of
-from meshwright.sram.row import LayerRow
-from meshwright.sram.setting import Setting
-from meshwright.sram.solve import Solution, grounds_of, group_choices, solve
-from meshwright.sram.spilling import spilled
+from meshwright.sram.contiguous import most_worth
+from meshwright.sram.loads import StageCapacities
+from meshwright.sram.problem import STRUCTURE, LayerSequence, PartitionProblem
+from meshwright.sram.rates import batch_of, rates
+from meshwright.sram.search import (
+    CutProblem,
+    Objective,
+    Solution,
+    cut_problems_of,
+    fewest_stops,
+    group_choices,
+    solve,
+)
+
+
+def spilled(
+    near: PartitionProblem, far: PartitionProblem, solution: Solution
+) -> tuple[float, Solution]:
+    """Return a cut of the far memory whose stages hold what they can in the near one.
+
+    On each stage the layers stay whose place saves most seconds in sum: an exact knapsack. The
+    room of the near memory is lessened by the largest transient of the stage.
+
+    Returns
+    -------
+    tuple
+        The share of the seconds of all layers that is saved, and the cut with its new price.
+    """
+    (cut_problem,) = cut_problems_of(near, [solution.num_groups])
+    far_s, near_s = solution.cut_problem.row.layer_s, cut_problem.row.layer_s
+    saved_s = np.maximum(far_s - near_s, 0.0)
+    stages, total_saved_s = [], 0.0
+    runs = [run for run in pairwise([0, *solution.stops]) if run[0] < run[1]]
+    for (first, stop), seconds in zip(runs, solution.stage_seconds, strict=True):
+        worth_s = _kept_worth_s(cut_problem, saved_s, first, stop)
+        total_saved_s += worth_s
+        stages.append(replace(seconds, work_s=seconds.work_s - worth_s))
+    parts = {"layers_s": sum(stage.work_s for stage in stages)}
+    yielded = rates(
+        far.workload, far.calibration, stages, parts, num_groups=solution.num_groups,
+        group_devices=far.tensor_degree, replicas=solution.replicas,
+    )  # fmt: skip
+    return total_saved_s / float(far_s.sum()), replace(solution, rates=yielded)
+
+
+def _kept_worth_s(cut_problem: CutProblem, saved_s: FloatArray, first: int, stop: int) -> float:
+    """Return the seconds that a stage saves by what it keeps in the near memory [s]."""
+    loads = cut_problem.row.loads
+    sizes = (loads.resident_bytes + loads.kept_bytes)[first:stop]
+    room = cut_problem.stage_capacities.capacity_bytes[0] - float(
+        loads.transient_bytes[first:stop].max()
+    )
+    worth_s, _ = most_worth(sizes.tolist(), saved_s[first:stop].tolist(), room)
+    return worth_s
+
 
 MOST_SPLIT = 256
 """Devices over which one layer is split at most."""
@@ -57,7 +105,7 @@ class Proposal:
 
 
 def proposals(
-    setting: Setting, objective: Objective, num_groups: int | None, found: Solution | None,
+    problem: PartitionProblem, objective: Objective, num_groups: int | None, found: Solution | None,
     progress: Progress | None = None,
 ) -> list[Proposal]:  # fmt: skip
     """Return what would make a model fit, the cheapest first.
@@ -69,25 +117,25 @@ def proposals(
     progress
         Hears of the ways that are tried.
     """
-    ways: list[Callable[[Setting, Objective, int | None], Iterator[Proposal]]] = [
+    ways: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
         _splits, _batches, _streams, _narrower, _pruned,
     ]  # fmt: skip
     offers: list[Proposal] = []
     for done, way in enumerate(ways):
         if progress is not None:
             progress(done, len(ways))
-        offers += way(setting, objective, num_groups)
+        offers += way(problem, objective, num_groups)
     if found is not None:
-        offers.append(_offer("devices", "as many devices", setting, found))
+        offers.append(_offer("devices", "as many devices", problem, found))
     return sorted(offers, key=lambda offer: offer.cost)
 
 
 def _offer(
-    kind: str, what: str, setting: Setting, solution: Solution, *, changes: bool = False
+    kind: str, what: str, problem: PartitionProblem, solution: Solution, *, changes: bool = False
 ) -> Proposal:
     """Return a solution as a proposal."""
     price = solution.rates
-    used = solution.num_stages * setting.tensor_degree
+    used = solution.num_stages * problem.tensor_degree
     return Proposal(
         kind, what, solution.num_stages, used,
         price.latency_s if price else None,
@@ -95,11 +143,13 @@ def _offer(
     )  # fmt: skip
 
 
-def _splits(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
+def _splits(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> Iterator[Proposal]:
     """Yield the split of each layer that needs the fewest devices: all of it, or its experts."""
-    for kind in ("split", "experts") if setting.problem.num_experts else ("split",):
-        best: tuple[Setting, Solution] | None = None
-        for split in _legal_splits(setting, spreads_experts=kind == "experts"):
+    for kind in ("split", "experts") if problem.priced_problem.num_experts else ("split",):
+        best: tuple[PartitionProblem, Solution] | None = None
+        for split in _legal_splits(problem, spreads_experts=kind == "experts"):
             if best and split.tensor_degree > _devices(*best):
                 break
             solution = solve(split, objective, groups)
@@ -111,93 +161,99 @@ def _splits(setting: Setting, objective: Objective, groups: int | None) -> Itera
             yield _offer(kind, what, *best)
 
 
-def _devices(setting: Setting, solution: Solution) -> int:
-    return solution.num_stages * setting.tensor_degree
+def _devices(problem: PartitionProblem, solution: Solution) -> int:
+    return solution.num_stages * problem.tensor_degree
 
 
-def _legal_splits(setting: Setting, *, spreads_experts: bool) -> list[Setting]:
+def _legal_splits(problem: PartitionProblem, *, spreads_experts: bool) -> list[PartitionProblem]:
     """Return the settings of further devices in a stage that the rules of the axes allow."""
     splits = [
-        replace(setting, tensor_degree=degree, expert_degree=degree if spreads_experts else 1)
-        for degree in range(setting.tensor_degree + 1, MOST_SPLIT + 1)
+        replace(problem, tensor_degree=degree, expert_degree=degree if spreads_experts else 1)
+        for degree in range(problem.tensor_degree + 1, MOST_SPLIT + 1)
     ]
-    chip = setting.system.chip
+    chip = problem.system.chip
     is_refused = np.zeros(len(splits), dtype=bool)
     for refusal in all_refusals(
-        setting.model, setting.workload, stack([split.strategy(1) for split in splits]), STRUCTURE,
+        problem.model, problem.workload, stack([split.strategy(1) for split in splits]), STRUCTURE,
         tile_rows=chip.tile_rows, tile_columns=chip.tile_columns,
     ):  # fmt: skip
         is_refused |= refusal.mask
     return [split for split, refused in zip(splits, is_refused, strict=True) if not refused]
 
 
-def _batches(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
+def _batches(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> Iterator[Proposal]:
     """Yield the largest smaller batch that fits the devices there are.
 
     In training it is the batch of a step, which changes what is learned.
     """
-    batch = batch_of(setting.workload)
-    largest = largest_batch(setting, batch - 1) if groups is None else 0
+    batch = batch_of(problem.workload)
+    largest = largest_batch(problem, batch - 1) if groups is None else 0
     if largest:
-        smaller = with_batch(setting, largest)
+        smaller = with_batch(problem, largest)
         solution = solve(smaller, objective)
         if solution is not None:
-            changes = isinstance(setting.workload, Training)
+            changes = isinstance(problem.workload, Training)
             yield _offer("batch", f"a batch of {largest}", smaller, solution, changes=changes)
 
 
-def largest_batch(setting: Setting, most: int) -> int:
+def largest_batch(problem: PartitionProblem, most: int) -> int:
     """Return the largest batch up to ``most`` that fits; 0 where none does. What fits is bisected.
 
     Larger batches never fit on fewer devices: caches and activations only grow.
     """
     low, high = 0, 1
-    while high <= most and _fits(with_batch(setting, high)):
+    while high <= most and _fits(with_batch(problem, high)):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _fits(with_batch(setting, middle)) else (low, middle)
+        low, high = (middle, high) if _fits(with_batch(problem, middle)) else (low, middle)
     return low
 
 
-def with_batch(setting: Setting, batch: int) -> Setting:
+def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
     """Return the same with so many sequences in flight, or in a step."""
-    field = "global_batch_size" if isinstance(setting.workload, Training) else "batch_size"
-    return replace(setting, workload=setting.workload.model_copy(update={field: batch}))
+    field = "global_batch_size" if isinstance(problem.workload, Training) else "batch_size"
+    return replace(problem, workload=problem.workload.model_copy(update={field: batch}))
 
 
-def _fits(setting: Setting) -> bool:
+def _fits(problem: PartitionProblem) -> bool:
     """Return whether a model fits the devices there are, in groups as small as may be."""
-    (ground,) = grounds_of(setting, [group_choices(setting)[-1]])
-    stops = fewest_stops(ground)
-    return stops is not None and len(stops) <= (ground.most_stages or 0)
+    (cut_problem,) = cut_problems_of(problem, [group_choices(problem)[-1]])
+    stops = fewest_stops(cut_problem)
+    return stops is not None and len(stops) <= (cut_problem.most_stages or 0)
 
 
-def _streams(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
+def _streams(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> Iterator[Proposal]:
     """Yield the next level of memory that holds the layers; what has room nearer stays there."""
-    for level in range(setting.level + 1, len(setting.system.chip.memories)):
-        far = replace(setting, level=level, capacity_bytes=None)
+    for level in range(problem.level + 1, len(problem.system.chip.memories)):
+        far = replace(problem, level=level, capacity_bytes=None)
         solution = solve(far, objective, groups)
         if solution is None or not solution.has_devices:
             continue
-        share, priced = spilled(setting, far, solution)
+        share, priced = spilled(problem, far, solution)
         name = far.memory.name
         what = f"layers read from {name}, {share:.0%} of their time saved by what stays on the chip"
         yield _offer("stream", what if share else f"layers read from {name}", far, priced)
         return
 
 
-def _narrower(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
+def _narrower(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> Iterator[Proposal]:
     """Yield narrower weights that fit, the widest of them."""
-    work = setting.workload
+    work = problem.workload
     if isinstance(work, Training):
         return
     for dtype in NARROWER:
         if BYTES_OF[dtype] < BYTES_OF[work.precision.weight]:
             precision = work.precision.model_copy(update={"weight": dtype})
             changed = work.model_copy(update={"precision": precision})
-            narrow = replace(setting, workload=changed)
+            narrow = replace(problem, workload=changed)
             solution = solve(narrow, objective, groups)
             if solution is not None and solution.has_devices:
                 yield _offer("quantise", f"weights of layers in {dtype}", narrow, solution,
@@ -205,24 +261,28 @@ def _narrower(setting: Setting, objective: Objective, groups: int | None) -> Ite
                 return
 
 
-def _pruned(setting: Setting, objective: Objective, groups: int | None) -> Iterator[Proposal]:
+def _pruned(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> Iterator[Proposal]:
     """Yield the largest share of the weights with which the model fits.
 
     What it saves is not priced: that depends on how the hardware skips what is gone.
     """
-    (ground,) = grounds_of(setting, [groups or group_choices(setting)[-1]])
-    offer = pruned(ground.row, ground.rooms, ground.most_stages)
+    (cut_problem,) = cut_problems_of(problem, [groups or group_choices(problem)[-1]])
+    offer = pruned(cut_problem.row, cut_problem.stage_capacities, cut_problem.most_stages)
     if offer is not None:
-        yield replace(offer, num_devices=offer.num_stages * setting.tensor_degree)
+        yield replace(offer, num_devices=offer.num_stages * problem.tensor_degree)
 
 
-def pruned(row: LayerRow, rooms: Rooms, most_stages: int | None) -> Proposal | None:
+def pruned(
+    row: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
+) -> Proposal | None:
     """Return the largest share of the weights that fits, to a part in a thousand; None: none."""
 
     def stages(thousandths: int) -> int | None:
         weights = row.resident_bytes["weights"] * (thousandths / 1000)
         kept = replace(row, resident_bytes={**row.resident_bytes, "weights": weights})
-        stops = fewest_stops(Ground(kept, rooms))
+        stops = fewest_stops(CutProblem(kept, stage_capacities))
         if stops is None or (most_stages is not None and len(stops) > most_stages):
             return None
         return len(stops)
@@ -238,26 +298,28 @@ def pruned(row: LayerRow, rooms: Rooms, most_stages: int | None) -> Proposal | N
     return Proposal("prune", what, needed, needed, None, None, changes_numbers=True)
 
 
-def row_proposals(row: LayerRow, rooms: Rooms, most_stages: int | None) -> list[Proposal]:
+def row_proposals(
+    row: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
+) -> list[Proposal]:
     """Return what would make measured layers fit; nobody knows what it costs.
 
     Each layer is split evenly, weights or all of it; what its operators allow is not known.
     """
     offers = []
-    room = min(rooms.capacity_bytes)
+    room = min(stage_capacities.capacity_bytes)
     largest = float((row.loads.resident_bytes + row.loads.transient_bytes).max())
     degree = ceil(largest / room)
     if degree > 1:
-        count = len(fewest_stops(Ground(_divided(row, degree), rooms)) or [])
+        count = len(fewest_stops(CutProblem(_divided(row, degree), stage_capacities)) or [])
         offers.append(
             Proposal("split", f"each layer split over {degree} devices", count, count * degree,
                      None, None, changes_numbers=False)
         )  # fmt: skip
-    offer = pruned(row, rooms, most_stages)
+    offer = pruned(row, stage_capacities, most_stages)
     return offers + ([offer] if offer else [])
 
 
-def _divided(row: LayerRow, degree: int) -> LayerRow:
+def _divided(row: LayerSequence, degree: int) -> LayerSequence:
     """Return a row of which each of so many devices holds an equal part."""
     return replace(
         row,
@@ -265,3 +327,74 @@ def _divided(row: LayerRow, degree: int) -> LayerRow:
         transient_bytes={name: part / degree for name, part in row.transient_bytes.items()},
         kept_bytes=row.kept_bytes / degree,
     )
+
+
+MOST_IN_FLIGHT = 1 << 16
+"""Sequences beyond which no batch is tried."""
+
+
+@dataclass(frozen=True)
+class LevelOption:
+    """The layers in one level of memory."""
+
+    name: str
+    room_bytes: float
+    """Of one device."""
+    solution: Solution | None
+    """None where a layer fits no device."""
+
+
+def level_options(
+    problem: PartitionProblem, objective: Objective, groups: int | None
+) -> list[LevelOption]:
+    """Return the best cut for each level of memory of the chip, near to far."""
+    found = []
+    for level, memory in enumerate(problem.system.chip.memories):
+        there = problem if level == problem.level else _at(problem, level)
+        found.append(LevelOption(memory.name, there.room_bytes, solve(there, objective, groups)))
+    return found
+
+
+def _at(problem: PartitionProblem, level: int) -> PartitionProblem:
+    """Return the same at another level, which has its own room."""
+    return replace(problem, level=level, capacity_bytes=None)
+
+
+@dataclass(frozen=True)
+class BatchOption:
+    """One batch that fits the devices there are."""
+
+    batch: int
+    solution: Solution
+
+
+def batch_options(
+    problem: PartitionProblem, objective: Objective, progress: Progress | None = None
+) -> tuple[list[BatchOption], int]:
+    """Return the batches that none beats in tokens per second and in those of one user.
+
+    Powers of two, the batch that was asked for, and the largest one that fits, which is returned
+    beside them; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
+    """
+    largest = largest_batch(problem, MOST_IN_FLIGHT)
+    sizes = {1 << power for power in range(largest.bit_length())}
+    sizes |= {largest, min(batch_of(problem.workload), largest)}
+    kept: list[BatchOption] = []
+    best = 0.0
+    for done, batch in enumerate(sorted(sizes - {0})):
+        if progress is not None:
+            progress(done, len(sizes))
+        solution = solve(with_batch(problem, batch), objective)
+        if solution is None or solution.rates is None or not solution.has_devices:
+            continue
+        if solution.rates.tokens_per_s > best:
+            best = solution.rates.tokens_per_s
+            kept = [o for o in kept if _user_rate(o) > _user_rate(BatchOption(batch, solution))]
+            kept.append(BatchOption(batch, solution))
+    return kept, largest
+
+
+def _user_rate(option: BatchOption) -> float:
+    """Return the tokens per second of one user."""
+    price = option.solution.rates
+    return 0.0 if price is None else price.tokens_per_s_per_user or 0.0

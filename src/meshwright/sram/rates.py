@@ -9,7 +9,7 @@ from typing import Any
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.workload import Decode, Training, Workload
-from meshwright.sram.contiguous.loop import round_s
+from meshwright.sram.contiguous import round_s
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import fastest_placed, has_placement
+from meshwright.wafer.answer import fastest_placed, has_placement
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
 from meshwright.train.measured.trials import with_measured_interval
 from meshwright.train.question import make_problem
-from meshwright.wafer.candidates import best_placed
+from meshwright.wafer.answer import best_placed
 
 
 def estimate(

@@ -17,7 +17,7 @@ from meshwright.train.report_detail import Explanation
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import best_placed
+from meshwright.wafer.answer import best_placed
 
 
 def what_would_change(plan: Plan) -> list[Change]:

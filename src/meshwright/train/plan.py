@@ -34,7 +34,7 @@ from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, Verdict, robustness
 from meshwright.train.search import Progress, SearchResult, search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.candidates import best_placed, placed_candidates
+from meshwright.wafer.answer import best_placed, placed_candidates
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 
 SHAKEN = 8

@@ -26,8 +26,7 @@ from meshwright.train.answer import (
 )
 from meshwright.train.compare import Comparison, Entry
 from meshwright.train.measured.factors import Factors
-from meshwright.wafer.report_operators import operator_lines
-from meshwright.wafer.report_placement import hottest_lines, placement_lines
+from meshwright.train.report_placement import hottest_lines, operator_lines, placement_lines
 
 if TYPE_CHECKING:
     from meshwright.train.robustness import Change

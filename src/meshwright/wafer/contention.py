@@ -21,8 +21,12 @@ from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.selection import best_algorithm
 from meshwright.cost.network import AxisNetwork
-from meshwright.network.demands import Demands
-from meshwright.network.patterns import (
+from meshwright.network.placement import Ranks
+from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
+from meshwright.network.tcme.bounds import Certificate
+from meshwright.network.tcme.optimiser import make_problem, solve
+from meshwright.network.traffic import (
+    Demands,
     Pattern,
     chain_pattern,
     collective_pattern,
@@ -31,12 +35,6 @@ from meshwright.network.patterns import (
     stream_name,
     stream_pattern,
 )
-from meshwright.network.ranks import Ranks
-from meshwright.network.routes import Routes, make_routes
-from meshwright.network.routing import default_routes, xy_routes
-from meshwright.network.tcme.certificate import Certificate
-from meshwright.network.tcme.optimiser import solve
-from meshwright.network.tcme.problem import make_problem
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from meshwright.cli.launched import options_of_script
 from meshwright.cli.main import main
+from meshwright.options.launch_script import options_of_script
 
 QUESTION = ["llama3-8b", "--on", "64xH100", "--seq", "8192", "--global-batch", "128"]
 PLANS = [

@@ -3,15 +3,14 @@
 import json
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.cli import main as entry
-from meshwright.cli.commands import Command, Family
-from meshwright.cli.failures import failure_record
 from meshwright.cli.main import main
+from meshwright.cli.output import failure_record
+from meshwright.options.table import Command, Option
 
 
 @pytest.fixture
@@ -19,13 +18,9 @@ def command(monkeypatch):
     """Return a way to make ``meshwright demo`` do something."""
 
     def install(action):
-        module = SimpleNamespace(
-            add_arguments=lambda parser: parser.add_argument("--depth", type=int), run=action
-        )
-        demo = Command("a demonstration", "main")
-        monkeypatch.setattr(Command, "load", lambda self: module)
-        table = {"demo": demo, "show": Family("look", {"thing": demo})}
-        monkeypatch.setattr(entry, "COMMANDS", table)
+        demo = Command("a demonstration", (Option("depth", "how deep", kind="number"),))
+        monkeypatch.setattr(entry, "COMMANDS", {"demo": demo, "show thing": demo})
+        monkeypatch.setattr(entry, "function_of", lambda name: action)
 
     return install
 

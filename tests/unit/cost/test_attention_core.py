@@ -7,9 +7,9 @@ import pytest
 from meshwright.catalog.models import load_model
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
-from meshwright.cost.local import LocalLayer
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.strategy import make_strategy
+from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e15,
@@ -35,7 +35,9 @@ ALL_SCORES = HEADS * LENGTH**2
 def core_cost(*, flash, causal=True, dropout=False, **rates):
     layer = build_graph(load_model("gpt2"), dropout=dropout, flash_attention=flash).layers[0]
     core = next(op for op in layer.ops if op.attention is not None)
-    place = LocalLayer(layer.sizes, make_strategy(), float(LENGTH), False, 1.0)
+    place = LocalLayer(
+        layer.sizes, layer_axes(layer, PlanOptions()), make_strategy(), float(LENGTH)
+    )
     return op_cost(core, place, replace(ENGINE, **rates), None, causal=causal)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.local import LocalLayer
 from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (
     PassShape,
@@ -20,7 +19,8 @@ from meshwright.serve.operators import (
     mean_keys_seen,
     product_compute_s,
 )
-from meshwright.sharding.strategy import make_strategy
+from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import NEUTRAL
 
 ENGINE = DeviceRates(
@@ -32,7 +32,8 @@ ENGINE = DeviceRates(
 
 
 def local(layer, *, length=1.0, imbalance=1.0, **degrees):
-    return LocalLayer(layer.sizes, make_strategy(**degrees), length, False, imbalance)
+    axes = layer_axes(layer, PlanOptions(sequence_parallel=False))
+    return LocalLayer(layer.sizes, axes, make_strategy(**degrees), length, imbalance)
 
 
 def test_few_rows_are_padded_to_eight_not_to_a_tile():

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.frameworks.perfetto import write_trace
-from meshwright.network.routes import make_routes
+from meshwright.network.routing import make_routes
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
 

@@ -3,17 +3,9 @@
 import numpy as np
 import pytest
 from grid_networks import grid
+from oracles.mappers import embeddings, hop_volume, regrouped, ring_volume
 
-from meshwright.network.embeddings import (
-    AxisBlock,
-    Embedding,
-    block_embedding,
-    embeddings,
-    hop_volume,
-    regrouped,
-    ring_volume,
-)
-from meshwright.network.placement import hop_distances
+from meshwright.network.embeddings import AxisBlock, Embedding, block_embedding, hop_distances
 
 CASES = [
     ((4, 8), {"tatp": 8, "cp": 2, "dp": 2}),

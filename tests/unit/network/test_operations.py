@@ -2,17 +2,17 @@
 
 import numpy as np
 from grid_networks import grid
-
-from meshwright.collectives import selection as _algorithms  # noqa: F401
-from meshwright.collectives.group import Group, Span
-from meshwright.collectives.registry import collective_algorithms
-from meshwright.network.operations import (
+from oracles.operations import (
     Activity,
     ConcurrencyClass,
     Operation,
     collective_sends,
     stream_sends,
 )
+
+from meshwright.collectives import selection as _algorithms  # noqa: F401
+from meshwright.collectives.group import Group, Span
+from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.registry import enumerate_rounds, reverse, streams

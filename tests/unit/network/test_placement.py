@@ -5,9 +5,8 @@ import pytest
 from grid_networks import grid, star
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.network.embeddings import block_embedding
-from meshwright.network.placement import hop_distances, sequential
-from meshwright.network.regions.region import hamiltonian_cycle, hamiltonian_path, make_region
+from meshwright.network.embeddings import block_embedding, hop_distances, sequential
+from meshwright.network.regions import hamiltonian_cycle, hamiltonian_path, make_region
 
 
 def test_groups_of_two_axes():

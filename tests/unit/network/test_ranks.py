@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_problems import grid_system
 
-from meshwright.network.blocks import all_block_shapes
-from meshwright.network.ranks import block_ranks, clear_grids
+from meshwright.network.placement import all_block_shapes, block_ranks, clear_grids
 from meshwright.topology.hierarchical import network_of
 
 AXES = ("tp", "tatp", "dp_shard", "pp")

@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 from grid_networks import demands_of, grid, network_of, star
+from oracles.routing_bounds import lp_bound
 
-from meshwright.network.tcme.certificate import Certificate, common_divisor, round_up
-from meshwright.network.tcme.cuts import cut_bound
-from meshwright.network.tcme.dual import dual_bound
-from meshwright.network.tcme.lp import lp_bound
+from meshwright.network.tcme.bounds import (
+    Certificate,
+    common_divisor,
+    cut_bound,
+    dual_bound,
+    node_sets,
+    round_up,
+)
 from meshwright.network.tcme.messages import make_messages, split_in
-from meshwright.network.tcme.node_sets import node_sets
 from meshwright.network.tcme.optimiser import optimise
 
 

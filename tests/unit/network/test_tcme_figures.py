@@ -8,11 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from grid_networks import demands_of, grid
+from oracles.operations import Operation, stream_sends
+from oracles.routing_bounds import best_of, lp_bound
 
-from meshwright.network.operations import Operation, stream_sends
-from meshwright.network.tcme.lp import lp_bound
 from meshwright.network.tcme.messages import make_messages
-from meshwright.network.tcme.optimiser import best_of, optimise
+from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.registry import enumerate_rounds, streams
 
 BLOCKS = [[0, 1, 5, 4], [2, 3, 7, 6], [8, 9, 13, 12], [10, 11, 15, 14]]

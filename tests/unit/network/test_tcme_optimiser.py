@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from grid_networks import demands_of, grid, star
+from oracles.routing_bounds import best_of, with_lp
 
 from meshwright.network.tcme.messages import make_messages
-from meshwright.network.tcme.optimiser import best_of, optimise, with_lp
-from meshwright.network.tcme.problem import make_problem
+from meshwright.network.tcme.optimiser import make_problem, optimise
 
 
 def permutation(size, seed, times=1):

@@ -4,18 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright import api
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
-from meshwright.sram.alike import runs_of_alike
-from meshwright.sram.partition import Cut
+from meshwright.sram.partition import Cut, partition_measured
 from meshwright.sram.picture import partition_svg
-from meshwright.sram.report import partition_lines
+from meshwright.sram.report import partition_lines, runs_of_alike
 
 
 def cut(name, count, system=None, **more):
     layer = LayerFootprint(name=name, repeat=count, size_bytes=1e6, **more)
     file = FootprintFile(name="file", layers=(layer,))
-    return api.partition_measured(file, Cut(objective="count", capacity_bytes=2e6), system)
+    return partition_measured(file, Cut(objective="count", capacity_bytes=2e6), system)
 
 
 def test_alike_stages_share_a_line():

@@ -3,21 +3,21 @@
 import pytest
 from small_problems import level, model, system
 
-from meshwright import api
 from meshwright.base.errors import UnknownNameError
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
-from meshwright.train.compare import recipes
+from meshwright.train.compare import compare, recipes
+from meshwright.train.question import training
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 
 
 def workload(on=GRID, **fields):
-    return api.training(on, **({"sequence_length": 512, "global_batch_size": 16} | fields))
+    return training(on, **({"sequence_length": 512, "global_batch_size": 16} | fields))
 
 
 @pytest.fixture(scope="module")
 def compared():
-    return api.compare(model(num_layers=2), GRID, workload())
+    return compare(model(num_layers=2), GRID, workload())
 
 
 @pytest.mark.slow
@@ -66,7 +66,7 @@ def test_row_major_ranks_are_those_of_smap(compared):
 
 @pytest.mark.slow
 def test_what_the_user_fixes_holds_for_all():
-    found = api.compare(
+    found = compare(
         model(num_layers=4), GRID, workload(), against=["megatron-3"], allowed={"tp": [2]}
     )
     assert {entry.best.strategy.tp for entry in found.entries} == {2}
@@ -75,7 +75,7 @@ def test_what_the_user_fixes_holds_for_all():
 @pytest.mark.slow
 def test_recipes_that_stream_need_neighbours():
     cluster = system(level(8, "switch"), capacity_bytes=4e9)
-    found = api.compare(model(num_layers=4), cluster, workload(cluster))
+    found = compare(model(num_layers=4), cluster, workload(cluster))
     streaming = {"folded-ring", "cycle-ring", "product-stream"}
     assert not streaming & {entry.recipe for entry in found.entries}
     assert {entry.mapper for entry in found.entries} == {None}
@@ -83,13 +83,13 @@ def test_recipes_that_stream_need_neighbours():
 
 def test_a_recipe_without_a_plan_says_why():
     tight = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=2e6)
-    found = api.compare(model(num_layers=4), tight, workload(tight), against=["fsdp"])
+    found = compare(model(num_layers=4), tight, workload(tight), against=["fsdp"])
     assert all(entry.best is None and "fits" in entry.why_none for entry in found.entries)
 
 
 def test_an_unknown_recipe_is_told():
     with pytest.raises(UnknownNameError, match="did you mean fsdp"):
-        api.compare(model(), GRID, workload(), against=["fdsp"])
+        compare(model(), GRID, workload(), against=["fdsp"])
 
 
 def test_an_interrupt_leaves_what_was_compared(monkeypatch):
@@ -104,7 +104,7 @@ def test_an_interrupt_leaves_what_was_compared(monkeypatch):
         return plain(*words)
 
     monkeypatch.setattr(comparing, "_entry", interrupted)
-    found = api.compare(model(num_layers=4), GRID, workload(), against=["fsdp"])
+    found = compare(model(num_layers=4), GRID, workload(), against=["fsdp"])
     assert [entry.recipe for entry in found.entries] == ["meshwright"]
 
 
@@ -113,7 +113,7 @@ def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
     from meshwright.train import compare as comparing
 
     monkeypatch.setattr(comparing, "NUM_PLACED", 1)
-    few = api.compare(model(num_layers=2), GRID, workload())
+    few = compare(model(num_layers=2), GRID, workload())
     for entry, whole in zip(few.entries, compared.entries, strict=True):
         assert entry.recipe == whole.recipe
         assert entry.lower_bound_s <= whole.best.estimate.step_time_s * (1 + 1e-12)
@@ -122,7 +122,7 @@ def test_candidates_that_were_not_found_are_in_the_bound(monkeypatch, compared):
 @pytest.mark.slow
 def test_another_recipe_may_come_first():
     asked = {"tp": [1], "pp": [1]}
-    found = api.compare(
+    found = compare(
         model(num_layers=4), GRID, workload(), ours="temp", against=("fsdp",), allowed=asked
     )
     assert [entry.recipe for entry in found.entries] == ["temp", "temp", "fsdp", "fsdp"]

@@ -8,6 +8,7 @@ import pytest
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.network.placement import all_choices
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.hierarchical import network_of
@@ -15,8 +16,7 @@ from meshwright.topology.network import connected_components
 from meshwright.train.estimate import estimate
 from meshwright.train.plan import plan
 from meshwright.train.question import make_problem, training
-from meshwright.wafer.choices import all_choices
-from meshwright.wafer.simulate import simulate
+from meshwright.wafer.simulation import simulate
 
 MODEL = "gpt2-medium"
 FEW = {"pp": [1], "cp": [1], "micro_batch_size": [1], "recompute": ["none"], "zero_stage": [1],

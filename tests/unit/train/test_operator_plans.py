@@ -3,22 +3,23 @@
 import pytest
 from small_problems import experts, level, model, system
 
-from meshwright import api
 from meshwright.base.errors import UnsupportedError
 from meshwright.train import plan_file as files
-from meshwright.wafer.report_operators import operator_lines
+from meshwright.train.plan import plan
+from meshwright.train.question import training
+from meshwright.train.report_placement import operator_lines
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)
 SPEC = model(num_layers=4)
 
 
 def workload(on=GRID):
-    return api.training(on, sequence_length=4096, global_batch_size=16)
+    return training(on, sequence_length=4096, global_batch_size=16)
 
 
 @pytest.fixture(scope="module")
 def found():
-    return api.plan(SPEC, GRID, workload(), per_operator=True)
+    return plan(SPEC, GRID, workload(), per_operator=True)
 
 
 @pytest.mark.slow
@@ -63,7 +64,7 @@ def test_screens_are_narrow(found):
 
 
 def test_without_asking_there_are_none():
-    assert api.plan(SPEC, GRID, workload()).operators is None
+    assert plan(SPEC, GRID, workload()).operators is None
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,12 @@ def test_without_asking_there_are_none():
 )
 def test_refused_with_a_reason(spec, on):
     with pytest.raises(UnsupportedError, match="a strategy for each operator needs a grid"):
-        api.plan(spec, on, workload(on), per_operator=True)
+        plan(spec, on, workload(on), per_operator=True)
 
 
 @pytest.mark.slow
 def test_what_is_fixed_holds():
-    found = api.plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
+    found = plan(SPEC, GRID, workload(), allowed={"recompute": ["full"]}, per_operator=True)
     assert {str(option.structure.recompute) for option in found.operators.options} == {"full"}
 
 
@@ -89,6 +90,6 @@ def test_an_interrupt_leaves_the_plan(monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(planning, "operator_plan", interrupted)
-    found = api.plan(SPEC, GRID, workload(), per_operator=True)
+    found = plan(SPEC, GRID, workload(), per_operator=True)
     assert found.operators is None
     assert any("interrupted" in warning for warning in found.warnings)

@@ -6,15 +6,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from meshwright import api
 from meshwright.base.errors import SpecError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
-from meshwright.sram.contiguous.loop import decode_schedule, measured_rates
-from meshwright.sram.partition import Cut
+from meshwright.sram.contiguous import decode_schedule, measured_rates
+from meshwright.sram.partition import Cut, partition, partition_measured
 from meshwright.sram.report import partition_lines
 from meshwright.train.answer import UNCALIBRATED_NOTE
 from meshwright.train.question import training
@@ -34,7 +33,7 @@ def equal_layers(count, size_bytes, **more):
 
 def test_a_70b_model_fills_four_wafers():
     """Cerebras 2024: 140 GB of weights at 16 bit over 44 GB."""
-    plan = api.partition("llama3-70b", "4xWSE-3", decode())
+    plan = partition("llama3-70b", "4xWSE-3", decode())
     assert plan.fits
     assert (plan.proof.weights_lower_bound, plan.proof.num_stages, len(plan.stages)) == (4, 4, 4)
     assert plan.num_devices_used == 4
@@ -42,10 +41,10 @@ def test_a_70b_model_fills_four_wafers():
 
 def test_a_405b_model_needs_nineteen_wafers_of_bytes_and_twenty_one_of_whole_layers():
     """810 GB / 44 GB = 18.4; six layers of 6.4 GB fill a wafer to 87 %, and 126 / 6 = 21."""
-    plan = api.partition("llama3.1-405b", "21xWSE-3", decode())
+    plan = partition("llama3.1-405b", "21xWSE-3", decode())
     assert plan.proof.weights_lower_bound == 19
     assert plan.proof.num_stages == len(plan.stages) == 21
-    short = api.partition("llama3.1-405b", "20xWSE-3", decode())
+    short = partition("llama3.1-405b", "20xWSE-3", decode())
     assert not short.fits
     offers = {offer.kind: offer for offer in short.proposals}
     assert (offers["devices"].num_devices, len(short.stages)) == (21, 21)
@@ -53,23 +52,23 @@ def test_a_405b_model_needs_nineteen_wafers_of_bytes_and_twenty_one_of_whole_lay
 
 def test_70b_at_8_bit_on_language_units():
     """80 layers of 0.875 GB, 230 MB each: bound 305; four devices a layer make 320."""
-    plan = api.partition_measured(equal_layers(80, 0.875e9), Cut(capacity_bytes=230e6))
+    plan = partition_measured(equal_layers(80, 0.875e9), Cut(capacity_bytes=230e6))
     assert not plan.fits
     assert plan.stages == ()
     assert len(plan.too_large) == 80
     assert plan.proof.lower_bound == 305
     (split,) = [offer for offer in plan.proposals if offer.kind == "split"]
     assert (split.num_stages, split.num_devices) == (80, 320)
-    quarter = api.partition_measured(equal_layers(80, 0.875e9 / 4), Cut(capacity_bytes=230e6))
+    quarter = partition_measured(equal_layers(80, 0.875e9 / 4), Cut(capacity_bytes=230e6))
     assert len(quarter.stages) == 80
 
 
 def test_the_model_itself_needs_its_embedding_too():
-    plan = api.partition("llama3-70b", "64xGroq-LPU", decode(precision=INT8))
+    plan = partition("llama3-70b", "64xGroq-LPU", decode(precision=INT8))
     assert len(plan.too_large) == 82
     (split,) = [offer for offer in plan.proposals if offer.kind == "split"]
     assert split.num_devices == 22 * 16  # 16 divides the heads, and holds a sixteenth of 2.1 GB
-    split_up = api.partition("llama3-70b", "64xGroq-LPU", decode(precision=INT8),
+    split_up = partition("llama3-70b", "64xGroq-LPU", decode(precision=INT8),
                                  Cut(tensor_degree=16))  # fmt: skip
     assert (len(split_up.stages), split_up.fits) == (22, False)
 
@@ -87,7 +86,7 @@ def test_the_model_itself_needs_its_embedding_too():
 )
 def test_littles_law_holds_in_the_schedule_of_an_answer(model, system, batch, cut):
     """The stages of each answer, played round by round, yield what the closed form says."""
-    plan = api.partition(model, system, decode(batch), cut)
+    plan = partition(model, system, decode(batch), cut)
     assert plan.fits
     price = plan.rates
     occupied = [stage.work_s + stage.send_s for stage in plan.stages]
@@ -108,7 +107,7 @@ def fullest(plan):
 
 def test_objectives_are_best_in_what_they_say():
     plans = {
-        name: api.partition("llama3-70b", "16xWSE-3", decode(64), Cut(objective=name, num_groups=8))
+        name: partition("llama3-70b", "16xWSE-3", decode(64), Cut(objective=name, num_groups=8))
         for name in ("count", "balance", "time")
     }
     assert len(plans["count"].stages) == len(plans["balance"].stages)
@@ -121,7 +120,7 @@ def test_objectives_are_best_in_what_they_say():
 
 
 def test_every_layer_has_one_place_in_its_order():
-    plan = api.partition("llama3-8b", "8xWSE-3", decode(2))
+    plan = partition("llama3-8b", "8xWSE-3", decode(2))
     names = ["embedding", *(f"layer {number}" for number in range(32)), "head"]
     ends = [(names.index(s.first_layer), names.index(s.last_layer)) for s in plan.stages]
     assert ends[0][0] == 0
@@ -130,37 +129,37 @@ def test_every_layer_has_one_place_in_its_order():
 
 
 def test_spare_devices_hold_replicas():
-    one = api.partition("llama3-70b", "4xWSE-3", decode())
-    two = api.partition("llama3-70b", "9xWSE-3", decode())
+    one = partition("llama3-70b", "4xWSE-3", decode())
+    two = partition("llama3-70b", "9xWSE-3", decode())
     assert (two.replicas, two.num_devices_used) == (2, 8)
     assert two.rates.tokens_per_s == pytest.approx(2 * one.rates.tokens_per_s)
     assert any("1 of 9 devices stay idle" in note for note in two.warnings)
 
 
 def test_levels_are_compared_and_the_cache_is_too_small():
-    plan = api.partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"))
+    plan = partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"))
     near, far = plan.levels
     assert (near.name, near.num_stages, far.name, far.num_stages) == ("l2", None, "hbm", 1)
     assert far.tokens_per_s == plan.rates.tokens_per_s
 
 
 def test_batches_lie_on_a_front_up_to_the_largest():
-    plan = api.partition("llama3-70b", "4xWSE-3", decode(8))
+    plan = partition("llama3-70b", "4xWSE-3", decode(8))
     rates = [(entry.tokens_per_s, entry.latency_s) for entry in plan.batches]
     assert rates == sorted(rates)
     # room beside the weights over the cache of a sequence, stage by stage
     free = [stage.room_bytes - stage.load_parts_bytes["weights"] for stage in plan.stages]
     cache = [stage.reserved_parts_bytes["kv_cache"] / 8 for stage in plan.stages]
     assert plan.largest_batch <= min(np.array(free) / np.array(cache)) + 1
-    more = api.partition("llama3-70b", "4xWSE-3", decode(plan.largest_batch + 1))
+    more = partition("llama3-70b", "4xWSE-3", decode(plan.largest_batch + 1))
     assert not more.fits
-    assert api.partition("llama3-70b", "4xWSE-3", decode(plan.largest_batch)).fits
+    assert partition("llama3-70b", "4xWSE-3", decode(plan.largest_batch)).fits
 
 
 @pytest.mark.slow
 def test_proposals_that_leave_the_model_as_it_is_come_first_the_cheapest_ahead():
     asked = decode(3000)
-    plan = api.partition("llama3-70b", "8xWSE-3", asked)
+    plan = partition("llama3-70b", "8xWSE-3", asked)
     kinds = [offer.kind for offer in plan.proposals]
     assert kinds[0] == "batch"
     exact = [offer for offer in plan.proposals if not offer.changes_numbers]
@@ -168,22 +167,22 @@ def test_proposals_that_leave_the_model_as_it_is_come_first_the_cheapest_ahead()
     costs = [offer.device_s_per_token for offer in exact if offer.device_s_per_token is not None]
     assert costs == sorted(costs)
     smaller = int(exact[0].what.split()[-1])
-    assert api.partition("llama3-70b", "8xWSE-3", decode(smaller)).fits
-    assert not api.partition("llama3-70b", "8xWSE-3", decode(smaller + 1)).fits
+    assert partition("llama3-70b", "8xWSE-3", decode(smaller)).fits
+    assert not partition("llama3-70b", "8xWSE-3", decode(smaller + 1)).fits
 
 
 def test_narrower_weights_are_proposed_where_they_do():
-    plan = api.partition("llama3-70b", "3xWSE-3", decode())
+    plan = partition("llama3-70b", "3xWSE-3", decode())
     offers = {offer.kind: offer for offer in plan.proposals}
     assert offers["quantise"].changes_numbers
-    narrow = api.partition("llama3-70b", "3xWSE-3", decode(precision=Precision(weight="int8")))
+    narrow = partition("llama3-70b", "3xWSE-3", decode(precision=Precision(weight="int8")))
     assert narrow.fits
     assert len(narrow.stages) == offers["quantise"].num_stages == 2
 
 
 def test_layers_that_stay_near_save_time_when_the_others_stream():
     work = decode(precision=Precision(weight="int8"))
-    plan = api.partition("llama3-8b", "8xSN40L", work)
+    plan = partition("llama3-8b", "8xSN40L", work)
     (stream,) = [offer for offer in plan.proposals if offer.kind == "stream"]
     far = next(level for level in plan.levels if level.name == "hbm")
     assert stream.latency_s < far.latency_s
@@ -192,7 +191,7 @@ def test_layers_that_stay_near_save_time_when_the_others_stream():
 
 def test_training_keeps_more_micro_batches_on_earlier_stages():
     work = training("8xWSE-3", sequence_length=4096, global_batch_size=16)
-    plan = api.partition("llama3-8b", "8xWSE-3", work)
+    plan = partition("llama3-8b", "8xWSE-3", work)
     count = len(plan.stages)
     assert plan.fits
     assert count == 5
@@ -204,13 +203,13 @@ def test_training_keeps_more_micro_batches_on_earlier_stages():
         )  # fmt: skip
     assert set(plan.stages[0].load_parts_bytes) == {"weights", "optimizer"}
     assert plan.rates.tokens_per_s == pytest.approx(16 * 4096 / plan.rates.latency_s)
-    faster = api.partition("llama3-8b", "8xWSE-3", work, Cut(objective="time"))
+    faster = partition("llama3-8b", "8xWSE-3", work, Cut(objective="time"))
     assert faster.rates.latency_s < plan.rates.latency_s
 
 
 def test_early_stages_of_training_may_be_what_does_not_fit():
     work = training("64xWSE-3", sequence_length=32768, global_batch_size=64)
-    plan = api.partition("llama3-8b", "64xWSE-3", work)
+    plan = partition("llama3-8b", "64xWSE-3", work)
     assert (plan.stages, plan.too_large) == ((), ())
     assert any("earlier stages keep more" in line for line in partition_lines(plan))
     offers = {offer.kind: offer for offer in plan.proposals}
@@ -220,7 +219,7 @@ def test_early_stages_of_training_may_be_what_does_not_fit():
 
 def test_prompts_take_their_time_to_the_first_token():
     work = Prefill(batch_size=4, prompt_length=2048, software=RECORDED)
-    plan = api.partition("llama3-70b", "4xWSE-3", work)
+    plan = partition("llama3-70b", "4xWSE-3", work)
     assert plan.rates.tokens_per_s == pytest.approx(4 * 2048 / plan.rates.latency_s)
     assert plan.rates.tokens_per_s_per_user == pytest.approx(2048 / plan.rates.latency_s)
 
@@ -235,9 +234,7 @@ def mixed_system():
 
 def test_devices_of_two_types_are_filled_in_their_order():
     plans = {
-        name: api.partition(
-            "llama3-70b", mixed_system(), decode(60), Cut(objective=name, num_groups=6)
-        )
+        name: partition("llama3-70b", mixed_system(), decode(60), Cut(objective=name, num_groups=6))
         for name in ("count", "balance", "time")
     }
     assert {stage.room_bytes for stage in plans["count"].stages} == {44e9, 40e9}
@@ -254,24 +251,24 @@ def test_measured_times_are_balanced_with_their_sends():
         for name, time_s, output in (("a", 3e-3, 1e9), ("b", 1e-3, 1e3), ("c", 2e-3, 0.0))
     )
     file = FootprintFile(name="three", layers=layers)
-    plan = api.partition_measured(file, Cut(objective="time"), "2xH100")
+    plan = partition_measured(file, Cut(objective="time"), "2xH100")
     assert [stage.last_layer for stage in plan.stages] == ["b", "c"]  # a cut after a sends 1 GB
     with pytest.raises(SpecError, match="time of every layer"):
-        api.partition_measured(equal_layers(2, 1e6), Cut(objective="time", capacity_bytes=3e6))
+        partition_measured(equal_layers(2, 1e6), Cut(objective="time", capacity_bytes=3e6))
 
 
 def test_a_degree_that_splits_nothing_evenly_is_refused():
     with pytest.raises(SpecError, match="not divisible by tp 7"):
-        api.partition("llama3-70b", "8xWSE-3", decode(), Cut(tensor_degree=7))
+        partition("llama3-70b", "8xWSE-3", decode(), Cut(tensor_degree=7))
     with pytest.raises(SpecError, match="ep: 3 does not divide tp 4"):
-        api.partition("mixtral-8x7b", "8xWSE-3", decode(), Cut(tensor_degree=4, expert_degree=3))
+        partition("mixtral-8x7b", "8xWSE-3", decode(), Cut(tensor_degree=4, expert_degree=3))
     with pytest.raises(SpecError, match="has no experts"):
-        api.partition("llama3-70b", "8xWSE-3", decode(), Cut(tensor_degree=2, expert_degree=2))
+        partition("llama3-70b", "8xWSE-3", decode(), Cut(tensor_degree=2, expert_degree=2))
 
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_answers_are_data(fits):
-    plan = api.partition("llama3-70b", "8xWSE-3" if fits else "2xWSE-3", decode(4))
+    plan = partition("llama3-70b", "8xWSE-3" if fits else "2xWSE-3", decode(4))
     data = json.loads(json.dumps(partition_to_data(plan)))
     assert data["fits"] is fits
     assert len(data["stages"]) == len(plan.stages)
@@ -284,7 +281,7 @@ def test_answers_are_data(fits):
 @pytest.mark.slow
 def test_the_largest_model_of_the_catalog_is_cut_too():
     model = load_model("kimi-k2")
-    plan = api.partition(model, "64xWSE-3", decode())
+    plan = partition(model, "64xWSE-3", decode())
     assert plan.fits
     assert plan.proof.lower_bound <= len(plan.stages)
 
@@ -292,7 +289,7 @@ def test_the_largest_model_of_the_catalog_is_cut_too():
 @pytest.mark.parametrize("devices", [4, 3])
 def test_a_cut_tells_how_many_batches_or_ways_out_are_done(devices):
     heard = []
-    plan = api.partition(
+    plan = partition(
         "llama3-70b", f"{devices}xWSE-3", decode(), progress=lambda *counts: heard.append(counts)
     )
     assert plan.fits == (devices == 4)
@@ -301,10 +298,8 @@ def test_a_cut_tells_how_many_batches_or_ways_out_are_done(devices):
 
 
 def test_constants_are_those_of_plans_and_the_answer_says_which():
-    plain = api.partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"))
-    known = api.partition(
-        "llama3-8b", "8xH100", decode(), Cut(level="hbm"), calibration="uncalibrated"
-    )
+    plain = partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"))
+    known = partition("llama3-8b", "8xH100", decode(), Cut(level="hbm"), calibration="uncalibrated")
     assert plain.rates.is_calibrated
     assert not known.rates.is_calibrated
     assert UNCALIBRATED_NOTE in known.warnings

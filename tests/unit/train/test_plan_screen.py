@@ -5,15 +5,18 @@ from io import StringIO
 
 import pytest
 
-import meshwright as mw
+from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.train.estimate import estimate
+from meshwright.train.plan import plan as plan_training
+from meshwright.train.question import training
 from meshwright.train.report import plan_screen
 from meshwright.train.report_detail import plan_lines, proof_lines
 
 
 @pytest.fixture(scope="module")
 def plan():
-    workload = mw.training("8xH100", sequence_length=1024, global_batch_size=64)
-    return mw.plan("gpt2-medium", "8xH100", workload)
+    workload = training("8xH100", sequence_length=1024, global_batch_size=64)
+    return plan_training("gpt2-medium", "8xH100", workload)
 
 
 def screen(plan, *, behind, is_complete=True):
@@ -45,7 +48,7 @@ def test_a_plan_says_where_four_of_five_measurements_lie(plan):
 
 def test_constants_that_were_not_fitted_give_no_interval(plan):
     work = plan.workload
-    other = mw.plan("gpt2-medium", "8xH100", work, calibration="uncalibrated")
+    other = plan_training("gpt2-medium", "8xH100", work, calibration="uncalibrated")
     assert other.best.estimate.interval_s is None
     assert "80 %" not in plan_screen(other).text()
     low_s, high_s = other.robustness.step_time_s
@@ -111,11 +114,11 @@ def test_a_plain_output_gets_plain_bars(plan):
 
 
 def test_a_family_never_measured_says_how_much_wider_its_interval_is():
-    work = mw.training("wafer-4x8", sequence_length=1024, global_batch_size=64)
-    found = mw.estimate("gpt2-medium", "wafer-4x8", work, mw.make_strategy(dp_shard=32),
-                        mw.PlanOptions(sequence_parallel=False))  # fmt: skip
+    work = training("wafer-4x8", sequence_length=1024, global_batch_size=64)
+    found = estimate("gpt2-medium", "wafer-4x8", work, make_strategy(dp_shard=32),
+                        PlanOptions(sequence_parallel=False))  # fmt: skip
     assert any("times as wide" in note for note in found.warnings)
     price = found.best.estimate
-    hopper = mw.estimate("gpt2-medium", "8xH100", work, mw.make_strategy(dp_shard=8),
-                         mw.PlanOptions(sequence_parallel=False)).best.estimate  # fmt: skip
+    hopper = estimate("gpt2-medium", "8xH100", work, make_strategy(dp_shard=8),
+                         PlanOptions(sequence_parallel=False)).best.estimate  # fmt: skip
     assert price.interval_s[1] / price.step_time_s > hopper.interval_s[1] / hopper.step_time_s

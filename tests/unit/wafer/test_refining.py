@@ -4,17 +4,26 @@ from functools import cache
 
 import numpy as np
 import pytest
+from oracles.operator_refining import (
+    alike_graph,
+    best_change,
+    descent,
+    fitness_s,
+    genetic,
+    local_best,
+)
 from small_problems import level, model, problem, system
 
 from meshwright.sharding.strategy import PlanOptions
-from meshwright.wafer.operators.alike import alike_graph
-from meshwright.wafer.operators.assignment import assign, capacity_bytes, lower_bound_s, model_graph
-from meshwright.wafer.operators.bound import bound_with_moves_s
-from meshwright.wafer.operators.descent import best_change, descent, local_best
-from meshwright.wafer.operators.genetic import fitness_s, genetic
-from meshwright.wafer.operators.on_demand import on_demand
+from meshwright.wafer.operators.assignment import (
+    assign,
+    bound_with_moves_s,
+    capacity_bytes,
+    lower_bound_s,
+    model_graph,
+)
 from meshwright.wafer.operators.options import Frame
-from meshwright.wafer.operators.table import SharedTable
+from meshwright.wafer.operators.shared_links import SharedTable, on_demand
 from meshwright.wafer.price import physical_network
 
 

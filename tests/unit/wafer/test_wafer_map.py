@@ -14,8 +14,7 @@ from meshwright.topology.mesh import Mesh, Ring, Torus
 from meshwright.topology.registry import LinkSpec
 from meshwright.topology.switch import Switch
 from meshwright.topology.wafer import MultiWafer, Wafer
-from meshwright.wafer.map.arrows import arrows_of
-from meshwright.wafer.map.picture import WaferMap, group_letter, make_canvas
+from meshwright.wafer.map.picture import WaferMap, arrows_of, group_letter, make_canvas
 from meshwright.wafer.map.svg import wafer_svg
 from meshwright.wafer.map.text import wafer_text
 

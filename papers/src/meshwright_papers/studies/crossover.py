@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.train.answer import Candidate
+from meshwright.train.compare import compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -73,12 +74,12 @@ def best_in(setup: Setup, num_devices: int, space: str) -> Candidate | None:
     if not setup.has_experts and "ep" in space.split():
         return best_in(setup, num_devices, "with cp" if "cp" in space else "dp pp tp")
     system = f"{num_devices}x{CHIP}"
-    work = api.training(
+    work = training(
         system,
         sequence_length=setup.sequence_length,
         global_batch_size=int(TOKENS / setup.sequence_length),
     )
-    found = api.compare(
+    found = compare(
         setup.model, system, work, against=(), allowed=SPACES[space], calibration=UNCALIBRATED
     )
     return found.ours.best

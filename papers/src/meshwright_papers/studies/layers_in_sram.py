@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
@@ -18,8 +17,8 @@ from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.sram.partition import Cut
-from meshwright.sram.setting import room_bytes
+from meshwright.sram.partition import Cut, partition_measured
+from meshwright.sram.problem import room_bytes
 from meshwright_papers.studies.study import (
     AGREE_WITHIN,
     Claim,
@@ -278,7 +277,7 @@ def _cut_claim() -> Claim:
     layer = LayerFootprint(name="layer", repeat=LAYERS, weights_bytes=DENSE.held_bytes(hidden, 0),
                            activations_bytes=DENSE.held_bytes(hidden, BATCH)
                            - DENSE.held_bytes(hidden, 0))  # fmt: skip
-    plan = api.partition_measured(
+    plan = partition_measured(
         FootprintFile(name="four", layers=(layer,)), Cut(), SYSTEM, calibration=UNCALIBRATED
     )
     stages = len(plan.stages)

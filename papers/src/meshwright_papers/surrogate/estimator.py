@@ -13,8 +13,8 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
+from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import PlanOptions, Strategy
-from meshwright.wafer.choices import Choice
 from meshwright.wafer.price import choice_network
 from meshwright_papers.surrogate.dataset import FIRST_LEARNED, QUANTITIES, Rows, closed_form
 from meshwright_papers.surrogate.features import features

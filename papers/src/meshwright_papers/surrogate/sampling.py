@@ -16,6 +16,7 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
+from meshwright.network.placement import Choice, all_choices
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
@@ -32,7 +33,6 @@ from meshwright.spec.chip import DType
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.wafer.choices import Choice, all_choices
 
 BASE = "wafer-4x8"
 """The wafer whose die, energies and power stand for all."""

@@ -1,6 +1,6 @@
 """What is wrong with a graph, beyond the types of its fields: all of it at once.
 
-Works on plain values, so that a file whose fields are partly wrong is still looked at as a whole.
+Works on plain values, so that a file whose fields are partly wrong is still checked as a whole.
 What is no list of names, no mapping, no tensor is passed over here: the types tell of it.
 """
 

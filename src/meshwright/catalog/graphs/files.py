@@ -1,4 +1,4 @@
-"""Writes a graph in the format that is read: YAML for people, or plain values for JSON."""
+"""Graphs of the catalog and of users: YAML or JSON to checked declarations, and back to files."""
 
 from __future__ import annotations
 
@@ -12,68 +12,25 @@ from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import PlainValues, data_names, find_name, load_plain, read_text
 from meshwright.catalog.graphs.check import graph_faults
 from meshwright.catalog.yaml_tree import fault_at, path_text, read_tree
-from meshwright.spec.graph import GraphSpec, KernelSpec
+from meshwright.spec.graph import GraphSpec
 
 _PLAIN = re.compile(r"[A-Za-z_][\w.*/-]*")
 _WORDS_OF_YAML = frozenset({"true", "false", "null", "Null", "NULL"})
 
 
 def graph_record(spec: GraphSpec) -> dict[str, Any]:
-    """Return a graph as plain values, what is as by default left out."""
-    record: dict[str, Any] = {"name": spec.name}
-    if spec.about:
-        record["about"] = spec.about
-    if spec.sources:
-        record["sources"] = {
-            key: source.model_dump(exclude_none=True) for key, source in spec.sources.items()
-        }
-    record |= {"tiled": spec.tiled, "word": _bytes(spec.word_bytes)}
-    if spec.numbers_per_word != 1:
-        record["numbers_per_word"] = spec.numbers_per_word
-    if spec.repeats != 1:
-        record["repeats"] = spec.repeats
-    record |= {
-        "dims": dict(spec.dims),
-        "inputs": {name: list(dims) for name, dims in spec.inputs.items()},
-    }
-    if spec.constants:
-        record["constants"] = list(spec.constants)
-    return record | {
-        "outputs": list(spec.outputs),
-        "kernels": {name: _kernel_record(kernel) for name, kernel in spec.kernels.items()},
-    }
+    """Return a graph as plain values, what is as by default left out, but for its word."""
+    record = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    first: dict[str, Any] = {}
+    for key in ("name", "about", "sources", "tiled"):
+        if key in record:
+            first[key] = record.pop(key)
+    return {**first, "word": f"{spec.word_bytes:.17g} B", **record}
 
 
 def graph_yaml(spec: GraphSpec) -> str:
     """Return a graph as a file for people; reading it gives the same graph."""
     return "\n".join(_lines(graph_record(spec), 0)) + "\n"
-
-
-def _kernel_record(kernel: KernelSpec) -> dict[str, Any]:
-    usual = {
-        "reads": [str(read) for read in kernel.reads],
-        "weights": [str(weight) for weight in kernel.weights],
-        "writes": list(kernel.writes),
-        "whole": list(kernel.whole),
-        "is_sum": kernel.is_sum,
-        "messages": [
-            {"kind": message.kind, "size": _bytes(message.size_bytes)}
-            for message in kernel.messages
-        ],
-    }
-    record: dict[str, Any] = {"unit": kernel.unit}
-    record |= {key: value for key, value in usual.items() if value or key == "writes"}
-    if kernel.flops_per_point is not None:
-        record["flops_per_point"] = kernel.flops_per_point
-    if kernel.word_bytes is not None:
-        record["word"] = _bytes(kernel.word_bytes)
-    if kernel.phase != "forward":
-        record["phase"] = kernel.phase
-    return record
-
-
-def _bytes(number: float) -> str:
-    return f"{number:.17g} B"
 
 
 def _lines(record: Mapping[str, Any], depth: int) -> Iterator[str]:

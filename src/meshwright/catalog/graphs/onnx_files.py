@@ -186,7 +186,7 @@ RULES: Mapping[str, tuple[Rule, int]] = {
 }
 """By operator: the rule, and how many of the first inputs are data rather than shapes."""
 _MOST_NUMBERS = 64
-"""A constant of so many whole numbers may state axes or a shape."""
+"""A constant of at most this many whole numbers may state axes or a shape."""
 
 
 def import_onnx(

@@ -4,6 +4,8 @@ A framework knows axes by number only. Here every axis is a row of factors. A re
 an axis splits its factor, one that merges axes puts their factors side by side, a transpose
 changes their order: none of them is a kernel, for the reader still knows where each factor lies.
 An axis of size 1 has no factor. A factor that is only repeated (``expand``) lies nowhere.
+
+Operations say which axes are the same; the names of all dims of their kernels follow.
 """
 
 from __future__ import annotations

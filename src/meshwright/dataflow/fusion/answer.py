@@ -1,4 +1,7 @@
-"""What fusion answers: partitions in the order of time, seconds by cause, and the proof."""
+"""The answer of fusion: question, partitions in the order of time, seconds by cause, and the proof.
+
+Data are in SI units; seconds and bytes are those of one sequence and one chip.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class SearchCounts:
-    """How much was looked at."""
+    """How much was searched."""
 
     num_ideals: int
     num_steps: int
@@ -77,7 +80,7 @@ class SearchCounts:
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
     places: int | None = None
-    """Fewer than so many places kernels left a fixed order; None: every order was looked at."""
+    """Kernels left a fixed order by fewer places than this; None: every order was searched."""
 
 
 @dataclass(frozen=True)
@@ -215,20 +218,10 @@ def fusion_to_data(answer: FusionAnswer) -> dict[str, Any]:
 
 
 def _partition_record(part: Partition) -> dict[str, Any]:
+    kernels = zip(part.kernels, part.cores, strict=True)
     return {
-        "kernels": [
-            {"name": name, "cores": cores}
-            for name, cores in zip(part.kernels, part.cores, strict=True)
-        ],
         "limit": part.limit,
         "time_s": part.time_s,
-        "compute_s": part.compute_s,
-        "dram_s": part.dram_s,
-        "network_s": part.network_s,
-        "fill_s": part.fill_s,
-        "setup_s": part.setup_s,
-        "sram_bytes": part.sram_bytes,
-        "held_bytes": part.held_bytes,
-        "moved_bytes": part.moved_bytes,
-        "weight_parts": part.weight_parts,
+        **{key: value for key, value in asdict(part).items() if key != "cores"},
+        "kernels": [{"name": name, "cores": cores} for name, cores in kernels],
     }

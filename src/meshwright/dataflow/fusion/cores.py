@@ -1,4 +1,11 @@
-"""A chip as fusion sees it: cores that each hold an array of multiply-adds, SRAM, and DRAM."""
+"""A chip as fusion sees it: equal cores, cycles of a kernel on some of them, and their division.
+
+A kernel is a product of (rows x inner) by (inner x columns) for each tile. It is cut by ``lanes``
+along its rows and by ``stages`` along its columns, and takes
+ceil(rows / (lanes * array rows)) * ceil(columns / (stages * array columns)) * inner cycles on
+lanes * stages cores. An elementwise kernel uses the rows of an array alone.
+Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
+"""
 
 from __future__ import annotations
 
@@ -132,7 +139,7 @@ def _first_only(kernel: Kernel) -> tuple[str, ...]:
 
 
 CoreChoices = tuple[IntArray, FloatArray]
-"""Numbers of cores, rising, and the cycles of one tile on so many, falling."""
+"""Numbers of cores, rising, and the cycles of one tile on each, falling."""
 
 
 @lru_cache(maxsize=4096)
@@ -217,7 +224,7 @@ def least_cycles(choices: Sequence[CoreChoices], num_cores: int, members: BoolAr
 
 
 def cores_needed(choices: CoreChoices, cycles: FloatArray, num_cores: int) -> FloatArray:
-    """Return the least cores with which a kernel takes at most so many cycles.
+    """Return the least cores with which a kernel takes at most some cycles.
 
     More than the chip has where it cannot.
     """

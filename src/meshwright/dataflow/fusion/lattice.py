@@ -3,6 +3,9 @@
 Partitions that run one after the other are a chain of ideals; what one ideal has beyond the one
 before it is a partition, and its price depends on that set alone. So the best partitions are a
 shortest path over ideals.
+
+Where a graph is too wide, kernels may leave a fixed order by fewer than a number of places only;
+the more places, the more orders.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ def lattice_of(limits: Limits, most_steps: int | None = None) -> Lattice:
     limits
         What may be a partition, and in which order.
     most_steps
-        Steps that are looked at; None for the usual number.
+        Steps that are allowed; None for the usual number.
 
     Raises
     ------
@@ -150,7 +153,7 @@ def row_keys(rows: BoolArray) -> NDArray[Any]:
 
 
 MOST_WINDOW_STEPS = 200_000
-"""In a window: several of them are looked at, and the last is the widest."""
+"""In a window: several of them are tried, and the last is the widest."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +162,11 @@ class Orders:
 
     lattice: Lattice
     places: int | None = None
-    """They differ from a fixed one by fewer than so many places; None: they are all orders."""
+    """They differ from a fixed one by fewer than this many places; None: they are all orders."""
 
 
 def orders_of(limits: Limits) -> tuple[Orders, ...]:
-    """Return all orders; of a wide graph the widest windows that can be looked at."""
+    """Return all orders; of a wide graph the widest windows that can be searched."""
     try:
         return (Orders(lattice_of(limits)),)
     except TooWideError:

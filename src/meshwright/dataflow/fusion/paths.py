@@ -1,4 +1,4 @@
-"""The best chain of partitions: a shortest path over ideals, with the bytes that it holds beside.
+"""The best chain of partitions: a shortest path over ideals, with the bytes that it holds.
 
 Only one quantity couples partitions: the bytes that wait in DRAM limit the micro-batch, and a
 small micro-batch reads the weights more often. So a path is a pair (seconds, bytes), and an ideal

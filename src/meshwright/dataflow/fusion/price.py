@@ -3,6 +3,8 @@
 While a partition runs, tiles pass through its kernels in a pipeline, the next tiles come from DRAM
 and partial sums travel over the network; the slowest of the three sets the pace. Before it starts,
 its weights come from DRAM, once for all sequences of a micro-batch.
+
+Bounds hold for all partitions of a problem, whatever their order: for pruning and for wide graphs.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class _Read:
     """It needs all tiles at once."""
 
     def buffer_bytes(self, num_tiles: int) -> float:
-        """Return the buffers of so many tiles; of a tensor that is read whole, two of it."""
+        """Return the buffers of ``num_tiles`` tiles; of a tensor that is read whole, two of it."""
         return 2.0 * self.size.whole if self.is_whole else num_tiles * self.size.tile
 
 
@@ -400,9 +400,9 @@ class _Device:
 def _tensors(device: _Device, rules: Rules, *, buffers: int) -> Tensors:
     """Return the tensors of a graph as a device holds them.
 
-    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: so many
-    tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at both
-    ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
+    A tensor inside a partition has level(reader) - level(writer) + 1 buffers of one tile: as
+    many tiles are between the two in a pipeline that is full. One that crosses has ``buffers`` at
+    both ends. Source: Ko et al. 2024 (DFModel, arXiv 2412.16432).
     """
     found = [*device.written(rules), *(device.inputs() if rules.counts_ends else ())]
     most = max((len(tensor.reads) for tensor in found), default=1)

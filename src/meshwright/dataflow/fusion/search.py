@@ -1,4 +1,7 @@
-"""The best partitions of a graph on a chip, with the proof or the gap."""
+"""The best partitions of a graph on a chip, with the proof or the gap.
+
+Of many problems, such as all tiles and degrees, the best one is found by pruning with bounds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from meshwright.dataflow.fusion.lattice import Lattice, Orders, chain_of, limits
 from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
-from meshwright.dataflow.fusion.wide_graphs import look_at_all_orders
+from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 
 
 def fuse(problem: FusionProblem, orders: Sequence[Orders] = ()) -> Fusion:
@@ -47,7 +50,7 @@ def _looked_beyond(problem: FusionProblem, found: Fusion) -> Fusion:
 
     A better path is taken at the micro-batch that DRAM holds for it.
     """
-    beyond = look_at_all_orders(problem, limits_of(problem), found.time_s)
+    beyond = search_all_orders(problem, limits_of(problem), found.time_s)
     if beyond.sets is not None:
         try:
             shown = evaluate(problem, beyond.sets)
@@ -64,7 +67,8 @@ def evaluate(problem: FusionProblem, sets: BoolArray) -> Fusion:
     Raises
     ------
     SpecError
-        When a kernel is in none or in several, comes before what it needs, or beside another phase.
+        When a kernel is in none or in several, comes before what it needs, or shares a
+        partition with another phase.
     InfeasibleError
         When a partition does not fit, or DRAM holds not one sequence.
     """
@@ -88,7 +92,7 @@ def _check_partitions(problem: FusionProblem, sets: BoolArray) -> None:
         faults = [
             Fault(
                 f"partitions.{problem.names[kernel]}",
-                f"runs before or beside {problem.names[other]}, which must be done by then",
+                f"runs before or with {problem.names[other]}, which must be done by then",
             )
             for kernel, other in np.argwhere(is_early | is_mixed).tolist()
         ]
@@ -236,7 +240,7 @@ def why_nothing_fits(problem: FusionProblem) -> str:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
     room = format_bytes(max(problem.spare_dram_bytes, 0.0))
-    return f"DRAM has {room} left beside the weights: too little for the tensors of one sequence"
+    return f"DRAM has {room} left after the weights: too little for the tensors of one sequence"
 
 
 KnownOrders = dict[tuple[object, ...], tuple[Orders, ...]]
@@ -256,7 +260,7 @@ def best_of(
 ) -> Choice:
     """Return the candidate of the least weighted seconds, those of the lowest bound tried first.
 
-    There is at least one candidate. ``progress`` hears how many of them are done.
+    There is at least one candidate. ``progress`` is called with how many of them are done.
 
     Raises
     ------

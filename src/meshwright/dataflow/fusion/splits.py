@@ -188,7 +188,7 @@ def splits_for(question: FusionQuestion) -> SplitCandidates:
     Raises
     ------
     SpecError
-        When kernels cannot be split over so many chips.
+        When kernels cannot be split over that many chips.
     """
     graph, degree, link = question.graph, question.tp, question.target.link_bytes_per_s
     if degree == 1 or link is None:
@@ -201,7 +201,7 @@ def splits_for(question: FusionQuestion) -> SplitCandidates:
 def _likely(ring: ChipRing) -> SplitCandidates:
     """Return the splits of the least means.
 
-    Those in which no chip holds a whole weight are looked at by themselves: they need less SRAM.
+    Those in which no chip holds a whole weight are searched by themselves: they need less SRAM.
     In training there are no others, because gradients of whole weights would be open sums.
     """
     likely: dict[tuple[tuple[str, str | None], ...], GraphSplit] = {}

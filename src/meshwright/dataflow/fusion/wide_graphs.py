@@ -1,4 +1,4 @@
-"""A wide graph looked at in all orders, without what a known answer and a bound leave out.
+"""A wide graph searched in all orders, without what a known answer and a bound leave out.
 
 Ideals are reached in the order of their size, each in its least seconds. One that was reached too
 late for what must still follow is not grown, and a partition between two ideals is priced only
@@ -19,7 +19,7 @@ from meshwright.dataflow.fusion.problem import FusionProblem
 from meshwright.dataflow.ideals import TooWideError, larger_ideals, order_ideals
 
 MOST_IDEALS = 100_000
-"""Ideals beyond which nothing is looked at."""
+"""Ideals beyond which nothing is searched."""
 MOST_STEPS = 1_000_000
 """Steps after which the bound of what was reached has to do."""
 TOGETHER = 200
@@ -38,8 +38,8 @@ class AllOrders:
     """Partitions that were found to be faster, shape (partitions, kernels), in their order."""
 
 
-def look_at_all_orders(problem: FusionProblem, limits: Limits, known_s: float) -> AllOrders:
-    """Return what can be told of partitions that are faster than those that are known."""
+def search_all_orders(problem: FusionProblem, limits: Limits, known_s: float) -> AllOrders:
+    """Return what can be shown of partitions that are faster than those that are known."""
     least_s = min(bound_s(problem), known_s * ROUNDING)
     try:
         ideals = order_ideals(

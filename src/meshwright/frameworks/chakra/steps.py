@@ -105,7 +105,7 @@ class Pieces:
         sizes = self.problem.pieces[index].sizes
         return [
             call
-            for call in self.problem.derived_shardings(structure)[index][0]
+            for call in self.problem.derived_shardings(structure)[index].calls
             if degree_of(call.axis, self.strategy, sizes) > 1
         ]
 

@@ -11,6 +11,10 @@ from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operan
 from meshwright.graph.op import Phase
 from meshwright.spec.graph import GraphSpec, KernelSpec, MessageSpec, NamedTensor
 
+_SHARED = ("name", "inputs", "outputs", "tiled", "word_bytes", "numbers_per_word", "repeats",
+           "constants")  # fmt: skip
+"""Fields of the same name and meaning in a declaration and in a graph."""
+
 
 def to_graph(spec: GraphSpec) -> DataflowGraph:
     """Return the graph of a declaration, its kernels in an order in which they can run.
@@ -21,34 +25,17 @@ def to_graph(spec: GraphSpec) -> DataflowGraph:
         When kernels wait for one another.
     """
     return DataflowGraph(
-        name=spec.name,
         kernels=tuple(_kernel(name, spec.kernels[name]) for name in _order(spec)),
         sizes=dict(spec.dims),
-        inputs=dict(spec.inputs),
-        outputs=spec.outputs,
-        tiled=spec.tiled,
-        word_bytes=spec.word_bytes,
-        numbers_per_word=spec.numbers_per_word,
-        repeats=spec.repeats,
-        constants=spec.constants,
+        **{name: getattr(spec, name) for name in _SHARED},
     )
 
 
 def to_spec(graph: DataflowGraph, *, about: str = "") -> GraphSpec:
     """Return the declaration of a graph; :func:`to_graph` returns the same graph again."""
-    return GraphSpec(
-        name=graph.name,
-        about=about,
-        tiled=graph.tiled,
-        word_bytes=graph.word_bytes,
-        numbers_per_word=graph.numbers_per_word,
-        repeats=graph.repeats,
-        constants=graph.constants,
-        dims=dict(graph.sizes),
-        inputs=dict(graph.inputs),
-        outputs=graph.outputs,
-        kernels={kernel.name: _kernel_spec(kernel) for kernel in graph.kernels},
-    )
+    kernels = {kernel.name: _kernel_spec(kernel) for kernel in graph.kernels}
+    shared = {name: getattr(graph, name) for name in _SHARED}
+    return GraphSpec(about=about, dims=dict(graph.sizes), kernels=kernels, **shared)
 
 
 def _order(spec: GraphSpec) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Kernels in an order in which they can run, and the tensors between them."""
+"""Kernels in an order in which they can run, the tensors between them, and graphs put in a row."""
 
 from __future__ import annotations
 

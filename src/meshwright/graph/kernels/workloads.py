@@ -1,4 +1,4 @@
-"""The layer of a GPT in 18 kernels, as DFModel cuts it (Ko et al. 2024, arXiv 2412.16432)."""
+"""Graphs by their sizes: a layer of a GPT, a recommendation model, Linpack, a Fourier transform."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ INNER: Dims = ("tokens", "ffn")
 def gpt_layer(
     hidden: int, heads: int, head_dim: int, tokens: int, *, repeats: int = 1, ffn: int | None = None
 ) -> DataflowGraph:
-    """Return the forward pass of a layer: attention and network, each with norm and residual.
+    """Return the forward pass of a GPT layer: attention and network, each with norm and residual.
 
+    18 kernels, as DFModel cuts it (Ko et al. 2024, arXiv 2412.16432).
     The addition that ends the layer before is its first kernel: its two summands come from there.
     """
     sizes = {
@@ -131,7 +132,11 @@ def dlrm(
     word_bytes: float = 2.0,
     name: str = "dlrm",
 ) -> DataflowGraph:
-    """Return the forward pass over so many samples; all layers have the same width.
+    """Return the forward pass of a recommendation model; all layers have the same width.
+
+    The tables are split over ``tables``, the layers over ``samples``; where the pooled rows join
+    the dense features, the two layouts meet in an all-to-all. Source: Naumov et al. 2019
+    (arXiv 1906.00091); Mudigere et al. 2021 (arXiv 2104.05158).
 
     Rows are pooled as they are read: the additions, a few FLOPs for each element, are not counted.
     How pooled and dense features interact is not published for the large models; it is counted as
@@ -195,9 +200,13 @@ def hpl(
     grid_columns: int = 1,
     word_bytes: float = 8.0,
 ) -> DataflowGraph:
-    """Return all iterations: four kernels for each block of columns.
+    """Return all iterations of Linpack, LU factorisation of a matrix: four kernels for each block.
 
-    FLOPs approach ``2 size^3 / 3`` as the block gets small beside the matrix.
+    An iteration factors its panel, sends it along the rows of the grid of devices, swaps the rows
+    that were chosen, and updates what is left by a product. FLOPs approach ``2 size^3 / 3`` as the
+    block gets small against the matrix. Source: Petitet et al., "HPL - a portable implementation
+    of the high-performance Linpack benchmark"; counted as in Ko et al. 2024 (arXiv 2412.16432): the
+    panel as a product with itself, and the update with its panel.
 
     Parameters
     ----------
@@ -280,9 +289,12 @@ TWIDDLE_FLOPS = 6.0
 def fft(
     rows: int, columns: int, *, ordered: bool = True, word_bytes: float = 16.0, repeats: int = 1
 ) -> DataflowGraph:
-    """Return the transform of ``rows x columns`` points that lie row after row.
+    """Return the Fourier transform of ``rows x columns`` points that lie row after row.
 
-    A transform of length n takes ``5 n log2(n)`` FLOPs, by the convention of the field.
+    It is made of transforms along the two sides of a matrix. A transform needs its length whole, so
+    it is split over the other side; between the two sides the layouts meet in an all-to-all. One of
+    length n takes ``5 n log2(n)`` FLOPs, by the convention of the field. Source: Bailey 1990,
+    "FFTs in external or hierarchical memory".
 
     Parameters
     ----------

@@ -1,19 +1,277 @@
-"""The engine: flows share links max-min fairly, computations queue, dependents follow.
-
-A flow takes no bandwidth until its latency has passed, then shares every link of its route until
-its last byte. Max-min fair: each flow has a link that is full and on which no flow is faster. So
-after a change only those flows are solved anew that the links concerned held back, and from there
-on those that a changed rate reaches; all others keep their rate and their end.
-"""
+"""A heap of numbered items that can be moved while they stand in it."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from meshwright.base.arrays import IntArray
+from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.compiled import compiled_in_place, compiled_inline
-from meshwright.network.simulation.heap import Heap, pop, put, sink
-from meshwright.network.simulation.state import Log, Progress, Sharing, Work
+from meshwright.network.simulation.tasks import TaskGraph, offsets_of
+from meshwright.network.simulation.timeline import Timeline
+from meshwright.topology.network import Network
+
+
+class Heap(NamedTuple):
+    """Items ordered by key, then by number; an item stands in it once at most."""
+
+    key: FloatArray
+    items: IntArray
+    place: IntArray
+    """Where each item stands in ``items``, or -1."""
+    size: IntArray
+
+
+def make_heap(num_items: int) -> Heap:
+    """Return an empty heap of items 0 to ``num_items`` - 1."""
+    return Heap(
+        key=np.zeros(num_items),
+        items=np.zeros(num_items, dtype=np.int64),
+        place=np.full(num_items, -1),
+        size=np.zeros(1, dtype=np.int64),
+    )
+
+
+@compiled_in_place
+def rise(heap: Heap, place: int) -> None:
+    """Move an item towards the top until the one above comes first."""
+    item = heap.items[place]
+    key = heap.key[item]
+    while place > 0:
+        above = heap.items[(place - 1) // 2]
+        if heap.key[above] < key or (heap.key[above] == key and above < item):
+            break
+        heap.items[place] = above
+        heap.place[above] = place
+        place = (place - 1) // 2
+    heap.items[place] = item
+    heap.place[item] = place
+
+
+@compiled_in_place
+def sink(heap: Heap, place: int) -> None:
+    """Move an item away from the top until those below come after it."""
+    item, size = heap.items[place], heap.size[0]
+    key = heap.key[item]
+    while 2 * place + 1 < size:
+        child = 2 * place + 1
+        below = heap.items[child]
+        if child + 1 < size:
+            other = heap.items[child + 1]
+            first, second = heap.key[other], heap.key[below]
+            if first < second or (first == second and other < below):
+                child, below = child + 1, other
+        if key < heap.key[below] or (key == heap.key[below] and item < below):
+            break
+        heap.items[place] = below
+        heap.place[below] = place
+        place = child
+    heap.items[place] = item
+    heap.place[item] = place
+
+
+@compiled_in_place
+def put(heap: Heap, item: int, key: float) -> None:
+    """Insert an item, or move it to another key."""
+    place = heap.place[item]
+    if place < 0:
+        place = heap.size[0]
+        heap.size[0] += 1
+        heap.items[place] = item
+    heap.key[item] = key
+    heap.place[item] = place
+    rise(heap, place)
+    sink(heap, heap.place[item])
+
+
+@compiled_in_place
+def pop(heap: Heap) -> int:
+    """Remove the first item and return it."""
+    first: int = heap.items[0]
+    heap.place[first] = -1
+    heap.size[0] -= 1
+    if heap.size[0] > 0:
+        heap.items[0] = heap.items[heap.size[0]]
+        sink(heap, 0)
+    return first
+
+
+class Work(NamedTuple):
+    """What a task graph asks for; nothing here changes."""
+
+    resource: IntArray
+    """Serial resource of a computation; -1 for transfers."""
+    wait_s: FloatArray
+    """How long a computation takes, or a transfer waits for its first byte [s]."""
+    num_bytes: FloatArray
+    """What a transfer moves over each of its links, overhead included [bytes]."""
+    offsets: IntArray
+    links: IntArray
+    """Links of task i: ``links[offsets[i]:offsets[i + 1]]``."""
+    next_offsets: IntArray
+    next_tasks: IntArray
+    """Tasks that wait for task i, in compressed rows."""
+
+
+class Progress(NamedTuple):
+    """How far each task has come."""
+
+    num_missing: IntArray
+    """Tasks that it still waits for."""
+    stage: IntArray
+    ready_s: FloatArray
+    begin_s: FloatArray
+    end_s: FloatArray
+    ready: Heap
+    """Tasks that became ready at this instant."""
+    running: IntArray
+    """Task on each serial resource, or -1."""
+    head: IntArray
+    tail: IntArray
+    """First and last task in the queue of each resource, or -1."""
+    behind: IntArray
+    """Task that stands behind each task in its queue, or -1."""
+
+
+class Sharing(NamedTuple):
+    """Flows, the links they share, and the region that is solved anew."""
+
+    capacity: FloatArray
+    """Of each link [bytes/s]."""
+    load: FloatArray
+    """Sum of the rates on each link [bytes/s]."""
+    level: FloatArray
+    """Rate of the flows that each link holds back [bytes/s]; infinite where it holds back none."""
+    num_flows: IntArray
+    first_slot: IntArray
+    """Flows on link l: ``slot_flow`` from here, ``num_flows`` of them."""
+    slot_flow: IntArray
+    slot_entry: IntArray
+    """Place in ``Work.links`` that each slot belongs to."""
+    entry_slot: IntArray
+    """The slot of each place in ``Work.links``."""
+    rate: FloatArray
+    """Of each flow; 0 until it was given one [bytes/s]."""
+    left_bytes: FloatArray
+    since_s: FloatArray
+    """When ``left_bytes`` was true."""
+    stamp: IntArray
+    """The number of this instant, then flows and links in the region."""
+    flow_stamp: IntArray
+    link_stamp: IntArray
+    """Equal to the number of this instant: in the region."""
+    watch_stamp: IntArray
+    """Equal to the number of this instant: a link that may become full, though it was not."""
+    flows: IntArray
+    """Flows of the region; ``stamp[1]`` of them."""
+    members: IntArray
+    """Links of the region; ``stamp[2]`` of them."""
+    new_rate: FloatArray
+    """-1 while a flow of the region has none."""
+    floor: FloatArray
+    """All flows on a link of the region that are at least as fast are in the region as well."""
+    room: FloatArray
+    """What the flows without a new rate have on a link [bytes/s]."""
+    num_open: IntArray
+    """How many they are."""
+    beyond: IntArray
+    """Links that hold back flows from outside of the region."""
+    told: FloatArray
+    """Rate of each link that was last recorded [bytes/s]."""
+
+
+class Log(NamedTuple):
+    """What links carry from when on; ``num_rows[0]`` rows are filled."""
+
+    link: IntArray
+    change_s: FloatArray
+    rate: FloatArray
+    num_rows: IntArray
+
+
+def make_work(graph: TaskGraph) -> Work:
+    """Return what a task graph asks for."""
+    order = np.argsort(graph.needs, kind="stable")
+    waiting = np.repeat(np.arange(len(graph)), np.diff(graph.needs_offsets))
+    return Work(
+        resource=np.where(graph.is_transfer, -1, graph.device * len(graph.tracks) + graph.track),
+        wait_s=np.where(graph.is_transfer, graph.latency_s, graph.duration_s),
+        num_bytes=graph.num_bytes + np.where(graph.num_bytes > 0, graph.overhead_bytes, 0.0),
+        offsets=graph.routes.offsets,
+        links=graph.routes.links,
+        next_offsets=offsets_of(np.bincount(graph.needs, minlength=len(graph))),
+        next_tasks=waiting[order],
+    )
+
+
+def make_progress(graph: TaskGraph, num_resources: int) -> Progress:
+    """Return the state in which nothing was begun."""
+    count = len(graph)
+    return Progress(
+        num_missing=np.diff(graph.needs_offsets),
+        stage=np.zeros(count, dtype=np.int64),
+        ready_s=graph.start_s.copy(),
+        begin_s=np.full(count, np.nan),
+        end_s=np.full(count, np.nan),
+        ready=make_heap(count),
+        running=np.full(num_resources, -1),
+        head=np.full(num_resources, -1),
+        tail=np.full(num_resources, -1),
+        behind=np.full(count, -1),
+    )
+
+
+def make_sharing(work: Work, capacity: FloatArray) -> Sharing:
+    """Return links without flows."""
+    num_tasks, num_links, num_entries = len(work.wait_s), len(capacity), len(work.links)
+    per_link = np.bincount(work.links, minlength=num_links)
+    return Sharing(
+        capacity=capacity,
+        load=np.zeros(num_links),
+        level=np.full(num_links, np.inf),
+        num_flows=np.zeros(num_links, dtype=np.int64),
+        first_slot=offsets_of(per_link),
+        slot_flow=np.zeros(num_entries, dtype=np.int64),
+        slot_entry=np.zeros(num_entries, dtype=np.int64),
+        entry_slot=np.zeros(num_entries, dtype=np.int64),
+        rate=np.zeros(num_tasks),
+        left_bytes=np.zeros(num_tasks),
+        since_s=np.zeros(num_tasks),
+        stamp=np.zeros(3, dtype=np.int64),
+        flow_stamp=np.zeros(num_tasks, dtype=np.int64),
+        link_stamp=np.zeros(num_links, dtype=np.int64),
+        watch_stamp=np.zeros(num_links, dtype=np.int64),
+        flows=np.zeros(num_tasks, dtype=np.int64),
+        members=np.zeros(num_links, dtype=np.int64),
+        new_rate=np.zeros(num_tasks),
+        floor=np.zeros(num_links),
+        room=np.zeros(num_links),
+        num_open=np.zeros(num_links, dtype=np.int64),
+        beyond=np.zeros(num_links, dtype=np.int64),
+        told=np.zeros(num_links),
+    )
+
+
+def make_log(num_rows: int) -> Log:
+    """Return a log without entries."""
+    return Log(
+        link=np.zeros(num_rows, dtype=np.int64),
+        change_s=np.zeros(num_rows),
+        rate=np.zeros(num_rows),
+        num_rows=np.zeros(1, dtype=np.int64),
+    )
+
+
+def longer_log(log: Log) -> Log:
+    """Return the log with twice the rows."""
+    return Log(
+        link=np.concatenate((log.link, np.zeros_like(log.link))),
+        change_s=np.concatenate((log.change_s, np.zeros_like(log.change_s))),
+        rate=np.concatenate((log.rate, np.zeros_like(log.rate))),
+        num_rows=log.num_rows,
+    )
+
 
 TIE = 1e-12
 """Times and rates that differ by less than this fraction are taken as equal."""
@@ -370,3 +628,51 @@ def start(work: Work, progress: Progress, events: Heap) -> None:
         if progress.num_missing[task] == 0:
             _make_ready(progress, task)
     _release(work, progress, events, 0.0)
+
+
+def simulate_tasks(graph: TaskGraph, network: Network, *, record_links: bool = True) -> Timeline:
+    """Return when the tasks of a graph run on a network.
+
+    Parameters
+    ----------
+    record_links
+        Whether the timeline holds what each link carries over time.
+
+    Raises
+    ------
+    ValueError
+        When tasks wait for one another in a circle.
+    """
+    return run_tasks(graph, network.bandwidth_bytes_per_s, record_links=record_links)
+
+
+def run_tasks(
+    graph: TaskGraph, bandwidth_bytes_per_s: FloatArray, *, record_links: bool = True
+) -> Timeline:
+    """Return when tasks run on links of these bandwidths, as :func:`simulate_tasks`."""
+    work = make_work(graph)
+    num_resources = int(work.resource.max(initial=-1)) + 1
+    progress = make_progress(graph, num_resources)
+    num_links = len(bandwidth_bytes_per_s)
+    sharing, shares = make_sharing(work, bandwidth_bytes_per_s), make_heap(num_links)
+    events = make_heap(len(graph))
+    log = make_log(2 * (len(work.links) + num_links) + 1 if record_links else 0)
+    start(work, progress, events)
+    while not play(work, progress, sharing, shares, events, log):
+        log = longer_log(log)
+    stuck = np.flatnonzero(np.isnan(progress.end_s))
+    if len(stuck):
+        first = ", ".join(f"{task} {graph.names[task]}".rstrip() for task in stuck[:3].tolist())
+        raise ValueError(f"{len(stuck)} tasks wait for one another in a circle: {first}")
+    used = log.num_rows[0]
+    return Timeline(
+        task_name=graph.names,
+        device=graph.device,
+        track=graph.track,
+        start_s=progress.begin_s,
+        end_s=progress.end_s,
+        tracks=graph.tracks,
+        link=log.link[:used],
+        change_s=log.change_s[:used],
+        rate_bytes_per_s=log.rate[:used],
+    )

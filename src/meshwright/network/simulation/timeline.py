@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.network.simulation.tasks import TaskGraph
+from meshwright.topology.network import Network
 
 
 @dataclass(frozen=True)
@@ -41,3 +43,140 @@ class Timeline:
         carried = (rate[:-1] * np.diff(at_s))[same]
         total: FloatArray = np.bincount(link[:-1][same], carried, num_links).astype(np.float64)
         return total
+
+
+@dataclass(frozen=True)
+class LinkUse:
+    """What links carry in each of several equal parts of a run."""
+
+    edges_s: FloatArray
+    """Where the parts begin, and where the last one ends [s]."""
+    load_fraction: FloatArray
+    """Mean over the links and the part of what a link carries, over its bandwidth."""
+    busy_fraction: FloatArray
+    """Share of the links that carry anything, mean over the part."""
+
+
+def link_use(
+    timeline: Timeline, network: Network, num_parts: int, links: IntArray | None = None
+) -> LinkUse:
+    """Return how a run used the links of a network, or only some of them, over time."""
+    counted = np.zeros(network.num_links, dtype=bool)
+    counted[slice(None) if links is None else links] = True
+    rows = counted[timeline.link]
+    link, at_s = timeline.link[rows], timeline.change_s[rows]
+    load = timeline.rate_bytes_per_s[rows] / network.bandwidth_bytes_per_s[link]
+    edges_s = np.linspace(0.0, timeline.makespan_s, num_parts + 1)
+    whole = counted.sum() * np.diff(edges_s)
+
+    def mean(level: FloatArray) -> FloatArray:
+        return _integral(link, at_s, level, edges_s) / np.where(whole > 0, whole, 1.0)
+
+    return LinkUse(edges_s, mean(load), mean((load > 0).astype(np.float64)))
+
+
+def _integral(
+    link: IntArray, at_s: FloatArray, level: FloatArray, edges_s: FloatArray
+) -> FloatArray:
+    """Return the integral over each part of the sum over links of levels that change in steps."""
+    times = np.concatenate(([0.0], at_s))
+    slope = np.concatenate(([0.0], np.cumsum(level - _before(link, level))))
+    area = np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(times))))
+    beyond = np.clip(edges_s - times[-1], 0.0, None) * slope[-1]
+    parts: FloatArray = np.diff(np.interp(edges_s, times, area) + beyond)
+    return parts
+
+
+def _before(link: IntArray, level: FloatArray) -> FloatArray:
+    """Return the level of each row's link before the row, in order of time."""
+    order = np.argsort(link, kind="stable")
+    before = np.zeros(len(level))
+    follows = np.flatnonzero(np.diff(link[order]) == 0) + 1
+    before[order[follows]] = level[order[follows - 1]]
+    return before
+
+
+def busy_fractions(timeline: Timeline, num_devices: int) -> FloatArray:
+    """Return the share of the run in which each track of each device has a task under way.
+
+    Tasks that overlap count once. Shape (devices, tracks).
+    """
+    num_tracks = len(timeline.tracks)
+    row = timeline.device * num_tracks + timeline.track
+    order = np.lexsort((timeline.start_s, row))
+    row, start_s, end_s = row[order], timeline.start_s[order], timeline.end_s[order]
+    busy_s = np.zeros(num_devices * num_tracks)
+    for first, last in zip(*_runs(row), strict=True):
+        done_s = np.maximum.accumulate(end_s[first:last])
+        free_s = np.concatenate(([0.0], done_s[:-1]))
+        busy_s[row[first]] = np.clip(
+            end_s[first:last] - np.maximum(start_s[first:last], free_s), 0.0, None
+        ).sum()
+    return busy_s.reshape(num_devices, num_tracks) / (timeline.makespan_s or 1.0)
+
+
+def _runs(row: IntArray) -> tuple[IntArray, IntArray]:
+    """Return where each run of equal values begins and ends."""
+    changes = np.flatnonzero(np.diff(row)) + 1
+    ends = np.append(changes, len(row)) if len(row) else changes
+    return np.concatenate(([0], changes))[: len(ends)], ends
+
+
+def link_utilisation(timeline: Timeline, network: Network) -> FloatArray:
+    """Return the share of its bandwidth that each link carried over the whole run [1]."""
+    carried = timeline.carried_bytes(network.num_links)
+    used: FloatArray = carried / (network.bandwidth_bytes_per_s * timeline.makespan_s)
+    return used
+
+
+def sending_fraction(timeline: Timeline) -> float:
+    """Return the share of a run in which at least one link carries something."""
+    level = (timeline.rate_bytes_per_s > 0).astype(np.float64)
+    num_busy = np.cumsum(level - _before(timeline.link, level))
+    until_s = np.append(timeline.change_s, timeline.makespan_s)
+    sending_s = np.diff(until_s)[num_busy > 0].sum()
+    return float(sending_s / (timeline.makespan_s or 1.0))
+
+
+def critical_path(graph: TaskGraph, timeline: Timeline) -> IntArray:
+    """Return tasks, the last one first, of which each began when the next one ended.
+
+    What a task waits for is the need that ended last, or the task before it on its track of its
+    device, whichever ended later.
+    """
+    before = _before_on_resource(graph, timeline)
+    task = int(np.argmax(timeline.end_s))
+    path = [task]
+    while (cause := _cause(graph, timeline, before, task)) >= 0:
+        path.append(cause)
+        task = cause
+    return np.array(path, dtype=np.int64)
+
+
+def seconds_by_track(graph: TaskGraph, timeline: Timeline, path: IntArray) -> dict[str, float]:
+    """Return the seconds of a critical path by track; they sum to the makespan [s].
+
+    A task counts from the end of its cause, so what it waited (for a stated start) is its own.
+    """
+    ends = timeline.end_s[path]
+    spent: FloatArray = ends - np.append(ends[1:], 0.0)
+    totals = np.bincount(graph.track[path], spent, len(graph.tracks))
+    return dict(zip(graph.tracks, totals.tolist(), strict=True))
+
+
+def _cause(graph: TaskGraph, timeline: Timeline, before: IntArray, task: int) -> int:
+    """Return what a task waited for; -1 where nothing came before it."""
+    needs = graph.needs[graph.needs_offsets[task] : graph.needs_offsets[task + 1]].tolist()
+    causes = [*needs, *([int(before[task])] if before[task] >= 0 else [])]
+    return max(causes, key=lambda cause: timeline.end_s[cause], default=-1)
+
+
+def _before_on_resource(graph: TaskGraph, timeline: Timeline) -> IntArray:
+    """Return the computation that ran before each one on its track of its device; -1 for none."""
+    before = np.full(len(graph), -1, dtype=np.int64)
+    computes = np.flatnonzero(~graph.is_transfer)
+    resource = graph.device[computes] * len(graph.tracks) + graph.track[computes]
+    order = computes[np.lexsort((computes, timeline.start_s[computes], resource))]
+    same = np.diff(graph.device[order] * len(graph.tracks) + graph.track[order]) == 0
+    before[order[1:][same]] = order[:-1][same]
+    return before

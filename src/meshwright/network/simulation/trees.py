@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.routes import Routes
+from meshwright.network.routing import Routes
 from meshwright.topology.network import Network
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.demands import Demands
+from meshwright.network.traffic import Demands
 
 
 class Messages(NamedTuple):

@@ -1,22 +1,213 @@
-"""The five-phase optimiser: default paths, merged and moved off the hottest links, certified."""
+"""What is to be routed: the messages of demands, and what no routing of them can beat."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.network.demands import Demands
-from meshwright.network.routes import Routes
-from meshwright.network.routing import default_routes
-from meshwright.network.tcme.certificate import Certificate
-from meshwright.network.tcme.lp import lp_bound
-from meshwright.network.tcme.moves import TOLERANCE
-from meshwright.network.tcme.problem import RoutingProblem, make_problem
-from meshwright.network.tcme.search import Search, merged_routes
+from meshwright.network.paths import make_graph, make_scratch
+from meshwright.network.routing import Routes, default_routes, make_routes
+from meshwright.network.tcme.bounds import (
+    Certificate,
+    common_divisor,
+    cut_bound,
+    dual_bound,
+    round_up,
+)
+from meshwright.network.tcme.messages import Messages, make_messages, offsets_of, split_in, taken
+from meshwright.network.tcme.moves import (
+    TOLERANCE,
+    State,
+    descend,
+    lay_first,
+    make_trial,
+    negotiate,
+    polish,
+)
+from meshwright.network.traffic import Demands
 from meshwright.topology.network import Network
+
+
+@dataclass(frozen=True)
+class RoutingProblem:
+    """Demands made ready to be routed, and the best bound that is known."""
+
+    network: Network
+    demands: Demands
+    messages: Messages
+    message_of: IntArray
+    """Message that each row belongs to before it is cut; -1 for rows to oneself."""
+    num_paths: int
+    """Equal parts into which each message is cut."""
+    divisor_bytes: float
+    """Size of which all parts are multiples [bytes]; 0 where none is."""
+    bound_s: float = 0.0
+    """No routing of whole parts is faster [s]."""
+    bound_method: str = "none"
+
+    @property
+    def unit_s(self) -> float:
+        """Return the least step between two times of a link, 0 where none is known [s]."""
+        fastest = self.network.bandwidth_bytes_per_s.max(initial=0.0)
+        return float(self.divisor_bytes / fastest) if fastest > 0 else 0.0
+
+    def raised(self, bound_s: float, method: str) -> RoutingProblem:
+        """Return the problem with a bound, rounded up to whole parts, where that is better."""
+        bandwidth = self.network.bandwidth_bytes_per_s
+        whole_s = round_up(bound_s, self.divisor_bytes, bandwidth)
+        if whole_s <= self.bound_s * (1 + TOLERANCE):
+            return self
+        is_rounded = whole_s > bound_s * (1 + TOLERANCE)
+        named = f"{method}, whole messages" if is_rounded else method
+        return replace(self, bound_s=whole_s, bound_method=named)
+
+
+def make_problem(network: Network, demands: Demands, *, max_paths: int = 1) -> RoutingProblem:
+    """Return demands ready to be routed, with their cut bound.
+
+    Parameters
+    ----------
+    max_paths
+        Equal parts into which each message is cut, each with a route of its own.
+    """
+    whole, message_of = make_messages(demands, network.num_nodes)
+    messages = whole if max_paths == 1 else split_in(whole, max_paths)
+    problem = RoutingProblem(
+        network, demands, messages, message_of, max_paths, common_divisor(messages.num_bytes)
+    )
+    return problem.raised(cut_bound(network, messages), "cut")
+
+
+_MOST_MOVES = 100_000
+_PASSES = (20, 100)
+"""Fewest and most passes over the messages in an escape."""
+_PASS_WORK = 5_000_000
+"""Messages times nodes times passes above which an escape gives up sooner."""
+_PATIENCE = 5
+"""Passes of a large search in a row that may bring nothing."""
+_JITTER = 0.5
+"""Spread of the link prices with which an escape begins."""
+_FAILURES = (3, 10)
+"""Fewest and most escapes that may fail before the search ends."""
+_FAILURE_WORK = 100_000
+"""Messages times nodes times failures above which the search ends sooner."""
+_LARGE = 2_000_000
+"""Messages times nodes from which one failure is enough, and patience ends."""
+_CLOSE = 1e-3
+"""Gap that is not worth an escape."""
+_DUAL_ROUNDS = 100
+_DUAL_WORK = 5_000_000
+"""Messages times nodes times rounds that a dual bound may take."""
+
+
+class Search:
+    """The routes of all messages while they are moved about."""
+
+    def __init__(self, problem: RoutingProblem, first: Routes) -> None:
+        """Begin with links for each message, of which its parts take a tree."""
+        self.messages = problem.messages
+        self.graph = make_graph(problem.network)
+        self.scratch = make_scratch(problem.network.num_nodes)
+        self.trial = make_trial(problem.network.num_nodes, problem.network.num_links)
+        self.flat = np.ones(problem.network.num_links)
+        chosen = np.repeat(np.arange(len(first)), problem.num_paths)
+        offsets, links = taken(first.offsets, first.links, chosen)
+        room = np.minimum(4 * np.diff(offsets) + 16, problem.network.num_nodes)
+        start = np.concatenate(([0], np.cumsum(room)))
+        self.state = State(
+            start,
+            np.zeros(len(room), dtype=np.int64),
+            np.zeros(start[-1], dtype=np.int64),
+            np.zeros(problem.network.num_links),
+        )
+        if len(room):
+            work = (self.graph, self.scratch, self.messages, self.state)
+            lay_first(*work, self.flat.copy(), offsets, links)
+
+    @property
+    def z_s(self) -> float:
+        """Return the time of the busiest link [s]."""
+        return float(self.state.load_s.max(initial=0.0))
+
+    def run(self, problem: RoutingProblem, random: np.random.Generator) -> RoutingProblem:
+        """Move messages until the bound is met or nothing helps; return the raised bounds."""
+        if self.z_s == 0:
+            return problem
+        self._descend()
+        problem = self._escape(problem, random)
+        work = (self.graph, self.scratch, self.trial, self.messages, self.state)
+        polish(*work, self.flat)
+        return problem
+
+    def routes(self) -> Routes:
+        """Return the links of each message; they were found from the receivers back."""
+        parts = zip(self.state.start[:-1], self.state.used, strict=True)
+        found = (self.state.links[first : first + used] for first, used in parts)
+        return make_routes(links[::-1] for links in found)
+
+    def _descend(self) -> None:
+        """Take messages off the hottest links until none can be moved."""
+        work = (self.graph, self.scratch, self.trial, self.messages, self.state)
+        descend(*work, self.flat, _MOST_MOVES)
+
+    def _escape(self, problem: RoutingProblem, random: np.random.Generator) -> RoutingProblem:
+        """Try lower targets, from half-way to the bound; ask for a better bound after a failure."""
+        work = len(self.messages.num_bytes) * problem.network.num_nodes
+        most_failures = int(np.clip(_FAILURE_WORK // work, *_FAILURES)) if work < _LARGE else 1
+        failures, share = 0, 0.5
+        while self.z_s > problem.bound_s * (1 + _CLOSE) and failures < most_failures:
+            if self._reaches(_target_s(problem, self.z_s, share), random):
+                self._descend()
+                continue
+            share *= 0.5
+            failures += 1
+            if failures == 1:
+                problem = self._with_dual(problem)
+        return problem
+
+    def _reaches(self, target_s: float, random: np.random.Generator) -> bool:
+        """Return whether all links could be brought to a target; leave things alone if not."""
+        kept = [column.copy() for column in self.state]
+        price = self.flat + _JITTER * random.random(len(self.flat))
+        size = self.messages.num_bytes
+        work = len(size) * len(self.scratch.via)
+        passes = int(np.clip(_PASS_WORK // work, *_PASSES))
+        patience = passes if work < _LARGE else _PATIENCE
+        order = np.argsort(-size * random.uniform(0.5, 1.5, (passes, len(size))), axis=1)
+        tools = (self.graph, self.scratch, self.messages, self.state)
+        if negotiate(*tools, price, order, target_s, patience) >= 0:
+            return True
+        for column, before in zip(self.state, kept, strict=True):
+            column[:] = before
+        return False
+
+    def _with_dual(self, problem: RoutingProblem) -> RoutingProblem:
+        """Return the problem with its dual bound, where that is affordable."""
+        network = problem.network
+        work = len(self.messages.num_bytes) * network.num_nodes
+        rounds = min(_DUAL_ROUNDS, _DUAL_WORK // work)
+        if rounds < 1:
+            return problem
+        return problem.raised(dual_bound(network, self.messages, num_rounds=rounds), "dual")
+
+
+def _target_s(problem: RoutingProblem, z_s: float, share: float) -> float:
+    """Return a time below z by a share of what is left to the bound, in steps that exist [s]."""
+    lower_s = (z_s - problem.bound_s) * share
+    if problem.unit_s > 0:
+        lower_s = max(np.floor(lower_s / problem.unit_s), 1.0) * problem.unit_s
+    return max(z_s - lower_s, problem.bound_s)
+
+
+def merged_routes(problem: RoutingProblem, default: Routes) -> Routes:
+    """Return the links of each whole message: those of its rows' paths, each once."""
+    num_links = max(problem.network.num_links, 1)
+    of_row = np.repeat(problem.message_of, default.num_hops)
+    pairs = np.unique((of_row * num_links + default.links)[of_row >= 0])
+    num_whole = len(problem.messages.num_bytes) // problem.num_paths
+    return Routes(offsets_of(pairs // num_links, num_whole), pairs % num_links)
 
 
 @dataclass(frozen=True)
@@ -98,47 +289,3 @@ def _first_routes(problem: RoutingProblem, default: Routes, seed: int) -> Routes
 def _longest_s(load_bytes: FloatArray, network: Network) -> float:
     """Return the time of the busiest link [s]."""
     return float((load_bytes / network.bandwidth_bytes_per_s).max(initial=0.0))
-
-
-def with_lp(routed: RoutedClass, network: Network, demands: Demands) -> RoutedClass:
-    """Return the same routing with the bound of the linear program where that is better.
-
-    Meant for small networks: seconds on 8x8 unicasts, far longer on many large multicasts.
-    """
-    problem = make_problem(network, demands, max_paths=routed.num_paths)
-    known = routed.certificate
-    problem = replace(problem, bound_s=known.bound_s, bound_method=known.method)
-    problem = problem.raised(lp_bound(network, problem.messages), "lp")
-    proven = Certificate(known.z_s, min(problem.bound_s, known.z_s), problem.bound_method)
-    return replace(routed, certificate=proven)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The candidate that can be routed best."""
-
-    index: int
-    routed: RoutedClass
-    num_pruned: int
-    """Candidates that were not routed, because their bound was no better than the best."""
-
-
-def best_of(
-    network: Network, candidates: Iterable[Demands], seed: int = 0, *, max_paths: int = 1
-) -> Best:
-    """Route the demands of several placements and return the one with the least z.
-
-    Candidates are taken by their bound; those that cannot beat the best so far are not routed.
-    The first one wins a tie of bounds.
-    """
-    problems = [make_problem(network, demands, max_paths=max_paths) for demands in candidates]
-    order = sorted(range(len(problems)), key=lambda index: problems[index].bound_s)
-    best = Best(order[0], solve(problems[order[0]], seed), 0)
-    for index in order[1:]:
-        if problems[index].bound_s >= best.routed.z_s * (1 - TOLERANCE):
-            best = replace(best, num_pruned=best.num_pruned + 1)
-            continue
-        routed = solve(problems[index], seed)
-        if routed.z_s < best.routed.z_s * (1 - TOLERANCE):
-            best = Best(index, routed, best.num_pruned)
-    return best

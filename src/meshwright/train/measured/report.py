@@ -18,8 +18,8 @@ SURPRISING = 3.0
 TITLES = {resource.name: resource.title for resource in RESOURCES}
 
 
-def diagnosis_lines(plan: Plan, found: Diagnosis) -> Iterator[str]:
-    """Yield a diagnosis, at most 100 columns wide."""
+def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> Iterator[str]:
+    """Yield a diagnosis; unless whole, its screen of 24 lines at most."""
     yield question_line(plan)
     yield from wrapped("plan  ", found.plan)
     yield (
@@ -38,10 +38,10 @@ def diagnosis_lines(plan: Plan, found: Diagnosis) -> Iterator[str]:
         yield "note: factors that this plan learnt from other jobs are left aside"
     yield from _memory_line(found)
     yield ""
-    yield from _loss_lines(found)
+    yield from _loss_lines(found, is_whole=is_whole)
     yield ""
-    yield from _change_lines(found)
-    if found.trials is not None:
+    yield from _change_lines(found, NUM_CHANGES if is_whole else 3)
+    if is_whole and found.trials is not None:
         yield from trial_lines(found.trials)
 
 
@@ -59,7 +59,7 @@ def _memory_line(found: Diagnosis) -> Iterator[str]:
         )
 
 
-def _loss_lines(found: Diagnosis) -> Iterator[str]:
+def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
     """Yield the difference between measured and predicted, by resource; it sums to the whole."""
     name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
     digits = max(3 - math.ceil(math.log10(found.measured_s * each)), 0) + 1
@@ -84,11 +84,11 @@ def _loss_lines(found: Diagnosis) -> Iterator[str]:
         for part, seconds in largest[:5]
         if abs(seconds) > least_s
     ]
-    if shown:
+    if shown and is_whole:
         yield from wrapped("  by part of the step: ", ", ".join(shown))
 
 
-def _change_lines(found: Diagnosis) -> Iterator[str]:
+def _change_lines(found: Diagnosis, most: int) -> Iterator[str]:
     """Yield the single changes of the largest gain."""
     helpful = [entry for entry in found.changes if entry.faster_by_fraction > 0]
     left = ", ".join(f"{why}: {number}" for why, number in found.left_out.items() if number)
@@ -96,7 +96,7 @@ def _change_lines(found: Diagnosis) -> Iterator[str]:
         f"single changes under these factors: {len(helpful)} of {len(found.changes)} gain"
         + (f" ({left})" if left else "")
     )
-    for entry in helpful[:NUM_CHANGES]:
+    for entry in helpful[:most]:
         between = f"{entry.low_fraction:+.1%} to {entry.high_fraction:+.1%}"
         yield (
             f"  {entry.what[:42]:<43}{format_seconds(entry.step_time_s):>8}"

@@ -1,10 +1,14 @@
-"""A strategy for each group of operators: searched, proven, and told as plain data."""
+"""Two levels: options for each operator alone on its links, then what they cost with all others.
+
+Both are exact within their bounds. The bound of the whole plan leaves out contention, and
+resharding where it is close enough without, and takes the best way to lay each option.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,15 +16,93 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
 from meshwright.sharding.strategy import AXES, plan_string
+from meshwright.topology.network import Network
 from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
 from meshwright.train.search import Progress
-from meshwright.wafer.candidates import MOST_DEVICES, has_placement
-from meshwright.wafer.operators.assignment import Assignment
-from meshwright.wafer.operators.frames import likely_bases
-from meshwright.wafer.operators.options import Options
-from meshwright.wafer.operators.plan import Planned, plan_operators
-from meshwright.wafer.operators.price import Place
+from meshwright.wafer.answer import MOST_DEVICES, has_placement
+from meshwright.wafer.operators.assignment import (
+    Assignment,
+    assign,
+    bound_with_moves_s,
+    lower_bound_s,
+    model_graph,
+)
+from meshwright.wafer.operators.model_graph import ModelGraph, Place
+from meshwright.wafer.operators.options import Base, Options, likely_bases
+from meshwright.wafer.operators.shared_links import SharedTable, on_demand
 from meshwright.wafer.price import physical_network
+
+PROVEN = 0.05
+"""Gap above which the bound is worked out again with what resharding costs at least."""
+LITTLE = 0.01
+"""Gain for which no further frame is looked at on shared links."""
+Levels = tuple[Assignment, Assignment]
+"""Alone on their links, and on shared ones."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The best options of all operators, as they run with all others, and the two proofs."""
+
+    level_one: Assignment
+    """Alone on their links."""
+    level_two: Assignment
+    """On shared links: the plan."""
+    lower_bound_s: float
+    """No plan of the frames takes less, wherever its operators lie [s]."""
+    search_s: float
+    """Wall-clock time [s]."""
+
+    @property
+    def time_s(self) -> float:
+        """Of a step [s]."""
+        return self.level_two.assigned.total_s
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may lie above the best possible of its frames, as a fraction."""
+        return max(self.time_s / self.lower_bound_s - 1.0, 0.0)
+
+
+def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
+    """Return the fastest plan over some frames; None where nothing fits under any of them."""
+    start_s = time.perf_counter()
+    best: Levels | None = None
+    frames: list[ModelGraph] = []
+    for base in bases:
+        model = model_graph(problem, base.frame, physical)
+        mine = [model.under(structure) for structure in base.structures] if model else []
+        best, frames = _over_frames(mine, best), frames + mine
+    if best is None:
+        return None
+    found_s = best[1].assigned.total_s
+    bound_s = min(_bound_s(frame, found_s) for frame in frames)
+    return Planned(*best, min(bound_s, found_s), time.perf_counter() - start_s)
+
+
+def _over_frames(frames: Sequence[ModelGraph], best: Levels | None) -> Levels | None:
+    """Return the best options of frames with the same layers, or what is known if it is faster.
+
+    Those that are fastest alone come first; what can gain little more is left to the bound.
+    """
+    alone = [found for found in map(assign, frames) if found is not None]
+    table: SharedTable | None = None
+    for found in sorted(alone, key=lambda found: found.assigned.total_s):
+        known_s = best[1].assigned.total_s if best else float("inf")
+        enough_s = known_s / (1.0 + LITTLE)
+        if found.assigned.total_s < enough_s:
+            table = SharedTable(found, table)
+            shared = on_demand(table, enough_s)
+            best = (found, shared) if shared.assigned.total_s < known_s else best
+    return best
+
+
+def _bound_s(frame: ModelGraph, found_s: float) -> float:
+    """Return a bound of every plan of a frame, better worked out where it lies far below [s]."""
+    enough_s = found_s / (1.0 + PROVEN)
+    bound_s = lower_bound_s(frame, enough_s)
+    return bound_s if bound_s >= enough_s else bound_with_moves_s(frame, enough_s)
+
 
 NUM_BASES = 2
 """Micro-batches (with their recomputation) under which operators choose."""

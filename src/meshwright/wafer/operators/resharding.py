@@ -1,7 +1,7 @@
-"""What it costs to pass tensors between groups of operators that have different options.
+"""Moving a tensor from one layout to another: what each device lacks, and the links it crosses.
 
-The busiest link of the default routes, the longest latency and one launch, there and back: the
-gradients return the same way. Options whose tiles are equal need nothing.
+A layout is the part of the tensor that each device holds: an interval of each of its dims. What a
+device needs and does not hold comes from those who hold it, in equal parts where there are several.
 """
 
 from __future__ import annotations
@@ -9,19 +9,189 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Tensor
-from meshwright.network.ranks import Ranks, block_ranks
-from meshwright.network.resharding import LayoutMoves, Way, all_ways, tiles
+from meshwright.network.placement import Ranks, block_ranks
+from meshwright.network.routing import default_routes
+from meshwright.network.traffic import Demands
 from meshwright.sharding.strategy import PlanOptions, Recompute
 from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+def tiles(ranks: Ranks, split: Sequence[Sequence[str]]) -> FloatArray:
+    """Return the part of a tensor on each rank: (ranks, dims, 2), bounds between 0 and 1.
+
+    ``split`` holds the axes that split each dim, outermost first. Ranks count the innermost axis
+    first, as ``ranks.device`` does when it is flattened.
+    """
+    place = np.indices(ranks.device.shape).reshape(ranks.device.ndim, -1, order="F")
+    bounds = np.zeros((ranks.num_devices, len(split), 2))
+    for dim, axes in enumerate(split):
+        index, parts = np.zeros(ranks.num_devices, dtype=np.int64), 1
+        for axis in axes:
+            number = ranks.axes.index(axis)
+            degree = ranks.device.shape[number]
+            index, parts = index * degree + place[number], parts * degree
+        bounds[:, dim, 0], bounds[:, dim, 1] = index / parts, (index + 1) / parts
+    return bounds
+
+
+WHOLE = np.array([0.0, 1.0], dtype=np.float32)
+"""Bounds of a dim that is not split."""
+DECIMALS = 12
+"""To which bounds of equal layouts agree."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """The routes between all pairs of the devices in use, as a table of the links they cross."""
+
+    devices: IntArray
+    """In the order of the tiles."""
+    crossed: csr_array
+    """(pairs, links): the seconds for each byte that a pair sends over a link [s/byte]."""
+    latency_s: FloatArray
+    """Of each pair: all links of its route [s]."""
+
+
+def all_ways(network: Network, devices: IntArray) -> Way:
+    """Return the default routes between all pairs of some devices."""
+    from scipy.sparse import csr_array
+
+    number = len(devices)
+    source, target = np.repeat(devices, number), np.tile(devices, number)
+    demands = Demands(
+        source=source,
+        destination=target,
+        num_bytes=np.ones(len(source)),
+        payload=np.arange(len(source)),
+        operation=np.zeros(len(source), dtype=np.int64),
+    )
+    routes = default_routes(network, demands)
+    crossed = csr_array(
+        (
+            (1.0 / network.bandwidth_bytes_per_s[routes.links]).astype(np.float32),
+            routes.links,
+            routes.offsets,
+        ),
+        shape=(len(source), network.num_links),
+    )
+    return Way(devices, crossed, routes.latency_s(network))
+
+
+def is_partition(layout: FloatArray) -> bool:
+    """Tell whether a layout holds every part once: (devices, dims, 2)."""
+    return bool(np.isclose((layout[..., 1] - layout[..., 0]).prod(axis=-1).sum(), 1.0))
+
+
+def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
+    """Return what each device sends to each other one on the way to each of some layouts.
+
+    Shares of the tensor, (layouts, senders, receivers). What a device holds itself is not sent to
+    it; the rest comes in equal parts from its holders. In single precision: bounds are ratios of
+    small whole numbers.
+
+    Parameters
+    ----------
+    held
+        The layout from which it goes: (devices, dims, 2).
+    layouts
+        Those to which it goes: (layouts, devices, dims, 2), in the same order of the devices.
+    """
+    number, devices = layouts.shape[:2]
+    single, given = layouts.astype(np.float32), held.astype(np.float32)
+    common: Any = np.ones((number, devices, devices), dtype=np.float32)
+    for dim in range(layouts.shape[2]):
+        mine, theirs = given[None, :, None, dim], single[:, None, :, dim]
+        if (mine == WHOLE).all() and (theirs == WHOLE).all():
+            continue
+        length = np.minimum(mine[..., 1], theirs[..., 1])
+        length -= np.maximum(mine[..., 0], theirs[..., 0])
+        common *= np.maximum(length, 0.0, out=length)
+    device = np.arange(devices)
+    own = common[:, device, device]
+    common[:, device, device] = 0.0
+    needed = (single[..., 1] - single[..., 0]).prod(axis=-1)
+    offered = common.sum(axis=-2)
+    lacking = np.maximum(needed - own, 0.0)
+    share = np.divide(lacking, offered, out=np.zeros_like(offered), where=offered > 0)
+    shares: FloatArray = common * np.minimum(share, 1.0)[:, None, :]
+    return shares
+
+
+class LayoutMoves:
+    """What passing a tensor between layouts asks of the links, worked out once for each pair."""
+
+    def __init__(self, way: Way) -> None:
+        self.way = way
+        self._number: dict[bytes, int] = {}
+        self._layouts: list[FloatArray] = []
+        self._holds_once: list[bool] = []
+        self._busy = self._latency = np.zeros((0, 0))
+
+    def number(self, layout: FloatArray) -> int:
+        """Return the number of a layout, (devices, dims, 2): equal ones have one."""
+        key = np.round(layout, DECIMALS).tobytes()
+        if key not in self._number:
+            self._number[key] = len(self._layouts)
+            self._layouts.append(layout)
+            self._holds_once.append(is_partition(layout))
+        return self._number[key]
+
+    def between(self, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Return seconds for each byte of the tensor, and the longest latency [s], for all pairs.
+
+        Rows are layouts before, columns layouts after. Where each part of a tensor has one holder,
+        either way may take the links of the other one backwards: dimension order, or its reverse.
+        """
+        self._grow()
+        for one in set(numbers):
+            new = sorted(other for other in set(numbers) if np.isnan(self._busy[one, other]))
+            if new:
+                shares = moved(self._layouts[one], np.stack([self._layouts[n] for n in new]))
+                self._busy[one, new], self._latency[one, new] = busiest_s(shares, self.way)
+        pairs = np.ix_(numbers, numbers)
+        busy, latency = self._busy[pairs], self._latency[pairs]
+        once = np.array(self._holds_once)[list(numbers)]
+        both = once[:, None] & once[None, :]
+        return (
+            np.where(both, np.minimum(busy, busy.T), busy),
+            np.where(both, np.maximum(latency, latency.T), latency),
+        )
+
+    def _grow(self) -> None:
+        """Make room for the layouts that have come."""
+        known, size = len(self._busy), len(self._layouts)
+        if known < size:
+            grown = np.full((2, size, size), np.nan)
+            grown[0, :known, :known], grown[1, :known, :known] = self._busy, self._latency
+            self._busy, self._latency = grown
+
+
+def busiest_s(shares: FloatArray, way: Way) -> tuple[FloatArray, FloatArray]:
+    """Return seconds of the busiest link for each byte of the tensor, and the longest latency [s].
+
+    Parameters
+    ----------
+    shares
+        Of the tensor that are moved in each of some cases: (cases, senders, receivers).
+    """
+    flat = shares.reshape(len(shares), prod(shares.shape[1:]))
+    busy: FloatArray = (flat @ way.crossed).max(axis=1, initial=0.0)
+    latency: FloatArray = ((flat > 0) * way.latency_s).max(axis=1, initial=0.0)
+    return busy, latency
+
 
 AXES_OF = {"dp": ("dp_replicate", "dp_shard")}
 """Axes of a placement that an axis of a layout stands for; the others stand for themselves."""

@@ -15,7 +15,7 @@ from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import DFMODEL, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
 from meshwright.dataflow.fusion.symmetry import Branches, alike_branches
-from meshwright.dataflow.fusion.wide_graphs import look_at_all_orders
+from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight
 from meshwright.graph.kernels.workloads import gpt_training_layer
@@ -121,15 +121,15 @@ def test_a_window_as_wide_as_the_graph_finds_the_optimum(seed, monkeypatch):
 def test_all_orders_pruned_hold_the_optimum(seed, monkeypatch):
     asked = replace(random_problem(seed, 6), micro_batches=(2,), spare_dram_bytes=1e9)
     exact = fuse(asked)
-    seen = look_at_all_orders(asked, limits_of(asked), 2.0 * exact.time_s)
+    seen = search_all_orders(asked, limits_of(asked), 2.0 * exact.time_s)
     assert seen.bound_s == pytest.approx(exact.time_s)
     assert evaluate(asked, seen.sets).time_s == pytest.approx(exact.time_s)
-    assert look_at_all_orders(asked, limits_of(asked), exact.time_s).sets is None
+    assert search_all_orders(asked, limits_of(asked), exact.time_s).sets is None
     for most in ("MOST_IDEALS", "MOST_STEPS"):
         with monkeypatch.context() as limited:
             limited.setattr(pruned, most, 0)
             assert (
-                look_at_all_orders(asked, limits_of(asked), 2.0 * exact.time_s).bound_s
+                search_all_orders(asked, limits_of(asked), 2.0 * exact.time_s).bound_s
                 <= exact.time_s
             )
 

@@ -153,7 +153,7 @@ def test_partitions_that_cannot_run_are_refused_with_all_faults():
     with pytest.raises(SpecError, match="2 faults") as caught:
         evaluate(problem, problem.sets_of([("up",), ("up",), ("down",)]))
     assert [fault.path for fault in caught.value.faults] == ["partitions.up", "partitions.act"]
-    with pytest.raises(SpecError, match="act: runs before or beside up"):
+    with pytest.raises(SpecError, match="act: runs before or with up"):
         evaluate(problem, problem.sets_of([("act",), ("up", "down")]))
 
 
@@ -163,7 +163,7 @@ def test_what_does_not_fit_says_what_it_needs():
             fusion_problem(network(), replace(GRID, sram_bytes=300.0), DeviceShare(tile=8), DFMODEL)
         )
     tight = replace(GRID, dram_bytes=600.0, sram_bytes=1100.0)
-    with pytest.raises(InfeasibleError, match="DRAM has 88 B left beside the weights"):
+    with pytest.raises(InfeasibleError, match="DRAM has 88 B left after the weights"):
         fuse(fusion_problem(network(), tight, DeviceShare(tile=8), DFMODEL))
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from grid_networks import grid
 
-from meshwright.network.routes import make_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import simulate
+from meshwright.network.routing import make_routes
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraphBuilder
 
 ROW = grid(1, 4, bandwidth=4.0)
 
@@ -27,7 +27,7 @@ def test_a_computation_waits_for_data_and_data_for_the_computation_before():
     first = graph.compute(devices(0), 2.0)
     sent = graph.transfer(make_routes([path(0, 1)]), 8.0, after=[first])
     graph.compute(devices(1), 3.0, after=[sent])
-    timeline = simulate(graph.build(), ROW)
+    timeline = simulate_tasks(graph.build(), ROW)
     assert timeline.start_s.tolist() == [0.0, 2.0, 5.0]
     assert timeline.end_s.tolist() == [2.0, 5.0, 8.0]
     assert timeline.makespan_s == 8.0
@@ -41,7 +41,7 @@ def test_a_track_runs_one_task_at_a_time_first_ready_first_then_by_number():
     graph.compute(devices(0), 2.0, start_s=1.0)
     graph.compute(devices(0, 0), 1.0)
     graph.compute(devices(0), 5.0, track="other")
-    timeline = simulate(graph.build(), ROW)
+    timeline = simulate_tasks(graph.build(), ROW)
     assert timeline.start_s.tolist() == [2.0, 0.0, 1.0, 0.0]
     assert timeline.end_s.tolist() == [4.0, 1.0, 2.0, 5.0]
 
@@ -52,7 +52,7 @@ def test_what_became_ready_earlier_goes_first_whatever_its_number():
     graph.compute(devices(0), 1.0, start_s=2.0)
     graph.compute(devices(0), 1.0, start_s=1.0)
     graph.compute(devices(0), 3.0)
-    assert simulate(graph.build(), ROW).start_s.tolist() == [4.0, 3.0, 0.0]
+    assert simulate_tasks(graph.build(), ROW).start_s.tolist() == [4.0, 3.0, 0.0]
 
 
 def test_a_flow_that_comes_and_goes_slows_another():
@@ -62,7 +62,7 @@ def test_a_flow_that_comes_and_goes_slows_another():
     """
     graph = TaskGraphBuilder(ROW)
     graph.transfer(make_routes([path(0, 1, 2)[:1], path(0, 1)]), 8.0, start_s=np.array([0.0, 1.0]))
-    timeline = simulate(graph.build(), ROW)
+    timeline = simulate_tasks(graph.build(), ROW)
     assert timeline.end_s.tolist() == [4.0, 5.0]
 
 
@@ -73,7 +73,7 @@ def test_a_dependent_of_a_split_message_waits_for_all_its_routes():
     graph = TaskGraphBuilder(square)
     parts = graph.transfer(routes, np.array([9.0, 3.0]))
     graph.compute(devices(1), 1.0, after=list(parts))
-    assert simulate(graph.build(), square).end_s.tolist() == [3.25, 3.75, 4.75]
+    assert simulate_tasks(graph.build(), square).end_s.tolist() == [3.25, 3.75, 4.75]
 
 
 def test_a_multicast_tree_takes_bandwidth_once_on_each_link():
@@ -84,7 +84,7 @@ def test_a_multicast_tree_takes_bandwidth_once_on_each_link():
     graph = TaskGraphBuilder(ROW)
     tree = [*path(2, 3), *path(1, 0), *path(1, 2)]
     graph.transfer(make_routes([tree, path(2, 3)]), np.array([8.0, 12.0]))
-    timeline = simulate(graph.build(), ROW)
+    timeline = simulate_tasks(graph.build(), ROW)
     assert timeline.end_s.tolist() == [6.0, 6.0]
     assert sorted(timeline.carried_bytes(ROW.num_links).tolist()) == [0, 0, 0, 8, 8, 20]
 
@@ -96,17 +96,17 @@ def test_a_message_occupies_its_links_for_m_half_more():
     graph = TaskGraphBuilder(network)
     one = graph.transfer(make_routes([path(0, 1, network=network)]), 8.0)
     graph.transfer(make_routes([path(0, 1, network=network)]), 0.0, after=[one])
-    assert simulate(graph.build(), network).end_s.tolist() == [4.0, 5.0]
+    assert simulate_tasks(graph.build(), network).end_s.tolist() == [4.0, 5.0]
 
 
 def test_a_device_that_sends_to_itself_takes_no_time():
     graph = TaskGraphBuilder(ROW)
     graph.transfer(make_routes([[]]), 8.0, start_s=3.0)
-    assert simulate(graph.build(), ROW).end_s.tolist() == [3.0]
+    assert simulate_tasks(graph.build(), ROW).end_s.tolist() == [3.0]
 
 
 def test_nothing_to_do_takes_no_time():
-    timeline = simulate(TaskGraphBuilder(ROW).build(), ROW)
+    timeline = simulate_tasks(TaskGraphBuilder(ROW).build(), ROW)
     assert timeline.makespan_s == 0.0
     assert len(timeline.link) == 0
 
@@ -117,14 +117,14 @@ def test_tasks_in_a_circle_are_named():
     graph.compute(devices(0), 1.0, name="forward", after=[2])
     graph.compute(devices(1), 1.0, after=[1])
     with pytest.raises(ValueError, match="2 tasks wait for one another in a circle: 1 forward, 2"):
-        simulate(graph.build(), ROW)
+        simulate_tasks(graph.build(), ROW)
 
 
 def test_without_a_record_the_times_are_the_same():
     graph = TaskGraphBuilder(ROW)
     graph.transfer(make_routes([path(0, 1, 2, 3), path(1, 2), path(2, 3)]), 5.0)
-    recorded = simulate(graph.build(), ROW)
-    bare = simulate(graph.build(), ROW, record_links=False)
+    recorded = simulate_tasks(graph.build(), ROW)
+    bare = simulate_tasks(graph.build(), ROW, record_links=False)
     assert bare.end_s.tolist() == recorded.end_s.tolist()
     assert len(bare.link) == 0
     assert len(recorded.link) > 0
@@ -136,6 +136,6 @@ def test_a_long_record_is_whole():
     starts = np.arange(500) / 8
     graph.transfer(make_routes([path(0, 1), path(0, 1, 2, 3)] * 250), 3.0, start_s=starts)
     built = graph.build()
-    timeline = simulate(built, ROW)
+    timeline = simulate_tasks(built, ROW)
     expected = built.routes.link_load_bytes(built.num_bytes, ROW)
     np.testing.assert_allclose(timeline.carried_bytes(ROW.num_links), expected)

@@ -5,11 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from grid_networks import grid
+from oracles.store_and_forward import store_and_forward
 
-from meshwright.network.routes import make_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.switching import store_and_forward
+from meshwright.network.routing import make_routes
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraphBuilder
 from meshwright.network.simulation.trees import deepest_latency_s
 
 ROW = grid(1, 5, bandwidth=4.0)
@@ -26,8 +26,8 @@ def test_a_message_takes_its_bytes_once_or_at_each_hop(hops):
     graph.compute(np.array([hops]), 1.0, after=[sent])
     built = graph.build()
     stored, origin = store_and_forward(built, ROW)
-    assert simulate(built, ROW).makespan_s == hops + 2.0 + 1.0
-    assert simulate(stored, ROW).makespan_s == hops * (1.0 + 2.0) + 1.0
+    assert simulate_tasks(built, ROW).makespan_s == hops + 2.0 + 1.0
+    assert simulate_tasks(stored, ROW).makespan_s == hops * (1.0 + 2.0) + 1.0
     assert origin.tolist() == [0] * hops + [1]
     assert stored.device.tolist() == [*range(hops), hops]
 
@@ -40,7 +40,7 @@ def test_a_tree_goes_on_from_each_device_and_dependents_wait_for_all_ends():
     sent = graph.transfer(make_routes([tree]), 8.0, after=[before])
     graph.compute(np.array([4]), 1.0, after=[sent])
     stored, _ = store_and_forward(graph.build(), ROW)
-    assert simulate(stored, ROW).end_s.tolist() == [2.0, 5.0, 11.0, 8.0, 5.0, 12.0]
+    assert simulate_tasks(stored, ROW).end_s.tolist() == [2.0, 5.0, 11.0, 8.0, 5.0, 12.0]
     assert np.diff(stored.needs_offsets).tolist() == [0, 1, 1, 1, 1, 2]
 
 

@@ -3,10 +3,10 @@
 import numpy as np
 from grid_networks import grid
 
-from meshwright.network.routes import make_routes
-from meshwright.network.simulation.builder import TaskGraphBuilder
-from meshwright.network.simulation.run import simulate
-from meshwright.network.simulation.usage import busy_fractions, link_use, sending_fraction
+from meshwright.network.routing import make_routes
+from meshwright.network.simulation.fluid import simulate_tasks
+from meshwright.network.simulation.tasks import TaskGraphBuilder
+from meshwright.network.simulation.timeline import busy_fractions, link_use, sending_fraction
 
 ROW = grid(1, 3, bandwidth=4.0)
 RIGHT = [ROW.link_between[0, 1], ROW.link_between[1, 2]]
@@ -22,7 +22,7 @@ def played():
     sent = graph.transfer(make_routes([RIGHT[:1], RIGHT]), 8.0)
     graph.compute(np.array([0, 0]), 1.0)
     graph.compute(np.array([2]), 3.0, after=[int(sent[1])])
-    return simulate(graph.build(), ROW)
+    return simulate_tasks(graph.build(), ROW)
 
 
 def test_links_over_time():
@@ -47,11 +47,11 @@ def test_devices_by_track():
 
 
 def test_an_empty_run_is_idle():
-    timeline = simulate(TaskGraphBuilder(ROW).build(), ROW)
+    timeline = simulate_tasks(TaskGraphBuilder(ROW).build(), ROW)
     assert link_use(timeline, ROW, 2).load_fraction.tolist() == [0.0, 0.0]
     assert busy_fractions(timeline, 3).shape == (3, 0)
 
 
 def test_share_of_a_run_in_which_anything_is_sent():
     assert sending_fraction(played()) == (5 - 1) / 8
-    assert sending_fraction(simulate(TaskGraphBuilder(ROW).build(), ROW)) == 0.0
+    assert sending_fraction(simulate_tasks(TaskGraphBuilder(ROW).build(), ROW)) == 0.0

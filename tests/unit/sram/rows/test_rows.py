@@ -7,19 +7,23 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.sram.computed import computed_rows
-from meshwright.sram.line import Line
+from meshwright.sram.problem import (
+    CACHE_FRACTION,
+    PartitionProblem,
+    StageDevices,
+    computed_rows,
+    level_of,
+)
 from meshwright.sram.rates import StageSeconds, rates
-from meshwright.sram.setting import CACHE_FRACTION, Setting, level_of
 from meshwright.train.question import training
 
 RECORDED = SoftwareStack(cuda_graphs=True)
 
 
-def setting(model, system, workload, **more):
+def problem(model, system, workload, **more):
     loaded = load_system(system)
     constants = load_calibration(loaded.chip.family, "uncalibrated")
-    return Setting(load_model(model), loaded, workload, constants, **more)
+    return PartitionProblem(load_model(model), loaded, workload, constants, **more)
 
 
 def decode(batch=1, **more):
@@ -27,7 +31,7 @@ def decode(batch=1, **more):
 
 
 def test_a_layer_of_llama3_70b_holds_its_weights_and_its_cache():
-    (row,) = computed_rows(setting("llama3-70b", "4xWSE-3", decode(3)), [1], 3)
+    (row,) = computed_rows(problem("llama3-70b", "4xWSE-3", decode(3)), [1], 3)
     assert (len(row.names), row.names[0], row.names[1], row.names[-1]) == (
         82, "embedding", "layer 0", "head",
     )  # fmt: skip
@@ -42,7 +46,7 @@ def test_a_layer_of_llama3_70b_holds_its_weights_and_its_cache():
 
 
 def test_the_parts_of_a_stage_sum_to_its_load():
-    (row,) = computed_rows(setting("mixtral-8x7b", "4xWSE-3", decode(8)), [4], 8)
+    (row,) = computed_rows(problem("mixtral-8x7b", "4xWSE-3", decode(8)), [4], 8)
     for first, stop in ((0, 3), (1, 34), (33, 34)):
         parts = row.parts_bytes(first, stop, 1)
         assert sum(parts.values()) == row.loads.load_bytes(first, stop)
@@ -50,7 +54,7 @@ def test_the_parts_of_a_stage_sum_to_its_load():
 
 def test_in_training_the_state_counts_and_each_micro_batch_leaves_activations():
     work = training("8xWSE-3", sequence_length=2048, global_batch_size=8)
-    (row,) = computed_rows(setting("llama3-8b", "8xWSE-3", work), [1], 8)
+    (row,) = computed_rows(problem("llama3-8b", "8xWSE-3", work), [1], 8)
     params = 4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336 + 2 * 4096
     held = [row.resident_bytes[name][1] / params for name in ("weights", "gradients", "optimizer")]
     assert held == [2, 4, 12]
@@ -60,17 +64,17 @@ def test_in_training_the_state_counts_and_each_micro_batch_leaves_activations():
 
 def test_narrower_weights_and_more_devices_hold_less():
     half = Precision(weight="int8")
-    (wide,) = computed_rows(setting("llama3-70b", "8xH100", decode()), [1], 1)
-    (narrow,) = computed_rows(setting("llama3-70b", "8xH100", decode(precision=half)), [1], 1)
-    (split,) = computed_rows(setting("llama3-70b", "8xH100", decode(), tensor_degree=8), [1], 1)
+    (wide,) = computed_rows(problem("llama3-70b", "8xH100", decode()), [1], 1)
+    (narrow,) = computed_rows(problem("llama3-70b", "8xH100", decode(precision=half)), [1], 1)
+    (split,) = computed_rows(problem("llama3-70b", "8xH100", decode(), tensor_degree=8), [1], 1)
     weights = [row.resident_bytes["weights"][1] for row in (wide, narrow, split)]
     assert weights[1] == weights[0] / 2
     assert weights[2] == pytest.approx(weights[0] / 8, rel=1e-3)
 
 
 def test_experts_are_all_resident_and_may_be_spread():
-    whole = setting("mixtral-8x7b", "8xH100", decode())
-    spread = setting("mixtral-8x7b", "8xH100", decode(), tensor_degree=8, expert_degree=8)
+    whole = problem("mixtral-8x7b", "8xH100", decode())
+    spread = problem("mixtral-8x7b", "8xH100", decode(), tensor_degree=8, expert_degree=8)
     (one,), (eighth,) = computed_rows(whole, [1], 1), computed_rows(spread, [1], 1)
     experts = 8 * 3 * 4096 * 14336 * 2
     assert one.resident_bytes["weights"][1] > experts
@@ -83,7 +87,7 @@ def test_experts_are_all_resident_and_may_be_spread():
 
 
 def test_the_nearer_level_is_read_faster_and_holds_less():
-    near, far = (setting("llama3-8b", "8xH100", decode(), level=level) for level in (0, 1))
+    near, far = (problem("llama3-8b", "8xH100", decode(), level=level) for level in (0, 1))
     assert near.room_bytes == CACHE_FRACTION * 50 * 2**20
     assert far.room_bytes == 80 * 2**30 * 0.94 - 2 * 2**30
     memories = near.system.chip.memories
@@ -99,7 +103,7 @@ def test_a_level_that_is_not_there_is_named():
 
 def test_sends_take_the_innermost_level_that_joins_both_stages():
     system = load_system("16xH100")
-    line = Line(system, load_calibration("hopper", "uncalibrated"), 2)
+    line = StageDevices(system, load_calibration("hopper", "uncalibrated"), 2)
     assert line.num_stages == 8
     assert line.devices_of(3) == (6, 7)
     assert [line.level_between(stage, stage + 1) for stage in range(7)] == [0, 0, 0, 1, 0, 0, 0]
@@ -111,7 +115,7 @@ def test_sends_take_the_innermost_level_that_joins_both_stages():
 
 def test_dead_devices_hold_no_stage():
     system = load_system("8xH100").model_copy(update={"dead_devices": (1,)})
-    line = Line(system, load_calibration("hopper", "uncalibrated"), 2)
+    line = StageDevices(system, load_calibration("hopper", "uncalibrated"), 2)
     assert (line.num_stages, line.devices_of(0), line.devices_of(2)) == (3, (0, 2), (5, 6))
 
 

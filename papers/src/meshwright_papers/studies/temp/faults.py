@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from meshwright.base.arrays import IntArray
-from meshwright.network.embeddings import block_embedding
-from meshwright.network.faults.curves import core_fault_curve, link_fault_curve, stream_throughput
-from meshwright.network.placement import hop_distances, sequential
+from meshwright.network.embeddings import block_embedding, hop_distances, sequential
 from meshwright.topology.mesh import Mesh
 from meshwright.topology.network import Network
 from meshwright.topology.registry import LinkSpec
@@ -20,6 +18,11 @@ from meshwright_papers.studies.study import (
     judged,
     judged_range,
     studies,
+)
+from meshwright_papers.studies.temp.fault_curves import (
+    core_fault_curve,
+    link_fault_curve,
+    stream_throughput,
 )
 from meshwright_papers.studies.temp.setup import SOURCE
 

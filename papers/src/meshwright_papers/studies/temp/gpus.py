@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.systems import load_system
 from meshwright.spec.system import SystemSpec
-from meshwright.train.compare import Entry
+from meshwright.train.compare import Entry, compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -68,14 +68,14 @@ def wafer_steps_s(
 def _compared(case: str, system: SystemSpec, names: tuple[str, ...]) -> list[float | None]:
     """Return the step times of recipes on a system, with the same state on all of them [s]."""
     asked = CASES[case]
-    optimizer = api.training(wafer(), sequence_length=1, global_batch_size=1).optimizer
-    work = api.training(
+    optimizer = training(wafer(), sequence_length=1, global_batch_size=1).optimizer
+    work = training(
         system,
         sequence_length=asked.sequence_length,
         global_batch_size=asked.global_batch_size,
         optimizer=optimizer,
     )
-    found = api.compare(
+    found = compare(
         model_of(asked), system, work, ours=names[0], against=names, calibration=UNCALIBRATED
     )
     entries = entries_of(found)

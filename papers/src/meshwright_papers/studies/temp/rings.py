@@ -6,13 +6,14 @@ from functools import cache
 
 import numpy as np
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
-from meshwright.network.demands import Demands
 from meshwright.network.routing import xy_routes
+from meshwright.network.traffic import Demands
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import round_link_s
+from meshwright.train.compare import compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -51,13 +52,13 @@ def round_s(form: str, *, stores: bool) -> float:
 @cache
 def utilisations(wafer: str, degree: int) -> tuple[float, float] | None:
     """Return the share of the peak of naive rings in device order, and of placed streams."""
-    work = api.training(wafer, sequence_length=LENGTH, global_batch_size=BATCH)
+    work = training(wafer, sequence_length=LENGTH, global_batch_size=BATCH)
     fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
-    placed = api.compare(
+    placed = compare(
         MODEL, wafer, work, ours="temp", against=(), allowed=fixed, calibration=UNCALIBRATED
     )
     ring: dict[str, list[object]] = {**fixed, "stream_form": ["ring"]}
-    naive = api.compare(
+    naive = compare(
         MODEL, wafer, work, ours="temp", against=(), allowed=ring, calibration=UNCALIBRATED
     )
     blind = next(entry for entry in naive.entries if entry.mapper == "smap")

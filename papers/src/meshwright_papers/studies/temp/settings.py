@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
-from meshwright.train.compare import Entry
+from meshwright.train.compare import Entry, compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -120,11 +120,11 @@ Found = Mapping[str, Mapping[str, Entry]]
 def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     """Return the best plan of each system under a setting."""
     system = setting.machine.system()
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     return entries_of(
-        api.compare(
+        compare(
             model_of(case),
             system,
             work,
@@ -418,12 +418,12 @@ def best_under(case: Case, setting: Setting, mix: Mix | None = None) -> Candidat
 
 def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -> Candidate | None:
     system = setting.machine.system()
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     allowed = setting.allowed(pp=[1], **fixed)
     try:
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

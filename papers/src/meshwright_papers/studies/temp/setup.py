@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
@@ -14,7 +13,8 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.train.compare import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry, compare
+from meshwright.train.question import training
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 PUBLISHED_COLLECTIVES = 0.4
@@ -121,14 +121,12 @@ AS_ELSEWHERE = Machine()
 def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Comparison:
     """Return the recipes side by side on one case."""
     case, system = CASES[name], wafer(with_hbm=with_hbm)
-    work = api.training(
+    work = training(
         system,
         sequence_length=case.sequence_length,
         global_batch_size=case.global_batch_size,
     )
-    return api.compare(
-        model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED
-    )
+    return compare(model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED)
 
 
 def entries_of(found: Comparison) -> dict[str, Entry]:

@@ -12,9 +12,9 @@ import numpy as np
 from meshwright.search.choices.elimination import cheapest
 from meshwright.search.choices.program import solve_program
 from meshwright.train.question import make_problem, training
+from meshwright.wafer.operators.answer import Planned, plan_operators
 from meshwright.wafer.operators.assignment import graph_of
-from meshwright.wafer.operators.frames import likely_bases
-from meshwright.wafer.operators.plan import Planned, plan_operators
+from meshwright.wafer.operators.options import likely_bases
 from meshwright.wafer.price import physical_network
 from meshwright_papers.studies.study import (
     Claim,

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
+from meshwright.train.compare import compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -63,11 +64,11 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     if mix is not None:
         allowed |= {n: [v] for n, v in zip(("dp", "cp", "tp", "tatp"), mix, strict=True)}
     system = wafer()
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     try:
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
         )
     except InfeasibleError:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from meshwright import api
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.device import DeviceRates, device_rates
@@ -19,6 +18,8 @@ from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import forward_s, round_link_s
 from meshwright.streams.volumes import Transfer
+from meshwright.train.compare import compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -124,12 +125,12 @@ def round_traffic_bytes(tokens: float, rates: DeviceRates) -> Any:
 def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
     """Return the best plans of a full wafer by degree of tatp, the rest of it replicas."""
     system, rates, savings = wafer(with_hbm=with_hbm), [], []
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     for degree in SHOWN:
         fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
-        found = api.compare(
+        found = compare(
             model_of(case), system, work, against=(), allowed=fixed, calibration=UNCALIBRATED
         )
         price = found.ours.best and found.ours.best.estimate

@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
-from meshwright.network.simulation.usage import link_utilisation, sending_fraction
+from meshwright.network.simulation.timeline import link_utilisation, sending_fraction
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
+from meshwright.train.estimate import estimate
+from meshwright.train.question import training
+from meshwright.wafer.simulation import simulate
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -91,17 +93,17 @@ class Memory:
 
 def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:
     """Return the price of a strategy on a case."""
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
-    return api.estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
+    return estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
 
 
 @cache
 def time_of(case: Case, machine: Machine) -> Time:
     """Return the shares of a step on a wafer with these rates."""
     plan = estimated(case, machine.system(), STRATEGY, REPLICATED)
-    price, played = plan.best.estimate, api.simulate(plan)
+    price, played = plan.best.estimate, simulate(plan)
     use = float(link_utilisation(played.step.timeline, played.network).mean())
     return Time(
         case.name,

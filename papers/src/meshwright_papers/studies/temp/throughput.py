@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from meshwright import api
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.sharding.strategy import Strategy
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry
+from meshwright.train.estimate import estimate
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -262,15 +263,13 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     ours = entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best
     if ours is None or ours.strategy.tatp == 1:
         return None
-    work = api.training(
+    work = training(
         system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
     )
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
-        plan = api.estimate(
-            model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED
-        )
+        plan = estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
     except (InfeasibleError, SpecError):
         return None
     return communication(plan.best)
@@ -458,7 +457,7 @@ def _trend_claims(rows: list[tuple[Any, ...]]) -> Iterator[Claim]:
     lacking = [row[0] for row in rows if row[1] is None]
     system = wafer()
     room_bytes = system.chip.main_memory.capacity_bytes
-    kept = api.training(system, sequence_length=1, global_batch_size=1).optimizer
+    kept = training(system, sequence_length=1, global_batch_size=1).optimizer
     state_bytes = (
         kept.weight_bytes_per_param + kept.gradient_bytes_per_param + kept.state_bytes_per_param
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from meshwright import api
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.spec.model import ModelSpec
-from meshwright.train.compare import Comparison, Entry
+from meshwright.train.compare import Comparison, Entry, compare
+from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -75,8 +75,8 @@ def asked_model(setup: Wafers) -> ModelSpec | str:
 def compared_on(setup: Wafers) -> Comparison:
     """Return ours and the baselines on a set of wafers."""
     system = f"{setup.number}xwafer-4x8"
-    work = api.training(system, sequence_length=LENGTH, global_batch_size=BATCH)
-    return api.compare(
+    work = training(system, sequence_length=LENGTH, global_batch_size=BATCH)
+    return compare(
         asked_model(setup), system, work, against=BASELINE_RECIPES, calibration=UNCALIBRATED
     )
 

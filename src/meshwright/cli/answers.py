@@ -1,0 +1,310 @@
+"""Each verb on the command line: read the options, call the verb, print its answer.
+
+Every function takes the parsed options and returns the exit status.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from meshwright import api
+from meshwright.cli.output import (
+    NOTHING_FITS,
+    next_command,
+    question_line,
+    show,
+    show_screen,
+)
+from meshwright.cli.progress import Counter, SearchProgress
+
+if TYPE_CHECKING:
+    from meshwright.serve.answer import ServingPlan
+    from meshwright.train.answer import Plan
+
+INTERRUPTED = 130
+
+
+def _call(args: Namespace) -> api.Call:
+    """Return how a verb is called from a command line."""
+    command = " ".join(["meshwright", *sys.argv[1:]])
+    return api.Call(command) if args.json else api.Call(command, SearchProgress(), Counter)
+
+
+def plan(args: Namespace) -> int:
+    """Print the best plan: of training, of serving, of a graph, or after a loss."""
+    from meshwright.serve.answer import ServingPlan
+    from meshwright.train.answer import Plan, Replan
+
+    found = api.plan.answer(args, _call(args))
+    if isinstance(found, ServingPlan):
+        return _show_serving(found, args)
+    if isinstance(found, api.Front):
+        return _show_front(found, args)
+    if isinstance(found, api.GraphPlans):
+        from meshwright.dataflow.answer import plans_record
+        from meshwright.dataflow.report import plans_lines
+
+        top = int(args.top or 5)
+        show(plans_lines(*found, top=top), plans_record(*found, top=top), args.json)
+        return 0
+    if isinstance(found, Replan):
+        return _show_replan(found, args)
+    assert isinstance(found, Plan)
+    _show_plan(found, args)
+    return 0
+
+
+def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
+    from meshwright.train import plan_file as files
+    from meshwright.train.explain import what_would_change
+    from meshwright.train.report import plan_screen
+    from meshwright.train.report_detail import plan_lines
+
+    show_screen(
+        lambda: plan_screen(found, **{"next_command": next_command(args)} | more),
+        lambda: plan_lines(found, what_would_change(found)), lambda: files.to_data(found), args,
+    )  # fmt: skip
+
+
+def _show_serving(found: ServingPlan, args: Namespace) -> int:
+    from meshwright.serve.answer import serving_to_data
+    from meshwright.serve.report import serving_lines, serving_screen
+
+    show_screen(
+        lambda: serving_screen(found, next_command=next_command(args)),
+        lambda: serving_lines(found), lambda: serving_to_data(found), args,
+    )  # fmt: skip
+    return 0
+
+
+def _show_front(found: api.Front, args: Namespace) -> int:
+    from meshwright.train import plan_file as files
+    from meshwright.train.report import front_screen
+    from meshwright.train.report_detail import front_lines
+
+    data = {"front": [files.candidate_data(c) for c in found.candidates],
+            "left_out": list(found.left_out)}  # fmt: skip
+    show_screen(lambda: front_screen(*found), lambda: front_lines(*found), lambda: data, args)
+    return 0
+
+
+def _show_replan(found: Any, args: Namespace) -> int:
+    from meshwright.train import plan_file as files
+    from meshwright.train.explain import what_would_change
+    from meshwright.train.report import replan_screen
+    from meshwright.train.report_detail import plan_lines
+
+    data = {
+        "num_lost": found.num_lost,
+        "throughput_fraction": found.throughput_fraction,
+        "changed": list(found.changed),
+        "moved_bytes_per_device": found.moved_bytes_per_device,
+        "plan": files.to_data(found.plan),
+    }
+    show_screen(
+        lambda: replan_screen(found, next_command=next_command(args)),
+        lambda: plan_lines(found.plan, what_would_change(found.plan)), lambda: data, args,
+    )  # fmt: skip
+    return 0
+
+
+def estimate(args: Namespace) -> int:
+    """Print the price of one strategy; 3 where it does not fit."""
+    found = api.estimate.answer(args, _call(args))
+    if found.best.estimate.fits:
+        _show_plan(found, args)
+        return 0
+    from meshwright.train.explain import what_would_fit
+
+    others = () if args.json else what_would_fit(found)
+    _show_plan(found, args, others=others, next_command=question_line(args))
+    return NOTHING_FITS
+
+
+def fit(args: Namespace) -> int:
+    """Print the memory of one strategy; 3 where it does not fit."""
+    from meshwright.train import plan_file as files
+    from meshwright.train.explain import what_would_fit
+    from meshwright.train.report import fit_screen
+    from meshwright.train.report_detail import device_lines
+
+    found = api.fit.answer(args, _call(args))
+    price = found.best.estimate
+    advice = [] if price.fits else what_would_fit(found)
+    data = {
+        "plan": found.best.text,
+        "fits": price.fits,
+        "memory_bytes": price.memory_bytes,
+        "memory_capacity_bytes": price.memory_capacity_bytes,
+        "memory_parts_bytes": dict(price.memory_parts_bytes),
+        "fullest_stage": price.fullest_stage,
+        "host_bytes_per_device": price.host_bytes_per_device,
+        "would_fit": [files.candidate_data(entry) for entry in advice],
+    }
+    show_screen(
+        lambda: fit_screen(found, advice, next_command=question_line(args)),
+        lambda: device_lines(found.best), lambda: data, args,
+    )  # fmt: skip
+    return 0 if price.fits else NOTHING_FITS
+
+
+def check(args: Namespace) -> int:
+    """Print each broken rule with the nearest legal change; 0 when legal, 2 otherwise."""
+    text, faults = api._checked(args)
+    data = {
+        "plan": text,
+        "is_legal": not faults,
+        "faults": [{"rule": f.path, "message": f.message, "fix": f.fix} for f in faults],
+    }
+    verdict = "legal" if not faults else f"refused by {len(faults)} rule(s)"
+    lines = [f"{text}: {verdict}"]
+    lines += [
+        f"  {f.path}: {f.message}" + (f"\n    nearest legal: {f.fix}" if f.fix else "")
+        for f in faults
+    ]
+    show(lines, data, args.json)
+    return 2 if faults else 0
+
+
+def compare(args: Namespace) -> int:
+    """Print the best plan of each recipe; 3 where nothing fits even when all is free."""
+    from meshwright.train.compare import comparison_data
+    from meshwright.train.report import comparison_screen
+    from meshwright.train.report_detail import comparison_lines
+
+    found = api.compare.answer(args, _call(args))
+    after = question_line(args) + " --out plan.json"
+    show_screen(
+        lambda: comparison_screen(found, next_command=after), lambda: comparison_lines(found),
+        lambda: comparison_data(found), args,
+    )  # fmt: skip
+    return 0 if found.ours.best is not None else NOTHING_FITS
+
+
+def explain(args: Namespace) -> int:
+    """Print why a plan is what it is, or where a measured step loses time."""
+    found, answer = api._explained(args, _call(args))
+    if args.measured is not None:
+        from meshwright.train.measured.diagnose import diagnosis_data
+        from meshwright.train.measured.report import diagnosis_lines
+
+        lines = diagnosis_lines(found, answer, is_whole=args.detail)
+        show(lines, diagnosis_data(answer) if args.json else None, args.json)
+        return 0
+    from dataclasses import asdict
+
+    from meshwright.train import plan_file as files
+    from meshwright.train.report import explain_screen
+    from meshwright.train.report_detail import explain_lines
+
+    trials = None if found.robustness is None else found.robustness.trials
+    data = {
+        "plan": found.best.text,
+        "limits": dict(answer.shares),
+        "would_change": [asdict(change) for change in answer.changes],
+        "why_not": [files.why_not_data(why) for why in answer.why_not],
+        "not_possible": dict(answer.not_possible),
+        "trials": None if trials is None else asdict(trials),
+    }
+    after = f"meshwright export {args.model if args.on is None else 'plan.json'} megatron"
+    show_screen(
+        lambda: explain_screen(found, answer, next_command=after),
+        lambda: chain(explain_lines(found, answer), _map_lines(found, args)), lambda: data, args,
+    )  # fmt: skip
+    return 0
+
+
+def _map_lines(found: Plan, args: Namespace) -> list[str]:
+    """Return the grid with the groups of its axes as letters, where the plan is placed on one."""
+    if found.best.placement is None:
+        return []
+    from meshwright.wafer.map.drawing import draw
+    from meshwright.wafer.map.text import wafer_text
+
+    return [*wafer_text(draw(found, args.colors)), ""]
+
+
+def simulate(args: Namespace) -> int:
+    """Print the simulated step of a plan, or when each flow of each scenario ends."""
+    if args.what == "flows" or args.file is not None:
+        from meshwright.report.flows import flow_lines, flow_record
+
+        warnings, runs = api.simulate.answer(args, _call(args))
+        for warning in warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
+        records = [flow_record(scenario, timeline) for scenario, timeline in runs]
+        show(lines, {"scenarios": records}, args.json)
+        return 0
+    from meshwright.wafer.report import simulation_data, simulation_lines
+
+    if sys.stderr.isatty() and not args.json:
+        sys.stderr.write("playing the step: a few seconds, more the first time\n")
+    found, played = api._played(args)
+    lines = list(simulation_lines(found, played.step, played.network))
+    show(lines, simulation_data(found, played.step, played.network), args.json)
+    return 0
+
+
+def export(args: Namespace) -> int:
+    """Write or print the files of a target, or list the targets."""
+    made = api.export.answer(args, _call(args))
+    if args.plan is None:
+        show([f"{name:<12} {title}" for name, title in made.items()], made, args.json)
+    elif args.print:
+        show([text.rstrip("\n") for text in made.values()], made, args.json)
+    else:
+        paths = [str(path) for path in made]
+        data = {"target": args.target, "files": paths}
+        show([f"wrote {path}" for path in paths], data, args.json)
+    return 0
+
+
+def partition(args: Namespace) -> int:
+    """Print layers cut into stages; 3 where they do not fit."""
+    from meshwright.sram.answer import partition_to_data
+    from meshwright.sram.report import partition_lines
+
+    found = api.partition.answer(args, _call(args))
+    show(partition_lines(found), partition_to_data(found), args.json)
+    return 0 if found.fits else NOTHING_FITS
+
+
+def fuse(args: Namespace) -> int:
+    """Print kernels fused into partitions."""
+    from meshwright.dataflow.fusion.answer import fusion_to_data
+    from meshwright.dataflow.fusion.report import fusion_lines
+
+    found = api.fuse.answer(args, _call(args))
+    show(fusion_lines(found), fusion_to_data(found), args.json)
+    return 0
+
+
+def sweep(args: Namespace) -> int:
+    """Print a sweep; 3 where no point has a plan, 130 where Ctrl-C came before the last point."""
+    from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
+
+    asked, swept = api._swept(args, _call(args))
+    show(sweep_lines(asked, swept), sweep_data(asked, swept) if args.json else None, args.json)
+    if not swept.is_complete:
+        return INTERRUPTED
+    return 0 if "found" in counts_of(swept) else NOTHING_FITS
+
+
+def validate(args: Namespace) -> int:
+    """Print the errors of predictions; 3 where no row could be predicted."""
+    from meshwright.calibration.report import validation_data, validation_lines
+
+    found = api.validate.answer(args, _call(args))
+    show(validation_lines(found), validation_data(found) if args.json else None, args.json)
+    return 0 if any(entry.refused is None for entry in found.predictions) else NOTHING_FITS
+
+
+def calibrate(args: Namespace) -> int:
+    """Print fitted constants; 3 where no row has a throughput that can be predicted."""
+    found = api.calibrate.answer(args, _call(args))
+    show(found.lines, found.data if args.json else None, args.json)
+    return 0

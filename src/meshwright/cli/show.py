@@ -1,0 +1,174 @@
+"""``meshwright show ...``: what the catalog holds, and what follows from it at once."""
+
+from __future__ import annotations
+
+import argparse
+
+from meshwright.cli.output import show
+
+MOST_DEVICES = 10_000
+"""Beyond this the shapes of a dragonfly take long to try."""
+
+
+def show_model(args: argparse.Namespace) -> int:
+    """Print one model, or the names of the catalog."""
+    from meshwright.catalog.models import model_names
+
+    if args.model is None:
+        show(model_names(), list(model_names()), args.json)
+        return 0
+    from meshwright.catalog.models import load_model
+    from meshwright.graph.transformer import build_graph
+    from meshwright.report.model import model_lines, model_record
+
+    model = load_model(args.model)
+    record = model_record(model, build_graph(model))
+    show(tuple(model_lines(model, record)), record, args.json)
+    return 0
+
+
+def show_chip(args: argparse.Namespace) -> int:
+    """Print one chip, or the names of the catalog."""
+    from meshwright.catalog.chips import chip_names, load_chip
+    from meshwright.report.declared_values import declaration_lines, declaration_record
+
+    if args.chip is None:
+        show(chip_names(), list(chip_names()), args.json)
+        return 0
+    chip = load_chip(args.chip)
+    about = {"name": chip.name, "vendor": chip.vendor}
+    title = f"{chip.name} of {chip.vendor}"
+    record = declaration_record(chip, about, chip.sources)
+    show(tuple(declaration_lines(chip, title, chip.sources)), record, args.json)
+    return 0
+
+
+def show_system(args: argparse.Namespace) -> int:
+    """Print one system, or the names of the catalog."""
+    from meshwright.catalog.systems import load_system, system_names
+    from meshwright.report.declared_values import declaration_lines, declaration_record
+    from meshwright.report.topologies import network_line, network_record
+    from meshwright.topology.hierarchical import topology_of
+
+    if args.system is None:
+        show(system_names(), list(system_names()), args.json)
+        return 0
+    system = load_system(args.system)
+    about = {"name": system.name, "chip": system.chip.name, "num_alive": system.num_alive}
+    title = f"{system.name}: {system.num_devices} x {system.chip.name}, innermost level first"
+    record = declaration_record(system, about, system.sources)
+    lines = declaration_lines(system, title, system.sources)
+    topology = topology_of(system)
+    is_whole = topology.num_devices == system.num_alive and not system.dead_links
+    if is_whole and system.levels:
+        lines.insert(1, network_line(topology))
+        record["network"] = network_record(topology)
+    show(lines, record, args.json)
+    return 0
+
+
+def show_optimizer(args: argparse.Namespace) -> int:
+    """Print one preset, or the names of all."""
+    from meshwright.catalog.workloads import load_optimizer, optimizer_file, optimizer_names
+    from meshwright.report.declared_values import declared_values, value_lines, value_record
+
+    if args.optimizer is None:
+        show(optimizer_names(), list(optimizer_names()), args.json)
+        return 0
+    preset = load_optimizer(args.optimizer)
+    origins = optimizer_file().provenance
+    entries = list(declared_values(preset, origins, f"presets.{preset.name}"))
+    lines = (f"{preset.name}: {preset.source}", "", *value_lines(entries))
+    values = [value_record(entry) for entry in entries]
+    show(lines, {"name": preset.name, "source": preset.source, "values": values}, args.json)
+    return 0
+
+
+def show_collectives(args: argparse.Namespace) -> int:
+    """Print the algorithms of every kind of collective that apply, fastest first."""
+    from meshwright.catalog.systems import load_system
+    from meshwright.collectives.group import make_group
+    from meshwright.collectives.selection import timed_algorithms
+    from meshwright.report.collectives import collectives_lines, collectives_record
+    from meshwright.spec.collective import CollectiveKind
+
+    system = load_system(args.on)
+    num_bytes = _collective_bytes(args, system.num_devices)
+    group = make_group(system.levels, float(args.stride), float(args.group))
+    comparison = {str(kind): timed_algorithms(kind, num_bytes, group) for kind in CollectiveKind}
+    title = f"{system.name}: groups of {args.group}, stride {args.stride}"
+    lines = collectives_lines(title, num_bytes, system.levels, group, comparison)
+    record = collectives_record(
+        system.name, args.stride, num_bytes, system.levels, group, comparison
+    )
+    show(lines, record, args.json)
+    return 0
+
+
+def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
+    """Return the size in bytes; a group that is none, or one that does not fit, is an error."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.base.units import parse_quantity
+
+    faults, num_bytes = [], 0.0
+    try:
+        num_bytes = parse_quantity(" ".join(args.size), "bytes")
+    except ValueError as error:
+        faults.append(Fault("--size", str(error)))
+    if args.group < 2:
+        faults.append(Fault("--group", f"{args.group} is no group; at least 2 members"))
+    if args.stride < 1:
+        faults.append(Fault("--stride", f"{args.stride} is no distance; at least 1 device"))
+    elif args.group * args.stride > num_devices:
+        faults.append(
+            Fault(
+                "--group",
+                f"{args.group} members {args.stride} apart need {args.group * args.stride} "
+                f"devices; the system has {num_devices}",
+                f"at most {num_devices // args.stride} members at this stride",
+            )
+        )
+    if not faults and num_bytes <= 0:
+        faults.append(Fault("--size", f"{num_bytes:g} bytes are nothing to send"))
+    if faults:
+        raise SpecError(faults)
+    return num_bytes
+
+
+def show_graph(args: argparse.Namespace) -> int:
+    """Print one graph, or the names of the catalog."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.catalog.graphs.files import graph_names, graph_yaml
+    from meshwright.dataflow.load import load_graph
+    from meshwright.dataflow.report import graph_lines, graph_record
+    from meshwright.graph.kernels.declared import to_spec
+    from meshwright.options.values import whole_number
+
+    if args.graph is None:
+        show(graph_names(), list(graph_names()), args.json)
+        return 0
+    if args.yaml and args.json:
+        raise SpecError(Fault("--json", "is of no use with --yaml", "take one of them"))
+    tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
+    graph = load_graph(args.graph, tokens=tokens, training=args.training)
+    if args.yaml:
+        show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)
+        return 0
+    show(graph_lines(graph), graph_record(graph), args.json)
+    return 0
+
+
+def show_topologies(args: argparse.Namespace) -> int:
+    """Print every topology in its usual shape of so many devices."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.report.topologies import topologies_lines, topologies_record
+    from meshwright.topology.registry import LinkSpec, topologies
+
+    if not 1 <= args.devices <= MOST_DEVICES:
+        fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")
+        raise SpecError(fault)
+    link = LinkSpec(1.0)
+    shaped = {name: topologies[name].of_size(args.devices, link) for name in topologies}
+    lines = topologies_lines(args.devices, shaped)
+    show(lines, topologies_record(args.devices, shaped), args.json)
+    return 0

@@ -1,1 +1,0 @@
-"""Paths and cycles of neighbouring devices: through blocks, through what faults have left."""

@@ -1,0 +1,218 @@
+"""What users measured: a figure of one step, or a file of jobs with theirs."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshwright.options.launch_script import with_script
+from meshwright.options.question import strategy_question
+from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
+from meshwright.options.values import Reading, faults_of, quantity
+
+if TYPE_CHECKING:
+    from meshwright.train.answer import Plan
+    from meshwright.train.measured.factors import Factors, Measurement
+
+MEASURED = "--measured"
+MEASURED_MEMORY = "--measured-memory"
+ALLOWED = "such as '8.1 s', '412k tokens/s', '6.4k tokens/s/device' or '43% mfu_causal'"
+_MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full)", re.IGNORECASE)
+
+
+def measured_bytes(text: str, plan: Plan) -> float:
+    """Return the memory of the fullest device, which holds no more than there is [bytes]."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.base.units import format_bytes
+
+    size = quantity(MEASURED_MEMORY, text, "bytes")
+    capacity = plan.system.chip.main_memory.capacity_bytes
+    if size > capacity:
+        message = f"found {text!r}, but a device has {format_bytes(capacity)}"
+        raise SpecError(Fault(MEASURED_MEMORY, message, "of the fullest device, not of all"))
+    return size
+
+
+def measured_step_s(text: str, plan: Plan) -> float:
+    """Return the seconds of a step that a figure stands for: a time, a throughput, an MFU.
+
+    Raises
+    ------
+    SpecError
+        When it is none of them, not above 0, or less than the products of the step take at the
+        peak of all devices.
+    """
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.base.units import format_seconds
+
+    try:
+        step_s = _step_s(text.strip(), plan)
+    except (SpecError, ValueError) as error:
+        kept = isinstance(error, SpecError) and "expected more than 0" in str(error)
+        message = "expected more than 0" if kept else "expected the time of a step"
+        raise SpecError(Fault(MEASURED, f"found {text!r}, {message}", ALLOWED)) from error
+    price = plan.best.estimate
+    least_s = price.step_time_s * price.mfu_causal
+    if step_s < least_s:
+        message = f"found {text!r}, an MFU of {least_s / step_s:.0%} with causal scores"
+        fix = f"at its peak a step takes {format_seconds(least_s)}; is the batch that of the job?"
+        raise SpecError(Fault(MEASURED, message, fix))
+    return step_s
+
+
+def _step_s(text: str, plan: Plan) -> float:
+    """Return the seconds of a step, by the unit of the figure."""
+    tokens, price = plan.workload.tokens_per_step, plan.best.estimate
+    if "mfu" in text.lower():
+        return _step_s_of_mfu(text, plan)
+    if text.endswith("/device"):
+        each = quantity(MEASURED, text.removesuffix("/device"), "tokens_per_s")
+        return tokens / (each * price.num_devices_used)
+    if "tok" in text:
+        return tokens / quantity(MEASURED, text, "tokens_per_s")
+    return quantity(MEASURED, text, "s")
+
+
+def _step_s_of_mfu(text: str, plan: Plan) -> float:
+    """Return the seconds of a step of so much MFU: which scores count must be said."""
+    match = _MFU.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    number, percent, name = match.groups()
+    share = float(number) / (100.0 if percent else 1.0)
+    if not 0.0 < share <= 1.0:
+        raise ValueError(text)
+    price = plan.best.estimate
+    return price.step_time_s * float(getattr(price, name.lower())) / share
+
+
+def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
+    """Return the factors behind the jobs of ``--measured``; None: nothing was measured.
+
+    Parameters
+    ----------
+    family
+        Of the chips that are asked about.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file, among them jobs on chips of another family.
+    """
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.train.measured.trials import learn
+
+    if args.measured is None:
+        return None
+    found = measurements_of(Path(args.measured), args.calibration)
+    faults = [
+        Fault(
+            entry.name, f"ran on {chip.family}, which says nothing about {family}", "leave it out"
+        )
+        for entry in found
+        if (chip := entry.problem.system.chip).family != family
+    ]
+    if faults:
+        raise SpecError(faults, origin=args.measured)
+    return learn(found)
+
+
+def measurements_of(path: Path, calibration: str) -> list[Measurement]:
+    """Return the jobs of a file: rows of measurements in JSON, or a YAML list of options.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    from meshwright.calibration.prediction import measurements
+    from meshwright.calibration.reading import read_rows
+
+    if path.suffix == ".json":
+        return measurements(read_rows(path), calibration, str(path))
+    return list(_jobs(path, calibration))
+
+
+def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
+    """Yield the jobs of a YAML file, after all of them were read."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.catalog.files import read_text
+    from meshwright.catalog.yaml_tree import read_tree
+
+    tree = read_tree(read_text(path), str(path)).value
+    entries = tree.get("jobs")
+    unknown = [Fault(str(name), "is no field", "jobs") for name in tree if name != "jobs"]
+    if unknown or not isinstance(entries, list) or not entries:
+        fault = Fault("jobs", "expected a list of jobs", "each with model, on, ..., measured")
+        raise SpecError(unknown or [fault], origin=str(path))
+    reading, found = Reading(), []
+    for index, entry in enumerate(entries):
+        one = Reading()
+        found.append(one.value(_job, f"jobs[{index}]", entry, calibration))
+        reading.errors += [
+            SpecError(Fault(_place(index, f.path), f.message, f.fix))
+            for error in one.errors
+            for f in faults_of(error)
+        ]
+    if reading.errors:
+        faults = [fault for error in reading.errors for fault in faults_of(error)]
+        raise SpecError(faults, origin=str(path))
+    yield from found
+
+
+def _place(index: int, path: str) -> str:
+    """Return where a fault of a job stands: its options have no dashes in a file."""
+    return ".".join(filter(None, (f"jobs[{index}]", path.removeprefix("--"))))
+
+
+def _job(name: str, entry: Any, calibration: str) -> Measurement:
+    """Return one job: the options of ``explain`` without their dashes."""
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.train.estimate import estimate
+    from meshwright.train.measured.factors import Measurement
+    from meshwright.train.question import problem_of
+
+    if not isinstance(entry, Mapping):
+        raise SpecError(Fault("", f"expected options of a job, found {entry!r}"))
+    args = _parsed(entry)
+    for option, text in (("model", args.model), ("on", args.on), ("measured", args.measured)):
+        if text is None:
+            raise SpecError(Fault(option, "is needed"))
+    asked, strategy, structure = strategy_question(with_script(args))
+    plan = estimate(
+        asked.model, asked.system, asked.workload, strategy, structure, calibration=calibration,
+        is_placed=False,
+    )  # fmt: skip
+    return Measurement(name, problem_of(plan), strategy, structure,
+                       measured_step_s(args.measured, plan))  # fmt: skip
+
+
+def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
+    """Return the options of a job as a command line would hold them."""
+    from meshwright.base.errors import Fault, SpecError, nearest
+
+    options = {option.name: option for option in COMMANDS["explain"].options
+               if option.name in _OF_A_JOB}  # fmt: skip
+    values, faults = {}, []
+    for key, value in entry.items():
+        option = options.get(str(key).replace("-", "_"))
+        is_flag = option is not None and option.kind == "flag"
+        if option is None:
+            dashed = [name.replace("_", "-") for name in options]
+            faults.append(Fault(str(key), "is no option of a job", nearest(str(key), dashed)))
+        elif is_flag != isinstance(value, bool) or isinstance(value, list | Mapping):
+            allowed = "true or false" if is_flag else "text or a number"
+            faults.append(Fault(str(key), f"found {value!r}, expected {allowed}"))
+        else:
+            values[option.name] = value
+    if faults:
+        raise SpecError(faults)
+    return options_from_keywords("explain", values)
+
+
+_OF_A_JOB = {option.name for option in (*question(is_needed=False), *FIXED)} | {
+    "script", "measured"
+}  # fmt: skip

@@ -1,0 +1,378 @@
+"""From options to what is asked: model, system, workload, fixed values, or one strategy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.options import table
+from meshwright.options.values import (
+    Reading,
+    decimal_number,
+    needed,
+    one_of,
+    quantity,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from meshwright.sharding.strategy import PlanOptions, Strategy
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.system import SystemSpec
+    from meshwright.spec.workload import Decode, Prefill, Training
+
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "tatp")
+FIXED = tuple(option.target for option in table.FIXED)
+"""What the search calls the degrees and choices that a user can fix."""
+CHOICES = {option.target: option.choices for option in table.FIXED if option.choices}
+_FLAGS = {option.target: option.flag for option in table.FIXED}
+STATED_IN_FILE = ("seq", "global_batch", "precision", "optimizer", "tokens", "imbalance",
+                  "cuda_graphs", "async_tp", "dropout")  # fmt: skip
+"""Options that a workload file replaces."""
+CAPS = ("max_power", "max_device_power")
+SERVING_ONLY = ("batch", "context", "prompt", "max_latency", "latency", "kv_cache", "weights",
+                "server")  # fmt: skip
+"""Options that have no meaning in training."""
+_OTHER_KIND = {"context": "prefill", "prompt": "decode"}
+ASKED = ("model", "on", "workload", *STATED_IN_FILE, *CAPS, "idle_power")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, read and checked option by option."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Training
+    allowed: dict[str, list[Any]]
+    """Values that the user fixed, by the names that the search uses."""
+
+
+def question_of(args: argparse.Namespace) -> Question:
+    """Return what the arguments ask.
+
+    Raises
+    ------
+    SpecError, UnknownNameError
+        Everything that is missing or wrong, at once.
+    """
+    from meshwright.train.question import training
+
+    reading = Reading()
+    model, system = read_model_and_system(reading, args)
+    loaded, fields = None, {}
+    if args.workload is not None:
+        loaded = reading.value(_workload_of_file, args)
+    else:
+        fields = reading.value(_workload_fields, args)
+    allowed = reading.value(allowed_of, args)
+    reading.done()
+    workload = training(system, **fields) if loaded is None else loaded
+    return Question(model, system, workload, allowed)
+
+
+def read_model_and_system(
+    reading: Reading, args: argparse.Namespace
+) -> tuple[ModelSpec, SystemSpec]:
+    """Return the model and the system, to be used after ``reading.done``."""
+    from meshwright.catalog.models import load_model
+    from meshwright.catalog.systems import load_system
+    from meshwright.spec.model import ModelSpec
+    from meshwright.spec.system import SystemSpec
+    from meshwright.train.question import with_powers
+
+    model = reading.value(needed, "MODEL", args.model, load_model, ModelSpec)
+    system = reading.value(needed, "--on", args.on, load_system, SystemSpec)
+    powers = reading.value(_powers, args)
+    return model, with_powers(system, **powers) if system and powers else system
+
+
+def _powers(args: argparse.Namespace) -> dict[str, float]:
+    """Return the powers that the options state [W], by the names that a system takes.
+
+    Raises
+    ------
+    SpecError
+        Every one that is wrong.
+    """
+    reading, found = Reading(), {}
+    for name in (*CAPS, "idle_power"):
+        text = getattr(args, name)
+        if name == "idle_power" and text == "off":
+            found["idle_power_w"] = 0.0
+        elif text is not None:
+            found[f"{name}_w"] = reading.value(quantity, option_of(name), text, "w")
+    reading.done()
+    return found
+
+
+def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, PlanOptions]:
+    """Return what is asked, and the one strategy that the arguments state."""
+    from meshwright.base.errors import Fault, SpecError
+
+    asked = question_of(args)
+    faults = [
+        Fault(option_of(name), f"one value is needed, found {len(values)}")
+        for name, values in asked.allowed.items()
+        if len(values) != 1
+    ]
+    if faults:
+        raise SpecError(faults)
+    one = {name: values[0] for name, values in asked.allowed.items()}
+    overlap = asked.workload.software.async_tensor_parallel
+    num_devices = asked.system.num_alive
+    return asked, *strategy_of(one, num_devices, overlap_tensor_parallel=overlap)
+
+
+def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options state of a training workload.
+
+    Raises
+    ------
+    SpecError
+        Every option that is missing or wrong.
+    """
+    reading = Reading()
+    for option, value in (("--seq", args.seq), ("--global-batch", args.global_batch)):
+        if value is None:
+            reading.fault(option, "is needed", "or a file with --workload")
+    fields = {
+        field: reading.value(read, given)
+        for field, read, given in (
+            ("sequence_length", _sequence_length, args.seq),
+            ("global_batch_size", _global_batch_size, args.global_batch),
+            ("total_tokens", _total_tokens, args.tokens),
+            ("precision", _precision, args.precision),
+            ("expert_load_imbalance", imbalance, args.imbalance),
+            ("optimizer", _optimizer, args.optimizer),
+        )
+        if given is not None
+    }
+    reading.done()
+    return {**fields, "software": _software(args)}
+
+
+def _optimizer(text: Any) -> Any:
+    from meshwright.catalog.workloads import load_optimizer
+    from meshwright.spec.workload import OptimizerPreset
+
+    return needed("--optimizer", text, load_optimizer, OptimizerPreset)
+
+
+def _sequence_length(text: str) -> int:
+    return whole_number("--seq", text, kilo=1024)
+
+
+def _global_batch_size(text: str) -> int:
+    return whole_number("--global-batch", text)
+
+
+def _total_tokens(text: str) -> float:
+    return quantity("--tokens", text, "tokens")
+
+
+def imbalance(text: str) -> float:
+    """Return the load of the busiest expert rank over the mean."""
+    return decimal_number("--imbalance", text, least=1.0)
+
+
+def _workload_of_file(args: argparse.Namespace) -> Training:
+    """Return the workload of a file; options that it replaces are refused."""
+    from meshwright.catalog.workloads import load_workload
+    from meshwright.spec.workload import Training
+
+    reading = Reading()
+    refuse_idle(reading, args, STATED_IN_FILE, "the file of --workload states this")
+    loaded = reading.value(needed, "--workload", args.workload, load_workload, Training)
+    if loaded is not None and not isinstance(loaded, Training):
+        reading.fault(f"{args.workload}: kind", f"{loaded.kind} is no training workload")
+    reading.done()
+    assert isinstance(loaded, Training)
+    return loaded
+
+
+def _precision(text: str) -> Any:
+    from typing import get_args
+
+    from meshwright.spec.chip import DType
+    from meshwright.spec.workload import Precision
+
+    if isinstance(text, Precision):
+        return text
+    return Precision.model_validate({"matmul": one_of("--precision", text, get_args(DType))})
+
+
+def _software(args: argparse.Namespace) -> Any:
+    from meshwright.spec.workload import SoftwareStack
+
+    return SoftwareStack(
+        cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
+    )
+
+
+def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
+    """Return the values that the user fixed, by the names that the search uses.
+
+    Raises
+    ------
+    SpecError
+        Every value that is wrong.
+    """
+    reading = Reading()
+    allowed: dict[str, list[object]] = {}
+    for name in FIXED:
+        text = getattr(args, name)
+        if text is not None:
+            read = _choice if name in CHOICES else _degree
+            allowed[name] = [reading.value(read, name, part) for part in text.split(",")]
+    reading.done()
+    return allowed
+
+
+def option_of(name: str) -> str:
+    """Return the option of a value: ``global_batch`` is ``--global-batch``."""
+    if name in ("model", "graph", "file"):
+        return name.upper()
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def given_numbers(
+    reading: Reading, args: argparse.Namespace, names: Iterable[str], *, kilo: int = 1000
+) -> dict[str, int]:
+    """Return the whole numbers of those options that were given, by their names."""
+    return {
+        name: reading.value(whole_number, option_of(name), getattr(args, name), kilo=kilo)
+        for name in names
+        if getattr(args, name) is not None
+    }
+
+
+def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """Keep a complaint for each option that was given but would change nothing."""
+    for name in names:
+        given: Any = getattr(args, name)
+        if given is not None and given is not False:
+            reading.fault(option_of(name), why)
+
+
+def _degree(name: str, text: str) -> object:
+    return whole_number(option_of(name), text)
+
+
+def _choice(name: str, text: str) -> object:
+    """Return one value of a structural choice."""
+    from meshwright.sharding.strategy import (
+        ContextKind,
+        Offload,
+        Recompute,
+        ScheduleKind,
+        Streamed,
+        StreamForm,
+    )
+
+    one_of(option_of(name), text, CHOICES[name])
+    kinds = {"recompute": Recompute, "schedule": ScheduleKind, "context_kind": ContextKind,
+             "offload": Offload, "zero_stage": int, "streamed": Streamed,
+             "stream_form": StreamForm}  # fmt: skip
+    return text == "on" if name not in kinds else kinds[name](text)
+
+
+def strategy_of(
+    one: dict[str, Any], num_devices: int, *, overlap_tensor_parallel: bool
+) -> tuple[Strategy, PlanOptions]:
+    """Return the strategy of one value for each name; dp takes the devices that are left.
+
+    Defaults: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with
+    virtual stages), nothing recomputed.
+    """
+    from meshwright.base.errors import Fault, SpecError
+    from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy
+
+    model_degree = 1
+    for name in ("tp", "cp", "pp", "tatp"):
+        model_degree *= one.get(name, 1)
+    dp = one.get("dp", max(num_devices // model_degree, 1))
+    shard = one.get("dp_shard", dp)
+    if dp % shard:
+        raise SpecError(Fault("--dp-shard", f"{shard} does not divide dp {dp}", "a divisor of dp"))
+    degrees = {k: one[k] for k in FIXED if k in one and k not in CHOICES and k != "dp"}
+    strategy = make_strategy(**{**degrees, "dp_shard": shard, "dp_replicate": dp / shard})
+    interleaved = strategy.num_virtual_stages > 1
+    default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
+    shards_something = shard * strategy.cp > 1
+    structure = PlanOptions(
+        sequence_parallel=one.get("sequence_parallel", strategy.tp > 1),
+        context_kind=one.get("context_kind", PlanOptions.context_kind),
+        zero_stage=one.get("zero_stage", 1 if shards_something else 0),
+        recompute=one.get("recompute", Recompute.NONE),
+        schedule=one.get("schedule", default),
+        offload=one.get("offload", PlanOptions.offload),
+        streamed=one.get("streamed", PlanOptions.streamed),
+        stream_form=one.get("stream_form", PlanOptions.stream_form),
+        overlap_data_parallel=one.get("overlap_data_parallel", True),
+        overlap_tensor_parallel=overlap_tensor_parallel,
+    )
+    return strategy, structure
+
+
+def is_serving(args: argparse.Namespace) -> bool:
+    """Return whether the question is one of serving."""
+    return bool(args.decode or args.prefill)
+
+
+def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
+    """Return the workload of the arguments.
+
+    Raises
+    ------
+    SpecError
+        Every option that is missing or wrong.
+    """
+    from meshwright.spec.workload import Decode, Prefill, SoftwareStack
+
+    reading = Reading()
+    length = "context" if args.decode else "prompt"
+    other = "prompt" if args.decode else "context"
+    refuse_idle(reading, args, (other,), f"is of use with --{_OTHER_KIND[length]} only")
+    numbers = {}
+    for name, kilo in (("batch", 1000), (length, 1024)):
+        text = getattr(args, name)
+        if text is None:
+            reading.fault(f"--{name}", "is needed")
+        else:
+            numbers[name] = reading.value(whole_number, f"--{name}", text, kilo=kilo)
+    limit_s = None
+    if args.max_latency is not None:
+        limit_s = reading.value(quantity, "--max-latency", args.max_latency, "s")
+    shared: dict[str, Any] = {
+        "precision": reading.value(precision_of, args),
+        "expert_load_imbalance": reading.value(imbalance, args.imbalance or "1"),
+        "software": SoftwareStack(cuda_graphs=args.cuda_graphs),
+    }
+    reading.done()
+    shared["batch_size"] = numbers["batch"]
+    if args.decode:
+        tokens = numbers["context"]
+        return Decode(context_length=tokens, max_time_per_output_token_s=limit_s, **shared)
+    tokens = numbers["prompt"]
+    return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
+
+
+def precision_of(args: argparse.Namespace) -> Any:
+    """Return the types of matrix products, weights and cache."""
+    from typing import get_args
+
+    from meshwright.spec.chip import DType
+    from meshwright.spec.workload import Precision
+
+    reading, types = Reading(), get_args(DType)
+    stated = {"matmul": "precision", "weight": "weights", "kv_cache": "kv_cache"}
+    found = {
+        field: reading.value(one_of, option_of(name), getattr(args, name), types)
+        for field, name in stated.items()
+        if getattr(args, name) is not None
+    }
+    reading.done()
+    return Precision.model_validate({"weight": found.get("matmul", "bf16"), **found})

@@ -1,0 +1,460 @@
+"""The table of commands and their options, for the command line and for Python alike.
+
+``meshwright plan MODEL --global-batch 64`` and ``mw.plan(MODEL, global_batch=64)`` are made from
+the same entries: argparse reads this table, and so does :func:`options_from_keywords`, so that
+both take the same names and the same values. Standard library only: ``--help`` imports no more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option or argument of a command."""
+
+    name: str
+    """As Python calls it: ``global_batch`` is ``--global-batch``."""
+    help: str
+    metavar: str = ""
+    default: Any = None
+    kind: str = "value"
+    """``value``, ``flag``, ``argument`` (positional, may be left out), ``needed`` (positional),
+    ``values`` (one or more), ``number``."""
+    is_required: bool = False
+    group: str = ""
+    """Title under which the help lists it."""
+    excludes: str = ""
+    """Options of one command with the same word here cannot be given together."""
+    choices: tuple[str, ...] = ()
+    dest: str = ""
+    """What the search calls it, where that differs from the option."""
+    is_hidden: bool = False
+
+    @property
+    def is_positional(self) -> bool:
+        """Whether it is given without its name."""
+        return self.kind in ("argument", "needed")
+
+    @property
+    def flag(self) -> str:
+        """The option as typed: ``--global-batch``; a Python keyword has no trailing ``_``."""
+        return "--" + self.name.rstrip("_").replace("_", "-")
+
+    @property
+    def target(self) -> str:
+        """Name of the value once it is read."""
+        return self.dest or self.name
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Declare it for a command line."""
+        about = argparse.SUPPRESS if self.is_hidden else self.help
+        if self.is_positional:
+            shown: dict[str, Any] = {"metavar": self.metavar} if self.metavar else {}
+            nargs = "?" if self.kind == "argument" else None
+            parser.add_argument(self.target, nargs=nargs, help=about, **shown)
+            return
+        settings: dict[str, Any] = {"help": about, "dest": self.target, "default": self.default}
+        if self.kind == "flag":
+            settings |= {"action": "store_true", "default": False}
+        else:
+            settings["metavar"] = "|".join(self.choices) or self.metavar or None
+        if self.kind == "values":
+            settings["nargs"] = "+"
+        if self.kind == "number":
+            settings["type"] = int
+        if self.is_required:
+            settings["required"] = True
+        parser.add_argument(self.flag, **settings)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A verb: what it does and what it takes."""
+
+    help: str
+    options: tuple[Option, ...]
+    has_detail: bool = False
+    """Whether its screen has more to show under ``--detail``."""
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options for a command line, and those of every screen."""
+        groups: dict[str, argparse._ActionsContainer] = {"": parser}
+        for option in self.options:
+            title = option.group
+            if title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            place = groups[title]
+            if option.excludes:
+                key = f"{title}/{option.excludes}"
+                if key not in groups:
+                    groups[key] = groups[title].add_mutually_exclusive_group()
+                place = groups[key]
+            option.add_to(place)
+        if self.has_detail:
+            text = "the whole answer: every part, the ranking, the proof"
+            parser.add_argument("--detail", action="store_true", help=text)
+        parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def options_from_keywords(verb: str, given: Mapping[str, object]) -> argparse.Namespace:
+    """Return keyword arguments of a verb as a command line would hold them.
+
+    Numbers become text, sequences a list with commas; declarations stay objects.
+
+    Raises
+    ------
+    UnknownNameError
+        An option that the verb does not have, with the nearest names.
+    SpecError
+        A flag that is neither true nor false.
+    """
+    from meshwright.base.errors import Fault, SpecError, UnknownNameError
+
+    known = {option.name: option for option in COMMANDS[verb].options}
+    values = {
+        option.target: False if option.kind == "flag" else option.default
+        for option in known.values()
+    }
+    for name, value in given.items():
+        if name not in known:
+            raise UnknownNameError(f"option of {verb}", name, known)
+        option = known[name]
+        if value is None:
+            continue
+        if option.kind == "flag":
+            if not isinstance(value, bool):
+                raise SpecError(Fault(name, f"found {value!r}, expected True or False"))
+            values[option.target] = value
+        elif option.kind == "number":
+            values[option.target] = value
+        elif option.kind == "values":
+            values[option.target] = [str(value)] if isinstance(value, str) else list(_each(value))
+        else:
+            values[option.target] = _as_typed(option, value)
+    excluded: dict[str, str] = {}
+    for option in known.values():
+        if option.excludes and values[option.target]:
+            other = excluded.setdefault(option.excludes, option.name)
+            if other != option.name:
+                raise SpecError(Fault(option.name, f"not together with {other}"))
+    needed = [o for o in known.values() if o.is_required or o.kind == "needed"]
+    if missing := [option for option in needed if values[option.target] is None]:
+        raise SpecError([Fault(option.name, "is needed") for option in missing])
+    return argparse.Namespace(**values)
+
+
+def _each(value: object) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def _as_typed(option: Option, value: object) -> object:
+    """Return a value as it would be typed; objects other than texts and numbers as they are."""
+    if isinstance(value, bool):
+        return ("on" if value else "off") if "on" in option.choices else str(value)
+    if isinstance(value, str | int | float | os.PathLike):
+        return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if isinstance(value, list | tuple):
+        return ",".join(str(_as_typed(option, entry)) for entry in value)
+    return value
+
+
+MODEL_HELP = "catalog name, Hugging Face id, config.json or its folder"
+_FIXED = "fix a degree or a choice"
+_SERVING = "serving instead of training"
+_GRAPH = "any computation instead of a model"
+CALIBRATION = Option(
+    "calibration",
+    "constants of the cost model: uncalibrated, or a file written by calibrate (calibrated)",
+    "NAME|FILE",
+    "calibrated",
+)
+MEASURED_FILE = Option(
+    "measured",
+    "measured steps of your jobs (YAML, or JSON rows as for validate); they adjust the constants",
+    "FILE",
+)
+OUT_PLAN = Option("out", "write the plan as JSON", "FILE")
+
+
+def question(*, is_needed: bool, model_help: str = MODEL_HELP) -> tuple[Option, ...]:
+    """Return the options that state model, system and training workload."""
+    return (
+        Option("model", model_help, kind="needed" if is_needed else "argument"),
+        Option("on", "64xH100, wafer-6x8, a YAML file", "SYSTEM", is_required=is_needed),
+        Option("seq", "tokens of a sequence; 8k is 8192", "TOKENS"),
+        Option("global_batch", "sequences in a step", "N"),
+        Option("workload", "a YAML file instead of the options", "FILE"),
+        Option("precision", "data type of the linear layers (bf16)", "TYPE"),
+        Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
+        Option("tokens", "tokens of the whole run, such as 15T", "N"),
+        Option("imbalance", "load of the busiest expert rank over the mean (1)", "X"),
+        Option("cuda_graphs", "kernels launched as CUDA graphs", kind="flag"),
+        Option("async_tp", "async TP: communication overlaps with matrix products", kind="flag"),
+        Option("dropout", "dropout, whose masks are stored", kind="flag"),
+        Option("max_power", "limit of the mean power of the system, such as 15kW", "W"),
+        Option("max_device_power", "limit of the mean power of each device", "W"),
+        Option("idle_power", "power of an idle device; off leaves it out", "W|off"),
+        CALIBRATION,
+    )
+
+
+ON_OFF = ("on", "off")
+FIXED = tuple(
+    Option(name, about, metavar, group=_FIXED, choices=choices, dest=dest, is_hidden=name == "etp")
+    for name, about, metavar, choices, dest in (
+        ("tp", "tensor parallel degree", "N", (), ""),
+        ("cp", "context parallel degree", "N", (), ""),
+        ("pp", "pipeline stages", "N", (), ""),
+        ("dp", "data parallel degree (the devices that are left)", "N", (), ""),
+        ("ep", "expert parallel degree", "N", (), ""),
+        ("etp", "tensor parallel degree inside experts", "N", (), ""),
+        ("tatp", "degree of tensor streams on a grid", "N", (), ""),
+        ("dp_shard", "data parallel ranks over which state is sharded", "N", (), ""),
+        ("vpp", "virtual stages on each pipeline rank", "N", (), "num_virtual_stages"),
+        ("mbs", "sequences in a micro-batch", "N", (), "micro_batch_size"),
+        ("recompute", "activation recomputation", "", ("none", "selective", "full"), ""),
+        ("schedule", "pipeline schedule", "", ("gpipe", "1f1b", "interleaved", "zero_bubble"), ""),
+        ("cp_kind", "attention under context parallelism", "", ("ring", "ulysses"),
+         "context_kind"),
+        ("offload", "state kept in host memory", "",
+         ("none", "optimizer", "activations", "weights", "all"), ""),
+        ("zero", "ZeRO stage", "", ("0", "1", "2", "3"), "zero_stage"),
+        ("sp", "sequence parallelism", "", ON_OFF, "sequence_parallel"),
+        ("dp_overlap", "gradient communication overlapped with the backward pass", "", ON_OFF,
+         "overlap_data_parallel"),
+        ("streamed", "operand of a tensor stream", "", ("auto", "weights", "inputs", "both"), ""),
+        ("stream_form", "form of a tensor stream", "",
+         ("auto", "hold", "stream", "cycle", "ring", "folded_ring"), ""),
+    )
+)  # fmt: skip
+SERVING = tuple(
+    Option(name, about, metavar, kind="value" if metavar else "flag", group=_SERVING,
+           excludes="kind" if name in ("decode", "prefill") else "")
+    for name, about, metavar in (
+        ("decode", "one token for each sequence in flight", ""),
+        ("prefill", "the prompts of a batch", ""),
+        ("batch", "sequences in flight (decode) or in a batch (prefill)", "N"),
+        ("context", "decode: tokens in the KV cache of each sequence", "TOKENS"),
+        ("prompt", "prefill: tokens of a prompt", "TOKENS"),
+        ("max_latency", 'limit of TPOT or TTFT, such as "50 ms"', "TIME"),
+        ("latency", "least latency instead of most throughput", ""),
+        ("kv_cache", "data type of the KV cache", "TYPE"),
+        ("server", "vllm, tensorrt-llm, ... (generic)", "NAME"),
+        ("weights", "data type of the resident weights", "TYPE"),
+    )
+)  # fmt: skip
+GRAPH = (
+    Option("graph", "dlrm-a, fft-4096x4096, a YAML file", "NAME|FILE", group=_GRAPH),
+    Option("training", "with the backward pass", kind="flag", group=_GRAPH),
+    Option("overlap", "collectives overlap with other computation", kind="flag", group=_GRAPH),
+)
+_TRAINING = "with the backward pass"
+
+COMMANDS: dict[str, Command] = {
+    "plan": Command(
+        "search the whole space for the best plan, with a proof",
+        (
+            *question(is_needed=False), *FIXED, *SERVING, *GRAPH, MEASURED_FILE,
+            Option("top", "plans in the ranking (5)", "N"), OUT_PLAN,
+            Option("pareto", "Pareto front of time, memory, energy and money", kind="flag"),
+            Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
+            Option("from_", "an earlier plan, to plan again after a loss", "PLAN.json",
+                   dest="origin"),
+            Option("without", "with --from: number of devices lost", "N"),
+        ),
+        has_detail=True,
+    ),
+    "estimate": Command(
+        "price one given strategy",
+        (*question(is_needed=True), *FIXED, MEASURED_FILE, OUT_PLAN), has_detail=True,
+    ),
+    "fit": Command(
+        "memory only: does it fit, and if not, what would fit",
+        (*question(is_needed=True), *FIXED), has_detail=True,
+    ),
+    "explain": Command(
+        "why this plan, why not another; where a measured step loses time",
+        (
+            *question(is_needed=False, model_help="a plan written by plan --out; with --on: the "
+                      "model of a strategy given here"),
+            *FIXED,
+            Option("script", "strategy and batch from a launch script of Megatron-LM", "FILE.sh",
+                   group="a job that ran"),
+            Option("measured", "measured step: 8.1s, or 412k tokens/s", "TIME",
+                   group="a job that ran"),
+            Option("measured_memory", "measured memory of the fullest device: 61 GB", "SIZE",
+                   group="a job that ran"),
+            Option("picture", "draw the grid and the load of its links", "FILE.svg"),
+            Option("colors", "with --picture: colour the groups of this axis", "AXIS"),
+        ),
+        has_detail=True,
+    ),
+    "compare": Command(
+        "the best plan of each known recipe, side by side",
+        (*question(is_needed=True), *FIXED, MEASURED_FILE,
+         Option("against", "recipes such as megatron-3,fsdp (all of them)", "NAME,NAME")),
+        has_detail=True,
+    ),
+    "check": Command(
+        "is a strategy legal, and which is the nearest legal one",
+        (*question(is_needed=True), *FIXED),
+    ),
+    "simulate": Command(
+        "play the step of a plan with contention; or flows that share links",
+        (
+            Option("what", "a plan, or the word: flows", "PLAN.json", kind="needed"),
+            Option("file", "after flows: links and flows", "FILE.json", kind="argument"),
+            Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
+        ),
+    ),
+    "partition": Command(
+        "cut layers into stages that fit SRAM, a cache or HBM",
+        (
+            Option("model", "catalog name, Hugging Face id or config.json", kind="argument"),
+            Option("layers", "measured layers: YAML, JSON or CSV", "FILE"),
+            Option("on", "4xWSE-3, 64xGroq-LPU, a YAML file", "SYSTEM"),
+            Option("level", "memory that holds the layers (nearest)", "NAME"),
+            Option("capacity", "memory of a device for the layers, such as 230MB", "BYTES"),
+            Option("objective", "what to minimise (balance)",
+                   choices=("count", "balance", "time")),
+            Option("batch", "sequences in flight, or in a step (1)", "N"),
+            Option("seq", "context, prompt or sequence; 4k is 4096", "TOKENS"),
+            Option("groups", "groups of the batch (the best number)", "N"),
+            Option("prefill", "prompts instead of decode", kind="flag", excludes="kind"),
+            Option("training", "forward and backward, with optimizer state", kind="flag",
+                   excludes="kind"),
+            Option("precision", "data type of the linear layers (bf16)", "TYPE"),
+            Option("weights", "data type of the resident weights", "TYPE"),
+            Option("kv_cache", "data type of the KV cache", "TYPE"),
+            Option("optimizer", "preset of bytes per parameter; see show optimizer", "NAME"),
+            Option("tp", "devices that split each layer", "N"),
+            Option("ep", "of them, devices over which whole experts are spread", "N"),
+            Option("picture", "draw the stages", "FILE.svg"),
+            CALIBRATION,
+        ),
+    ),
+    "fuse": Command(
+        "fuse kernels into partitions that run on a chip one by one",
+        (
+            Option("graph", "catalog name, file, hpl-NxB, fft-AxB or a model", kind="needed"),
+            Option("on", "catalog name or YAML file: SN10, H100", "CHIP"),
+            Option("tp", "chips over which kernels are split (1)", "N"),
+            Option("pp", "stages over which repetitions are spread (1)", "N"),
+            Option("chips", "tp x pp; every division of it is tried", "N"),
+            Option("tile", "length of a tile (the best power of two)", "N"),
+            Option("micro_batch", "sequences that pass at once (the best number)", "N"),
+            Option("link", "one direction of a link between chips", "RATE"),
+            Option("tokens", "sequence length of a model (2048)"),
+            Option("training", _TRAINING, kind="flag"),
+            Option("kernel_by_kernel", "no fusion: one kernel after the other", kind="flag"),
+            Option("rules", "dfmodel: the rules and the chips of DFModel (own)",
+                   choices=("own", "dfmodel"), default="own"),
+            Option("picture", "draw cores over time", "FILE.svg"),
+        ),
+    ),
+    "export": Command(
+        "write launch files for PyTorch, Megatron-LM, torchtitan",
+        (
+            Option("plan", "a plan as JSON; without one, the targets are listed",
+                   kind="argument"),
+            Option("target", "torch, megatron, torchtitan or chakra", kind="argument"),
+            Option("out", "folder for the files", "FOLDER", "."),
+            Option("force", "overwrite files of other content", kind="flag"),
+            Option("print", "show the files, write nothing", kind="flag"),
+        ),
+    ),
+    "show model": Command(
+        "dims, parameter counts and operators of a model",
+        (Option("model", f"{MODEL_HELP}; without one, the names", kind="argument"),),
+    ),
+    "show chip": Command(
+        "rates, memories, power and their sources",
+        (Option("chip", "catalog name or YAML file; without one, the names", kind="argument"),),
+    ),
+    "show system": Command(
+        "devices and network levels of a system",
+        (Option("system", "64xH100, wafer-6x8, a catalog name or a YAML file; without one, the "
+                "names", kind="argument"),),
+    ),
+    "show optimizer": Command(
+        "bytes per parameter that a framework keeps",
+        (Option("optimizer", "preset; without one, the names", kind="argument"),),
+    ),
+    "show collectives": Command(
+        "time of each collective algorithm on a group",
+        (
+            Option("on", "64xH100, a name or a file", "SYSTEM", is_required=True),
+            Option("size", "bytes of the full tensor, as 64 MiB", kind="values",
+                   is_required=True),
+            Option("group", "members of the group", kind="number", is_required=True),
+            Option("stride", "devices from member to member (1)", kind="number", default=1),
+        ),
+    ),
+    "show graph": Command(
+        "kernels of a computation, and how they may be split",
+        (
+            Option("graph", "catalog name, file, hpl-NxB, fft-AxB or a model; without one, the "
+                   "names", kind="argument"),
+            Option("tokens", "sequence length of a model (2048)"),
+            Option("training", _TRAINING, kind="flag"),
+            Option("yaml", "print the graph as a file", kind="flag"),
+        ),
+    ),
+    "show topologies": Command(
+        "links, diameter and bisection of each network",
+        (Option("devices", "number of devices (16)", kind="number", default=16),),
+    ),
+    "sweep": Command(
+        "one question over many models, systems and designs; resumable",
+        (
+            Option("file", "what is asked, fixed and varied (YAML)", "FILE", kind="needed"),
+            Option("out", "store results there (SQLite); run again to resume", "FILE.db"),
+            Option("workers", "processes (1)", "N", "1"),
+            Option("csv", "write all points and results", "FILE"),
+            Option("picture", "draw the heat map of the file", "FILE.svg"),
+            Option("report", "write the report of the file, pictures next to it", "FILE.md"),
+        ),
+    ),
+    "validate": Command(
+        "compare predictions with measurements, yours or published",
+        (
+            Option("measurements", "your rows (JSON array; the published ones)", "FILE"),
+            CALIBRATION,
+            Option("document", "write tables there, and pictures next to it", "FILE.md"),
+        ),
+    ),
+    "calibrate": Command(
+        "fit the constants of the cost model to measurements",
+        (
+            Option("file", "measured rows (JSON array; the published ones)", "FILE",
+                   kind="argument"),
+            Option("out", "write the calibration there", "FILE.yaml"),
+        ),
+    ),
+    "study": Command(
+        "rebuild a published figure or question",
+        (
+            Option("name", "which study, or 'all'; without one they are listed",
+                   kind="argument"),
+            Option("out", "folder for tables, charts and verdicts", "FOLDER"),
+        ),
+    ),
+}  # fmt: skip
+COMMANDS["serve"] = Command(
+    "the best way to serve: plan with --decode or --prefill",
+    tuple(o for o in COMMANDS["plan"].options
+          if o in (*FIXED, *SERVING) or o.name in (
+              "model", "on", "precision", "imbalance", "cuda_graphs", "calibration", "top", "out")),
+)  # fmt: skip
+"""A verb of Python only; on the command line it is ``plan --decode`` or ``plan --prefill``."""
+PYTHON_ONLY = ("serve",)
+FAMILIES = {
+    "show": "look at models, graphs, chips, systems, optimizers, collectives and topologies"
+}
+"""First words under which several commands stand."""

@@ -1,1 +1,0 @@
-"""A row of layers cut into stages, each of which fits the memory of a device."""

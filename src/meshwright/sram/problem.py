@@ -1,0 +1,395 @@
+"""What is cut into stages: layers with their bytes and seconds, devices, and a level of memory.
+
+Layers come from a model (serving through the price of a pass, training through that of a step) or
+from a file of measured ones. Stages lie on the working devices one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import Fault, SpecError, nearest
+from meshwright.collectives.group import make_group
+from meshwright.collectives.selection import affine_candidates
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import price_layers
+from meshwright.cost.network import level_efficiencies
+from meshwright.cost.problem import Problem
+from meshwright.serve.operators import PASS_TIME_PARTS
+from meshwright.serve.passes import piece_cost
+from meshwright.serve.problem import ServingProblem
+from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.chip import ChipSpec, MemoryLevel
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.footprint import FootprintFile
+from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training, Workload
+from meshwright.sram.loads import LayerLoads
+
+CACHES = ("l2", "infinity-cache")
+"""Levels that hardware fills, so that software holds only a part of them resident."""
+CACHE_FRACTION = 0.75
+"""Of a cache: three quarters, as the guide of CUDA sets aside for persisting accesses at most.
+Assumed for all caches, range 0.5 to 0.75.
+
+Source: CUDA C++ Programming Guide, L2 cache set-aside for persisting accesses, its example.
+"""
+EXTERNAL = ("hbm", "ddr")
+"""Levels beyond the chip: allocated by a runtime that needs a margin and buffers."""
+
+
+@dataclass(frozen=True)
+class PartitionProblem:
+    """A model under a workload, on devices that hold it in one level of their memory."""
+
+    model: ModelSpec
+    system: SystemSpec
+    workload: Workload
+    calibration: CalibrationOf[float]
+    level: int = 0
+    """Index into the memories of the chip, near to far."""
+    tensor_degree: int = 1
+    """Devices that split each layer between them: a stage is held by a group of so many."""
+    expert_degree: int = 1
+    """Of them, over how many whole experts are spread; the others split each expert."""
+    capacity_bytes: float | None = None
+    """Room of a device that the user states instead."""
+
+    @cached_property
+    def priced_problem(self) -> Problem | ServingProblem:
+        """The question as if the level were the last one: it is read at its bandwidth."""
+        chip, work = self.system.chip, self.workload
+        held = chip.model_copy(update={"memories": chip.memories[: self.level + 1]})
+        system = self.system.model_copy(update={"chip": held})
+        if isinstance(work, Training):
+            return Problem(self.model, system, work, self.calibration)
+        return ServingProblem(self.model, system, work, self.calibration)
+
+    @property
+    def memory(self) -> MemoryLevel:
+        """The level that holds the layers."""
+        return self.system.chip.memories[self.level]
+
+    @property
+    def room_bytes(self) -> float:
+        """What one device has room for [bytes]."""
+        if self.capacity_bytes is not None:
+            return self.capacity_bytes
+        return room_bytes(self.memory, self.calibration)
+
+    def strategy(self, group_size: int) -> Strategy:
+        """Return the degrees inside one stage."""
+        tp, ep = self.tensor_degree, self.expert_degree
+        etp = tp // ep if self.priced_problem.num_experts else 1
+        return make_strategy(tp=tp, ep=ep, etp=etp, micro_batch_size=group_size)
+
+    def on_chip(self, chip: ChipSpec) -> PartitionProblem:
+        """Return the same on another type of chip, at its level of the same place."""
+        level = min(self.level, len(chip.memories) - 1)
+        system = self.system.model_copy(update={"chip": chip, "other_chips": {}})
+        return replace(self, system=system, level=level)
+
+
+def room_bytes(memory: MemoryLevel, calibration: CalibrationOf[float]) -> float:
+    """Return what a level of memory has room for [bytes].
+
+    On-chip memory that software manages is allocated before the run: all of it. A cache holds
+    ``CACHE_FRACTION`` of itself. External memory loses a margin and the buffers of a runtime.
+    """
+    if memory.name in CACHES:
+        return CACHE_FRACTION * memory.capacity_bytes
+    if memory.name in EXTERNAL:
+        kept = (1.0 - calibration.memory_margin_fraction) * memory.capacity_bytes
+        return max(kept - calibration.communication_buffer_bytes, 0.0)
+    return memory.capacity_bytes
+
+
+def level_of(chip: ChipSpec, name: str) -> int:
+    """Return the index of a level of memory by its name.
+
+    Raises
+    ------
+    SpecError
+        When the chip has no such level.
+    """
+    names = [memory.name for memory in chip.memories]
+    if name not in names:
+        raise SpecError(Fault("level", f"{chip.name} has no {name!r}", nearest(name, names)))
+    return names.index(name)
+
+
+@dataclass(frozen=True)
+class LayerSequence:
+    """Layers on one device each, or on each device of a group that splits them; in their order."""
+
+    names: tuple[str, ...]
+    resident_bytes: Mapping[str, FloatArray]
+    """What stays on the device, by part: weights, their state, key-value cache [bytes]."""
+    transient_bytes: Mapping[str, FloatArray]
+    """What is there while a layer works, by part: activations, buffers [bytes]."""
+    kept_bytes: FloatArray
+    """Activations that each micro-batch leaves for its backward pass [bytes]."""
+    time_parts_s: Mapping[str, FloatArray]
+    """Seconds of one pass of one group of sequences, by part; empty where nobody knows them [s]."""
+    output_bytes: FloatArray
+    """Handed to the next layer in one pass; after the last one, what goes back to the first."""
+
+    @cached_property
+    def loads(self) -> LayerLoads:
+        """The same as columns that cuts are made of."""
+        zero = np.zeros(len(self.names))
+        return LayerLoads(
+            sum(self.resident_bytes.values(), zero), sum(self.transient_bytes.values(), zero),
+            self.kept_bytes,
+        )  # fmt: skip
+
+    @property
+    def has_times(self) -> bool:
+        """Whether the seconds of the layers are known."""
+        return bool(self.time_parts_s)
+
+    @cached_property
+    def layer_s(self) -> FloatArray:
+        """Seconds of each layer: the sum of its parts [s]."""
+        return sum(self.time_parts_s.values(), np.zeros(len(self.names)))
+
+    def parts_bytes(self, first: int, stop: int, in_flight: int) -> dict[str, float]:
+        """Return what fills the device of a stage; the parts sum to its load.
+
+        Transients are those of the layer whose sum is largest.
+        """
+        run = slice(first, stop)
+        parts = {name: float(column[run].sum()) for name, column in self.resident_bytes.items()}
+        kept = in_flight * float(self.kept_bytes[run].sum())
+        largest = first + int(self.loads.transient_bytes[run].argmax())
+        return {
+            **parts,
+            "kept_activations": kept,
+            **{name: float(column[largest]) for name, column in self.transient_bytes.items()},
+        }
+
+
+def measured_row(file: FootprintFile) -> LayerSequence:
+    """Return the row of a file of measured layers; a ``size`` counts as weights."""
+    rows = file.rows
+    names = [
+        layer.name if layer.repeat == 1 else f"{layer.name} {number}"
+        for layer in file.layers
+        for number in range(layer.repeat)
+    ]
+
+    def column(field: str) -> FloatArray:
+        return np.array([getattr(layer, field) or 0.0 for layer in rows])
+
+    is_timed = rows[0].time_s is not None
+    return LayerSequence(
+        names=tuple(names),
+        resident_bytes={
+            "weights": column("size_bytes") + column("weights_bytes"),
+            "kv_cache": column("kv_cache_bytes"),
+        },
+        transient_bytes={
+            "activations": column("activations_bytes"), "buffers": column("buffers_bytes"),
+        },
+        kept_bytes=np.zeros(len(rows)),
+        time_parts_s={"measured_s": column("time_s")} if is_timed else {},
+        output_bytes=column("output_bytes"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StageDevices:
+    """Working devices in their order; each stage has the next ``group_size`` of them."""
+
+    system: SystemSpec
+    calibration: CalibrationOf[float]
+    group_size: int = 1
+
+    @cached_property
+    def _alive(self) -> Sequence[int]:
+        dead, every = set(self.system.dead_devices), range(self.system.num_devices)
+        return [device for device in every if device not in dead] if dead else every
+
+    @property
+    def num_stages(self) -> int:
+        """Stages for which there are devices."""
+        return len(self._alive) // self.group_size
+
+    def devices_of(self, stage: int) -> tuple[int, ...]:
+        """Return the devices of a stage; stages beyond the system have numbers beyond it."""
+        first, alive = stage * self.group_size, self._alive
+        beyond = self.system.num_devices - len(alive)
+        places = range(first, first + self.group_size)
+        return tuple(alive[at] if at < len(alive) else beyond + at for at in places)
+
+    def chips_of(self, stage: int) -> tuple[ChipSpec, ...]:
+        """Return the distinct types of chips of a stage."""
+        own = [self.system.other_chips.get(d, self.system.chip) for d in self.devices_of(stage)]
+        return tuple({chip.name: chip for chip in own}.values())
+
+    def level_between(self, first: int, second: int) -> int | None:
+        """Return the innermost level of the network that joins two stages; None without any."""
+        ends = self.devices_of(first)[0], self.devices_of(second)[0]
+        sizes = accumulate((level.size for level in self.system.levels), mul)
+        inside = [i for i, size in enumerate(sizes) if ends[0] // size == ends[1] // size]
+        outermost = len(self.system.levels) - 1
+        return inside[0] if inside else (outermost if outermost >= 0 else None)
+
+    def send_s(self, level: int | None, num_bytes: FloatArray) -> FloatArray:
+        """Return the seconds of messages between two neighbours that a level joins [s].
+
+        Nothing is sent where there are no bytes. Every device of a group sends what it holds, the
+        whole message.
+        """
+        if level is None:
+            return 0.0 * num_bytes
+        fixed_s, slope = self._forms[level]
+        seconds: FloatArray = (num_bytes > 0) * (fixed_s + slope * num_bytes)
+        return seconds
+
+    @cached_property
+    def _forms(self) -> list[tuple[float, float]]:
+        """Seconds of a message and of each of its bytes, by level."""
+        factors = level_efficiencies(self.system, self.calibration)
+        found = []
+        for level, factor in zip(self.system.levels, factors, strict=True):
+            group: Any = make_group([level], 1.0, 2.0, [factor])
+            _, fixed_s, slope = affine_candidates(CollectiveKind.SEND, group)[0]
+            found.append((self.calibration.collective_launch_s + float(fixed_s), float(slope)))
+        return found
+
+
+TOKEN_ID_BYTES = 4.0
+"""Of one token that the last stage hands to the first."""
+STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
+
+
+def computed_rows(
+    problem: PartitionProblem, group_sizes: Sequence[int], batch: int
+) -> list[LayerSequence]:
+    """Return the row of a model for each size of its groups of sequences.
+
+    Parameters
+    ----------
+    batch
+        Sequences in flight in a row of stages: serving holds the cache of all of them.
+    """
+    priced = problem.priced_problem
+    if isinstance(priced, ServingProblem):
+        return _serving_rows(priced, problem, group_sizes, batch)
+    return _training_rows(priced, problem, group_sizes)
+
+
+def row_names(model: ModelSpec) -> tuple[str, ...]:
+    """Return the names of the layers of a model, and of what stands before and after them."""
+    return ("embedding", *(f"layer {number}" for number in range(model.num_layers)), "head")
+
+
+def _order(model: ModelSpec) -> list[int]:
+    """Return the piece of the model at each place of its row: embedding, layers, head."""
+    kinds = len(model.layer_kinds)
+    return [kinds, *model.layer_pattern, kinds + 1]
+
+
+def _serving_rows(
+    priced: ServingProblem, problem: PartitionProblem, group_sizes: Sequence[int], batch: int
+) -> list[LayerSequence]:
+    """Return the rows of a forward pass; what stays are weights and the cache of the batch."""
+    strategy = stack([problem.strategy(size) for size in group_sizes])
+    network = priced.network(STRUCTURE.axis_order, strategy)
+    collectives = Collectives(network, priced.collective_start_s)
+    costs = [
+        piece_cost(priced, STRUCTURE, strategy, piece, index, collectives)
+        for index, piece in enumerate(priced.pieces)
+    ]
+    column = _columns(costs, _order(priced.model))
+    rows = []
+    for number, size in enumerate(group_sizes):
+        sent = size * priced.pass_length * priced.model.hidden_size
+        rows.append(
+            LayerSequence(
+                names=row_names(priced.model),
+                resident_bytes={
+                    "weights": column("weight_bytes", number),
+                    "kv_cache": batch * column("cache_bytes", number),
+                },
+                transient_bytes={"activations": column("working_bytes", number)},
+                kept_bytes=np.zeros(priced.model.num_layers + 2),
+                time_parts_s={name: column(name, number) for name in PASS_TIME_PARTS},
+                output_bytes=_outputs(priced.rates.activation_bytes * sent,
+                                      TOKEN_ID_BYTES * size * priced.is_decode,
+                                      priced.model.num_layers),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _training_rows(
+    priced: Problem, problem: PartitionProblem, group_sizes: Sequence[int]
+) -> list[LayerSequence]:
+    """Return the rows of a forward and a backward pass; what stays is the state of the weights."""
+    strategy = stack([problem.strategy(size) for size in group_sizes])
+    network = priced.network(STRUCTURE.axis_order, strategy)
+    prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
+    layers = prices[Recompute.NONE]
+    costs = [*layers.kinds, layers.embedding, layers.head]
+    column, optimizer = _columns(costs, _order(priced.model)), priced.workload.optimizer
+    held = {
+        "weights": optimizer.weight_bytes_per_param,
+        "gradients": optimizer.gradient_bytes_per_param,
+        "optimizer": optimizer.state_bytes_per_param,
+    }
+    rows = []
+    for number, size in enumerate(group_sizes):
+        params = column("dense_params", number) + column("expert_params", number)
+        sent = size * priced.pass_length * priced.model.hidden_size
+        rows.append(
+            LayerSequence(
+                names=row_names(priced.model),
+                resident_bytes={name: each * params for name, each in held.items()},
+                transient_bytes={"activations": column("working_bytes", number)},
+                kept_bytes=column("kept_bytes", number),
+                time_parts_s=_training_parts(column, number),
+                output_bytes=_outputs(priced.rates.activation_bytes * sent, 0.0,
+                                      priced.model.num_layers),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _training_parts(column: Any, number: int) -> Mapping[str, FloatArray]:
+    """Return the seconds of a micro-batch in a layer, forward and backward, by part."""
+    backward = column("input_gradient_s", number) + column("weight_gradient_s", number)
+    return {
+        "forward_s": column("forward_s", number),
+        "backward_s": backward,
+        "launch_s": column("launch_s", number),
+        "tp_comm_s": column("tp_s", number),
+        "ep_comm_s": column("ep_s", number),
+    }
+
+
+def _columns(costs: Sequence[Any], order: Sequence[int]) -> Any:
+    """Return what gives a part of the price, in one row of the columns, of each layer in order."""
+
+    def column(name: str, number: int) -> FloatArray:
+        parts = [np.asarray(getattr(cost, name)).reshape(-1) for cost in costs]
+        values = [float(part[number] if len(part) > 1 else part[0]) for part in parts]
+        return np.array([values[kind] for kind in order])
+
+    return column
+
+
+def _outputs(sent_bytes: float, returned_bytes: float, num_layers: int) -> FloatArray:
+    """Return what each layer hands on: the residual stream; the head token ids, or nothing."""
+    return np.array([*[sent_bytes] * (num_layers + 1), returned_bytes])

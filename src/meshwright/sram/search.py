@@ -1,0 +1,384 @@
+"""From a problem to the best cut: groups of sequences, stages, replicas, under each objective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from itertools import pairwise
+from math import ceil, inf
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.errors import UnsupportedError
+from meshwright.serve.space import group_counts
+from meshwright.spec.workload import Training
+from meshwright.sram.contiguous import (
+    Bottlenecks,
+    StageTimes,
+    balanced_stops,
+    bottleneck_cuts,
+    greedy_stops,
+    least_stages,
+    too_large,
+)
+from meshwright.sram.loads import LayerLoads, StageCapacities
+from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, computed_rows
+from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
+
+
+@dataclass(frozen=True)
+class CutProblem:
+    """What is cut, and where the stages lie."""
+
+    row: LayerSequence
+    stage_capacities: StageCapacities
+    """In the order in which the stages are filled."""
+    line: StageDevices | None = None
+    """None: as many devices as are needed, and nobody knows the links between them."""
+    rows_by_chip: Mapping[str, LayerSequence] | None = None
+    """Rows with the seconds of each type of chip, where there are several."""
+    is_training: bool = False
+    """Stages are filled from the last layer to the first, and gradients are sent back."""
+
+    @property
+    def most_stages(self) -> int | None:
+        """Stages for which there are devices; None: as many as are needed."""
+        return None if self.line is None else self.line.num_stages
+
+    def row_of(self, stage: int) -> LayerSequence:
+        """Return the row with the seconds of the slowest chip of a stage."""
+        if self.rows_by_chip is None or self.line is None:
+            return self.row
+        rows = [self.rows_by_chip[chip.name] for chip in self.line.chips_of(stage)]
+        return max(rows, key=lambda row: float(row.layer_s.sum()))
+
+    def times_of(self, stage: int) -> StageTimes:
+        """Return the seconds of every run on a stage, as the search for a cut needs them.
+
+        In training the number of stages is open while they are counted from the end, so every
+        send is charged the slowest link between stages.
+        """
+        joint = self._worst_level if self.is_training else self._level(stage, stage + 1)
+        back = self._level(stage, 0) if stage else None
+        key = (id(self.row_of(stage)), joint, back)
+        if key not in self._times:
+            self._times[key] = self._make_times(self.row_of(stage), joint, back)
+        return self._times[key]
+
+    def stage_seconds(self, stops: list[int]) -> list[StageSeconds]:
+        """Return what one group takes on each stage of a cut; empty stages are passed over."""
+        runs = list(pairwise([0, *stops]))
+        filled = [stage for stage, (first, stop) in enumerate(runs) if stop > first]
+        found = []
+        for place, stage in enumerate(filled):
+            first, stop = runs[stage]
+            before = filled[place - 1] if place else None
+            after = filled[place + 1] if place + 1 < len(filled) else None
+            work_s = float(self.row_of(stage).layer_s[first:stop].sum())
+            entry_s = self._one_send_s(stage, before, first - 1) if self.is_training else 0.0
+            target = after if after is not None else (filled[0] if place else None)
+            found.append(StageSeconds(work_s, entry_s, self._one_send_s(stage, target, stop - 1)))
+        return found
+
+    def _one_send_s(self, stage: int, other: int | None, layer: int) -> float:
+        """Return the seconds in which the output of a layer passes between two stages [s]."""
+        if other is None or self.line is None:
+            return 0.0
+        sent = self.row.output_bytes[[layer]]
+        return float(self.line.send_s(self._level(stage, other), sent)[0])
+
+    def _make_times(self, row: LayerSequence, joint: int | None, back: int | None) -> StageTimes:
+        exit_s = self._sends_s(joint)
+        exit_s[-1] = self._sends_s(back)[-1]
+        entry_s = 0.0 * exit_s
+        if self.is_training:
+            entry_s = np.concatenate(([0.0], exit_s[:-1]))
+        return StageTimes(row.layer_s, entry_s, exit_s)
+
+    def _sends_s(self, level: int | None) -> FloatArray:
+        sent = self.row.output_bytes
+        return 0.0 * sent if self.line is None else self.line.send_s(level, sent)
+
+    def _level(self, first: int, second: int) -> int | None:
+        return None if self.line is None else self.line.level_between(first, second)
+
+    @property
+    def _worst_level(self) -> int | None:
+        """The slowest level between neighbours, over all devices."""
+        count = self.most_stages or 1
+        levels = {self._level(stage, stage + 1) for stage in range(max(count - 1, 0))}
+        return max((lv for lv in levels if lv is not None),
+                   key=lambda lv: float(self._sends_s(lv).max()), default=None)  # fmt: skip
+
+    @cached_property
+    def _times(self) -> dict[tuple[int, int | None, int | None], StageTimes]:
+        return {}
+
+
+MOST_PLACES = 50_000_000
+"""Layers times stages beyond which the table of the fastest cuts is not made."""
+
+
+class Objective(StrEnum):
+    """What the cut is best in."""
+
+    COUNT = "count"
+    """Fewest stages, each as full as possible."""
+    BALANCE = "balance"
+    """Fewest stages, and among those cuts the fullest stage as empty as possible."""
+    TIME = "time"
+    """Most tokens per second, over all numbers of stages and replicas that the devices allow."""
+
+
+def fewest_stops(cut_problem: CutProblem) -> list[int] | None:
+    """Return the greedy cut, on as many stages as it needs; None where a layer fits nowhere."""
+    stops = greedy_stops(_loads(cut_problem), cut_problem.stage_capacities)
+    return _forward(cut_problem, stops) if stops[-1] == len(cut_problem.row.names) else None
+
+
+def even_stops(cut_problem: CutProblem, num_stages: int) -> list[int]:
+    """Return the cut on so many stages, which are enough, whose fullest stage is emptiest."""
+    stops = balanced_stops(_loads(cut_problem), cut_problem.stage_capacities, num_stages)
+    assert stops is not None
+    return _forward(cut_problem, stops)
+
+
+def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
+    """Return the cuts whose slowest stage is fastest, on each number of stages.
+
+    Raises
+    ------
+    UnsupportedError
+        The table would have too many places.
+    """
+    count = len(cut_problem.row.names)
+    if count * min(most_stages, count) > MOST_PLACES:
+        raise UnsupportedError(
+            f"{count:,} layers on {most_stages:,} stages are too many for the objective time; "
+            "count and balance have no such limit"
+        )
+    if cut_problem.is_training:
+        times = [cut_problem.times_of(0).reversed()]
+    else:
+        times = [cut_problem.times_of(stage) for stage in range(min(most_stages, count))]
+    return bottleneck_cuts(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
+
+
+def fast_stops(cut_problem: CutProblem, cuts: Bottlenecks, num_stages: int) -> list[int]:
+    """Return one of the cuts."""
+    return _forward(cut_problem, cuts.stops(num_stages))
+
+
+def layers_too_large(cut_problem: CutProblem) -> IntArray:
+    """Return the layers that fit no stage by themselves."""
+    return too_large(cut_problem.row.loads, cut_problem.stage_capacities)
+
+
+def bound(cut_problem: CutProblem) -> int:
+    """Return the stages below which no cut fits: all bytes over all room."""
+    return least_stages(_loads(cut_problem), cut_problem.stage_capacities)
+
+
+def weights_bound(cut_problem: CutProblem) -> int:
+    """Return the same for the weights alone."""
+    weights = cut_problem.row.resident_bytes["weights"]
+    zero = np.zeros(len(weights))
+    return least_stages(LayerLoads(weights, zero, zero), cut_problem.stage_capacities)
+
+
+def _loads(cut_problem: CutProblem) -> LayerLoads:
+    """Return the loads in the order in which stages are filled."""
+    loads = cut_problem.row.loads
+    return loads.reversed() if cut_problem.is_training else loads
+
+
+def _forward(cut_problem: CutProblem, stops: list[int]) -> list[int]:
+    """Return stops from the first layer on."""
+    if not cut_problem.is_training:
+        return stops
+    count = len(cut_problem.row.names)
+    return [*(count - stop for stop in reversed(stops[:-1])), count]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """One cut of a row, with what it yields."""
+
+    cut_problem: CutProblem
+    stops: tuple[int, ...]
+    """Where each stage stops; a stage too small for its next layer is empty."""
+    num_groups: int = 1
+    group_size: int = 1
+    replicas: int = 1
+    rates: Rates | None = None
+    """None where the seconds of the layers are not known, or nobody said what passes."""
+
+    @property
+    def num_stages(self) -> int:
+        """Stages that hold a layer."""
+        return len(set(self.stops) - {0})
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether there are devices for all stages."""
+        return (
+            self.cut_problem.most_stages is None or len(self.stops) <= self.cut_problem.most_stages
+        )
+
+    @cached_property
+    def stage_seconds(self) -> list[StageSeconds]:
+        """What one group takes on each stage that is not empty."""
+        return self.cut_problem.stage_seconds(list(self.stops))
+
+
+def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[CutProblem]:
+    """Return the row of a model on its devices, for each number of groups."""
+    system, batch = problem.system, batch_of(problem.workload)
+    sizes = [ceil(batch / groups) for groups in num_groups]
+    is_training = isinstance(problem.workload, Training)
+    line = StageDevices(system, problem.calibration, problem.tensor_degree)
+    chips = {chip.name: chip for chip in (system.chip, *system.other_chips.values())}
+    if len(chips) > 1 and is_training:
+        raise UnsupportedError("training on several types of chips is not cut into stages")
+    kinds = max(line.num_stages, 1) if len(chips) > 1 else 1
+    stage_capacities = [_room_bytes(problem, line, stage) for stage in range(kinds)]
+    rows = {name: computed_rows(problem.on_chip(chip), sizes, batch)
+            for name, chip in chips.items()}  # fmt: skip
+    return [
+        CutProblem(
+            row=rows[system.chip.name][index],
+            stage_capacities=StageCapacities(tuple(stage_capacities), groups if is_training else 1),
+            line=line,
+            rows_by_chip={name: entries[index] for name, entries in rows.items()}
+            if len(chips) > 1
+            else None,
+            is_training=is_training,
+        )
+        for index, groups in enumerate(num_groups)
+    ]
+
+
+def _room_bytes(problem: PartitionProblem, line: StageDevices, stage: int) -> float:
+    """Return what each device of a stage has room for: that of its smallest chip."""
+    return min(problem.on_chip(chip).room_bytes for chip in line.chips_of(stage))
+
+
+def solve(
+    problem: PartitionProblem, objective: Objective, num_groups: int | None = None
+) -> Solution | None:
+    """Return the best cut of a model; None where a layer fits no device.
+
+    Where the number of groups is open, the one is taken that needs the fewest stages, then yields
+    most tokens per second, then is smallest (``time``: the one that yields most).
+    """
+    tried = [num_groups] if num_groups else group_choices(problem)
+    found = [
+        solution
+        for groups, cut_problem in zip(tried, cut_problems_of(problem, tried), strict=True)
+        for solution in _solutions(problem, objective, cut_problem, groups)
+    ]
+    return min(found, key=lambda s: _rank(s, objective), default=None)
+
+
+def group_choices(problem: PartitionProblem) -> list[int]:
+    """Return the numbers of groups worth trying: in training each sequence is one."""
+    batch = batch_of(problem.workload)
+    if isinstance(problem.workload, Training):
+        return [batch]
+    stages = max(problem.system.num_alive // problem.tensor_degree, 1)
+    return group_counts(min(batch, stages))
+
+
+def _rank(solution: Solution, objective: Objective) -> tuple[float, ...]:
+    """Return what a better solution has less of."""
+    speed = solution.rates.tokens_per_s if solution.rates else 0.0
+    used = float(solution.num_stages * solution.replicas)
+    if objective is Objective.TIME and solution.has_devices:
+        return (0.0, -speed, used, solution.num_groups)
+    return (float(len(solution.stops)), -speed, used, solution.num_groups)
+
+
+def _solutions(
+    problem: PartitionProblem, objective: Objective, cut_problem: CutProblem, num_groups: int
+) -> Iterator[Solution]:
+    """Yield the cuts of one row that may be best under an objective."""
+    fewest = fewest_stops(cut_problem)
+    if fewest is None:
+        return
+    priced = _Priced(problem, cut_problem, num_groups)
+    most = cut_problem.most_stages or 0
+    if objective is not Objective.TIME or len(fewest) > most:
+        stops = fewest if objective is Objective.COUNT else even_stops(cut_problem, len(fewest))
+        yield priced.solution(stops)
+        return
+    cuts = fast_cuts(cut_problem, most)
+    for number in _numbers_of_stages(cuts.slowest_s, most):
+        yield priced.solution(fast_stops(cut_problem, cuts, number))
+
+
+def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
+    """Return, for each number of replicas that fits, the number of stages that is fastest."""
+    best: dict[int, int] = {}
+    for number, seconds in enumerate(slowest_s.tolist(), start=1):
+        known = best.get(most // number)
+        if seconds < inf and (known is None or seconds < slowest_s[known - 1]):
+            best[most // number] = number
+    return list(best.values())
+
+
+@dataclass(frozen=True)
+class _Priced:
+    """What prices a cut of one row."""
+
+    problem: PartitionProblem
+    cut_problem: CutProblem
+    num_groups: int
+
+    def solution(self, stops: list[int]) -> Solution:
+        """Return a cut with its price, on as many replicas as there are devices for."""
+        problem, workload = self.problem, self.problem.workload
+        group_size = ceil(batch_of(workload) / self.num_groups)
+        most = self.cut_problem.most_stages or 0
+        is_alone = isinstance(workload, Training) or bool(problem.system.other_chips)
+        replicas = 1 if is_alone else max(most // len(stops), 1)
+        plain = Solution(self.cut_problem, tuple(stops), self.num_groups, group_size, replicas)
+        yielded = rates(
+            workload, problem.calibration, plain.stage_seconds, self._parts_s(stops),
+            num_groups=self.num_groups, group_devices=problem.tensor_degree, replicas=replicas,
+        )  # fmt: skip
+        return replace(plain, rates=yielded)
+
+    def _parts_s(self, stops: list[int]) -> Mapping[str, float]:
+        """Return the seconds of all layers by part, each on the chip of its stage."""
+        parts = dict.fromkeys(self.cut_problem.row.time_parts_s, 0.0)
+        for stage, (first, stop) in enumerate(zip([0, *stops], stops, strict=False)):
+            for name, column in self.cut_problem.row_of(stage).time_parts_s.items():
+                parts[name] += float(column[first:stop].sum())
+        return parts
+
+
+def solve_row(
+    row: LayerSequence,
+    stage_capacities: StageCapacities,
+    objective: Objective,
+    line: StageDevices | None,
+) -> Solution | None:
+    """Return the best cut of measured layers; None where one of them fits no device.
+
+    ``time``: the fastest slowest stage on the devices there are, or else on the fewest stages.
+    """
+    cut_problem = CutProblem(row, stage_capacities, line)
+    fewest = fewest_stops(cut_problem)
+    if fewest is None:
+        return None
+    most = cut_problem.most_stages
+    if objective is Objective.COUNT:
+        return Solution(cut_problem, tuple(fewest))
+    if objective is Objective.BALANCE or (most is not None and len(fewest) > most):
+        return Solution(cut_problem, tuple(even_stops(cut_problem, len(fewest))))
+    cuts = fast_cuts(cut_problem, most or len(fewest))
+    best = int(cuts.slowest_s.argmin()) + 1
+    return Solution(cut_problem, tuple(fast_stops(cut_problem, cuts, best)))

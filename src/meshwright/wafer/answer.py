@@ -1,0 +1,241 @@
+"""Candidates on their devices: placement, link loads, and the price with contention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.base.units import format_seconds
+from meshwright.cost.estimate import figures
+from meshwright.cost.problem import Mapper, Problem
+from meshwright.network.placement import Choice
+from meshwright.search.best import Found, in_order_of_preference
+from meshwright.sharding.strategy import PlanOptions, Strategy
+from meshwright.topology.network import Network
+from meshwright.train.answer import Candidate, HotLink, Placement
+from meshwright.train.candidates import candidate, entry_of
+from meshwright.wafer.contention import PROVEN
+from meshwright.wafer.price import (
+    PlacedPrice,
+    only,
+    physical_network,
+    price_below_caps,
+    step_links,
+    with_link_energy,
+)
+from meshwright.wafer.search import Placing, place, routed
+
+NUM_HOTTEST = 6
+MOST_DEVICES = 1024
+"""Larger grids keep their closed form: link loads of all groups would take too long."""
+EXPOSED = ("tp_comm_s", "cp_comm_s", "ep_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate as it was found, and as it is after placement."""
+
+    found: Found
+    candidate: Candidate
+
+
+def has_placement(problem: Problem) -> bool:
+    """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
+    is_small = problem.system.num_devices <= MOST_DEVICES
+    return bool(problem.grid_sides) and is_small and not problem.num_experts
+
+
+def placed_candidates(problem: Problem, chosen: Sequence[Found]) -> list[Placed]:
+    """Return candidates with contention, preferred ones first; those on no grid stay as they are.
+
+    The messages of the first one are routed around shared links, where that helps.
+    Where some fit no blocks, those that do are preferred: the others have no known routes. On a
+    grid with faults they are left out.
+
+    Raises
+    ------
+    InfeasibleError
+        On a grid with faults, where no candidate fits.
+    """
+    if not has_placement(problem):
+        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in chosen]
+    physical = physical_network(problem)
+    placings = [
+        (found, place_or_none(problem, found.structure, found.strategy, physical))
+        for found in chosen
+    ]
+    by_time = {
+        id(at): (at, placing)
+        for found, placing in placings
+        if placing is not None and (at := replace(found, time_s=placing.time_s))
+    }
+    fastest = sorted((at for at, _ in by_time.values()), key=lambda found: found.time_s)
+    ordered = [by_time[id(at)] for at in in_order_of_preference(fastest)]
+    placed = []
+    for number, (found, placing) in enumerate(ordered):
+        final = placing if number else routed(problem, found.structure, found.strategy, placing,
+                                              physical)  # fmt: skip
+        entry = placed_candidate(problem, found.structure, found.strategy, final, physical)
+        placed.append(Placed(replace(found, time_s=final.time_s), entry))
+    if problem.whole_grids:
+        if not placed:
+            raise InfeasibleError(_no_blocks(problem, chosen))
+        return placed
+    others = [found for found, placing in placings if placing is None]
+    return placed + [Placed(f, candidate(problem, f.strategy, f.structure)) for f in others]
+
+
+def fastest_placed(problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
+    """Return the fastest candidate where the mapper puts it, and a bound of all of them [s].
+
+    Candidates are placed in order of their closed form, until the next one is no faster without
+    contention than the best one is with it. Only TMap routes messages around shared links.
+
+    Parameters
+    ----------
+    found
+        In order of time.
+
+    Raises
+    ------
+    InfeasibleError
+        Where none of them fits blocks of the grid.
+    """
+    physical = physical_network(problem)
+    best: tuple[Found, Placing] | None = None
+    bound_s = float("inf")
+    for at in found:
+        if best is not None and at.time_s >= best[1].time_s:
+            bound_s = min(bound_s, at.time_s)
+            break
+        placing = place_or_none(problem, at.structure, at.strategy, physical)
+        if placing is not None:
+            bound_s = min(bound_s, placing.lower_bound_s)
+            best = min([*([best] if best else []), (at, placing)], key=lambda pair: pair[1].time_s)
+    else:
+        bound_s = min(bound_s, found[-1].time_s)  # what was not found is no faster alone
+    if best is None:
+        raise InfeasibleError(f"no placement by {problem.mapper} fits {problem.system.name}")
+    at, placing = best
+    if problem.mapper is Mapper.TMAP:
+        placing = routed(problem, at.structure, at.strategy, placing, physical)
+    entry = placed_candidate(problem, at.structure, at.strategy, placing, physical)
+    return entry, min(bound_s, placing.time_s)
+
+
+def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
+    """Return why candidates have no place on a grid with faults, and what would have."""
+    used = sorted({f"{found.strategy.num_devices:.0f}" for found in chosen})
+    grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
+    return (
+        f"no blocks of {' or '.join(used)} devices fit what works of {problem.system.name}: "
+        f"whole grids of working, connected devices are at most {grids or 'none'}"
+    )
+
+
+def best_placed(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+    """Return one strategy with its price: with contention on a grid, else in closed form."""
+    return placed_candidates(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
+
+
+def place_or_none(
+    problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
+) -> Placing | None:
+    """Return the best placement of a strategy; None where it has none or cannot be routed."""
+    try:
+        return place(problem, structure, strategy, physical)
+    except InfeasibleError:
+        return None
+
+
+def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> PlacedPrice | None:
+    """Return the price of a candidate in the placement that its plan states."""
+    placement = entry.placement
+    if placement is None:
+        return None
+    unused = tuple(a for a in entry.structure.axis_order if a not in placement.axes)
+    shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
+    alone = (1,) * len(placement.grid_shape)
+    choice = Choice((*placement.axes, *unused), (*shapes, *(alone for _ in unused)))
+    found = [
+        price
+        for is_routed in (True, False)
+        for price in price_below_caps(
+            problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
+        )
+    ]
+    return min(found, key=lambda price: only(price.contended.step.time.total_s), default=None)
+
+
+def placed_candidate(
+    problem: Problem,
+    structure: PlanOptions,
+    strategy: Strategy,
+    placing: Placing,
+    physical: Network,
+) -> Candidate:
+    """Return a candidate with its contended price and its placement."""
+    links = step_links(problem, structure, strategy, placing.price, physical)
+    contended = with_link_energy(problem, structure, placing.price.contended, links)
+    entry = entry_of(problem, strategy, structure, figures(problem, contended), "contended")
+    return replace(entry, placement=_placement(problem, placing, physical, links.busiest_s))
+
+
+def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: float) -> Placement:
+    """Return the placement as a plan states it."""
+    price, ranks = placing.price, placing.price.ranks
+    used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
+    return Placement(
+        grid_shape=problem.grid_sides[::-1],
+        axes=tuple(ranks.axes[i] for i in used),
+        shapes={ranks.axes[i]: ranks.shapes[i][::-1] for i in used},
+        devices=tuple(ranks.device.reshape(-1, order="F").tolist()),
+        slowdown=dict(price.contention.slowdown),
+        hottest_links=tuple(_hottest(price, physical)),
+        routing=_routing(price, physical),
+        closed_form_s=only(price.closed_form.step.time.total_s),
+        lower_bound_s=placing.lower_bound_s,
+        num_choices=placing.num_choices,
+        busy_s=_busy(problem, price, d2d_s),
+    )
+
+
+def _routing(price: PlacedPrice, physical: Network) -> str:
+    shared = price.contention
+    proof = shared.certificate
+    default = "dimension order" if physical.grid_shape else "shortest ways"
+    way = f"{default}, all {shared.num_routes} routes"
+    if shared.num_rerouted:
+        way = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
+    if proof is None or proof.z_s <= 0:
+        return way
+    least = (
+        "no routing does with less" if proof.gap < PROVEN else f"{proof.gap:.1%} above the bound"
+    )
+    return f"{way}; busiest link {format_seconds(proof.z_s)}, {least} ({proof.method})"
+
+
+def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:
+    """Yield the links that are busy longest."""
+    total = price.contention.hottest
+    for link in np.argsort(-total, kind="stable")[:NUM_HOTTEST].tolist():
+        if total[link] > 0:
+            shares = {a: float(b[link]) for a, b in price.contention.busy_s.items() if b[link] > 0}
+            yield HotLink(
+                int(physical.source[link]), int(physical.target[link]), float(total[link]), shares
+            )
+
+
+def _busy(problem: Problem, price: PlacedPrice, d2d_s: float) -> dict[str, float]:
+    """Return what the busiest device does in a step, each as if it did nothing else [s]."""
+    pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
+    hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
+    return {
+        "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
+        "hbm": hbm_s + only(time.optimizer_s),
+        "d2d": d2d_s,
+        "exposed": sum(only(getattr(time, name)) for name in EXPOSED),
+    }

@@ -1,0 +1,125 @@
+"""The verbs in Python: the options of the command line by keyword, and what they refuse."""
+
+import json
+
+import pytest
+
+import meshwright as mw
+from meshwright.base.errors import InfeasibleError, SpecError, UnknownNameError
+from meshwright.catalog.models import load_model
+from meshwright.catalog.systems import load_system
+from meshwright.cli.main import main
+from meshwright.train import plan_file as files
+
+QUESTION = {"on": "8xH100", "seq": "1k", "global_batch": 64}
+WORDS = ["gpt2-medium", "--on", "8xH100", "--seq", "1k", "--global-batch", "64"]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return mw.plan("gpt2-medium", **QUESTION, tp=[1, 2], recompute="none")
+
+
+def as_printed(capsys, *words):
+    """Return the JSON of a command, without what two runs differ in."""
+    main([*words, "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_plan_is_that_of_the_command_line(found, capsys):
+    data = as_printed(capsys, "plan", *WORDS, "--tp", "1,2", "--recompute", "none")
+    ours = json.loads(files.to_json(found))
+    for plan in (data, ours):
+        plan.pop("command")
+        plan["coverage"].pop("elapsed_s")
+    assert data == ours
+    assert found.command.startswith("mw.plan('gpt2-medium', on='8xH100'")
+
+
+def test_an_estimate_is_that_of_the_command_line(capsys):
+    data = as_printed(capsys, "estimate", *WORDS, "--tp", "2", "--sp", "off", "--zero", "1")
+    ours = json.loads(files.to_json(mw.estimate("gpt2-medium", **QUESTION, tp=2, sp=False, zero=1)))
+    assert data.pop("command") != ours.pop("command")
+    assert data == ours
+
+
+def test_declarations_stand_for_names():
+    model, system = load_model("gpt2-medium"), load_system("8xH100")
+    named = mw.fit("gpt2-medium", **QUESTION)
+    declared = mw.fit(model, on=system, seq=1024, global_batch="64")
+    assert declared.best == named.best
+    with pytest.raises(SpecError, match="found a SystemSpec, expected a name or a file"):
+        mw.fit(system, on=system, seq=1024, global_batch=64)
+
+
+def test_files_are_written_and_read_by_string_paths(found, tmp_path):
+    path = str(tmp_path / "plan.json")
+    written = mw.plan("gpt2-medium", **QUESTION, out=path)
+    assert mw.load(path).best == written.best
+    assert mw.export(path, "torch", out=str(tmp_path))
+    assert mw.export(written, "megatron", print=True)
+    assert mw.explain(written).shares == mw.explain(path).shares
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tpp": [2]}, "unknown option of plan 'tpp'; did you mean tp"),
+        ({"globalbatch": 2}, "did you mean global_batch"),
+        ({"recompute": "ful"}, "did you mean full"),
+        ({"tp": "two"}, "--tp: found 'two', expected a whole number"),
+        ({"on": "8xH10"}, "did you mean H100"),
+        ({"pareto": "yes"}, "expected True or False"),
+        ({"decode": True, "prefill": True}, "not together with decode"),
+        ({"context": "1k"}, "of use with --decode or --prefill only"),
+        ({"model": "gpt2-xl"}, "is given twice"),
+    ],
+)
+def test_wrong_names_and_values_are_refused_with_the_nearest(options, message):
+    with pytest.raises((SpecError, UnknownNameError), match=message):
+        mw.plan("gpt2-medium", **(QUESTION | options))
+
+
+def test_what_is_needed_is_said():
+    with pytest.raises(SpecError, match="on: is needed"):
+        mw.estimate("gpt2-medium", tp=2)
+    with pytest.raises(SpecError, match="at most 1"):
+        mw.plan("gpt2-medium", "8xH100")
+
+
+def test_nothing_fits_is_an_error_of_its_own():
+    with pytest.raises(InfeasibleError, match="the leanest needs"):
+        mw.plan("llama3-405b", on="8xH100", seq="8k", global_batch=8)
+
+
+def test_serving_has_a_verb():
+    found = mw.serve("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
+    assert found.is_decode
+    other = mw.plan("llama3-8b", on="8xH100", decode=True, batch=64, context="1k")
+    assert found.best == other.best
+    with pytest.raises(SpecError, match="decode=True or prefill=True"):
+        mw.serve("llama3-8b", on="8xH100", batch=64)
+    with pytest.raises(UnknownNameError, match="unknown option of serve 'global_batch'"):
+        mw.serve("llama3-8b", on="8xH100", decode=True, batch=64, context="1k", global_batch=2)
+
+
+def test_other_verbs_return_their_answers():
+    assert mw.check("gpt2-medium", **QUESTION, tp=2) == ()
+    assert mw.check("gpt2-medium", **QUESTION, tp=3)[0].fix
+    names = [e.recipe for e in mw.compare("gpt2-medium", **QUESTION, against="fsdp").entries]
+    assert names == ["meshwright", "fsdp"]
+    assert mw.partition("llama3-70b", on="4xWSE-3", seq="4k").fits
+    assert mw.fuse("fft-64x64", on="SN10").choice is not None
+
+
+def test_load_finds_models_and_systems():
+    assert mw.load("gpt2-medium") == load_model("gpt2-medium")
+    assert mw.load("64xH100") == load_system("64xH100")
+    with pytest.raises(UnknownNameError):
+        mw.load("gpt2-medum")
+
+
+def test_answers_have_short_names():
+    assert mw.__version__
+    assert repr(mw.plan) == "<meshwright.plan>"
+    assert "global_batch: sequences in a step" in mw.plan.__doc__
