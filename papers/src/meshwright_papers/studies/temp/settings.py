@@ -13,7 +13,8 @@ from functools import cache
 from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
-from meshwright.train.compare import Entry, compare
+from meshwright.train.compare import Entry
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

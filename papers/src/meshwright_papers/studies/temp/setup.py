@@ -14,8 +14,9 @@ from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.compare import Comparison, Entry, compare
+from meshwright.train.compare import Comparison, Entry
 from meshwright.train.question import training
+from meshwright.wafer.training import compare
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
 PUBLISHED_COLLECTIVE_SHARE = 0.4

@@ -18,7 +18,7 @@ from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.registry import streams
 from meshwright.streams.round_model import forward_s, round_link_s
 from meshwright.streams.volumes import Transfer
-from meshwright.train.compare import compare
+from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -11,8 +11,8 @@ from meshwright.network.simulation.timeline import link_utilisation, sending_fra
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
-from meshwright.train.estimate import estimate
 from meshwright.wafer.simulation import simulate
+from meshwright.wafer.training import estimate
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
