@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import words, wrapped
+from meshwright.report.screen import screen_width, words, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.measured.diagnose import Diagnosis
 from meshwright.train.measured.factors import RESOURCES
@@ -64,7 +64,9 @@ def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
     name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
     digits = max(3 - math.ceil(math.log10(found.measured_s * each)), 0) + 1
     yield "where the step differs from its prediction"
-    yield f"  {'':<31}{name:>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
+    columns = screen_width()
+    head = f"  {'':<31}{name:>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
+    yield head if len(head) <= columns else head[:-15]
     for loss, factor in zip(found.losses, found.factors.factors, strict=True):
         low, high = (f"{seconds * each:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
         lost = f"{loss.lost_s * each:>+9.{digits}f}{f'{low} to {high}':>19}"
@@ -73,7 +75,8 @@ def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
             for low, high in ((factor.low, factor.high), (factor.prior_low, factor.prior_high))
         )
         title = TITLES[loss.resource]
-        yield f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>15}{before:>15}"
+        line = f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>15}{before:>15}"
+        yield line if len(line) <= columns else line[: -len(f"{before:>15}")]
     yield f"  {'this plan alone, or noise':<31}{found.not_explained_s * each:>+9.{digits}f}"
     whole = (found.measured_s - found.predicted_s) * each
     yield f"  {'measured - predicted':<31}{whole:>+9.{digits}f}"
