@@ -22,7 +22,7 @@ from meshwright.cli.progress import Counter, SearchProgress
 
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Candidate, Plan
+    from meshwright.train.answer import Plan
 
 INTERRUPTED = 130
 
@@ -81,11 +81,11 @@ def _show_serving(found: ServingPlan, args: Namespace) -> int:
 
 
 def _show_front(found: api.Front, args: Namespace) -> int:
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.report import front_screen
     from meshwright.train.report_detail import front_lines
 
-    data = {"front": [files.candidate_data(c) for c in found.candidates],
+    data = {"front": [plain_data(c) for c in found.candidates],
             "left_out": list(found.left_out)}  # fmt: skip
     show_screen(lambda: front_screen(*found), lambda: front_lines(*found), lambda: data, args)
     return 0
@@ -126,17 +126,14 @@ def estimate(args: Namespace) -> int:
 
 def fit(args: Namespace) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
+    from meshwright.train.explain import what_would_fit
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 
     found = api.fit.answer(args, _call(args))
     price = found.best.estimate
-    advice: list[Candidate] = []
-    if not price.fits:
-        from meshwright.train.explain import what_would_fit
-
-        advice = what_would_fit(found)
+    advice = [] if price.fits else what_would_fit(found)
     data = {
         "plan": found.best.text,
         "fits": price.fits,
@@ -145,7 +142,7 @@ def fit(args: Namespace) -> int:
         "memory_parts_bytes": dict(price.memory_parts_bytes),
         "fullest_stage": price.fullest_stage,
         "host_bytes_per_device": price.host_bytes_per_device,
-        "would_fit": [files.candidate_data(entry) for entry in advice],
+        "would_fit": [plain_data(entry) for entry in advice],
     }
     show_screen(
         lambda: fit_screen(found, advice, next_command=question_line(args)),
@@ -199,7 +196,7 @@ def explain(args: Namespace) -> int:
         return 0
     from dataclasses import asdict
 
-    from meshwright.train import plan_file as files
+    from meshwright.report.answer_file import plain_data
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines
 
@@ -208,7 +205,7 @@ def explain(args: Namespace) -> int:
         "plan": found.best.text,
         "limits": dict(answer.shares),
         "would_change": [asdict(change) for change in answer.changes],
-        "why_not": [files.why_not_data(why) for why in answer.why_not],
+        "why_not": [plain_data(why) for why in answer.why_not],
         "not_possible": dict(answer.not_possible),
         "trials": None if trials is None else asdict(trials),
     }
@@ -302,7 +299,8 @@ def validate(args: Namespace) -> int:
     from meshwright.calibration.report import validation_data, validation_lines
 
     found = api.validate.answer(args, _call(args))
-    show(validation_lines(found), validation_data(found) if args.json else None, args.json)
+    data = validation_data(found) if args.json else None
+    show(validation_lines(found, detail=args.detail), data, args.json)
     return 0 if any(entry.refused is None for entry in found.predictions) else NOTHING_FITS
 
 

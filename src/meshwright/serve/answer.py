@@ -5,22 +5,16 @@ Field names are stable and carry their unit; what is not known is null, never ze
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from pydantic import TypeAdapter
-
-from meshwright.base.errors import Fault, SpecError
+from meshwright.report.answer_file import FORMAT, AnswerFile
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
-from meshwright.train.answer import FORMAT, Coverage
-from meshwright.train.plan_file import parsed, validated
+from meshwright.train.answer import Coverage
 
 
 @dataclass(frozen=True)
@@ -65,6 +59,7 @@ class ServingEstimate:
 class ServingCandidate:
     """One way of serving, priced."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
     strategy: Strategy
     structure: PlanOptions
     estimate: ServingEstimate
@@ -142,54 +137,7 @@ def serving_string(strategy: Strategy, structure: PlanOptions, num_groups: int) 
     return ", ".join(words)
 
 
-@cache
-def _adapter() -> TypeAdapter[ServingPlan]:
-    """Return what checks the data of a plan; built when it is first needed."""
-    return TypeAdapter(ServingPlan)
-
-
-def serving_to_data(plan: ServingPlan) -> dict[str, Any]:
-    """Return a plan as plain data, ready for JSON."""
-    data: dict[str, Any] = _adapter().dump_python(plan, mode="json")
-    for candidate, entry in zip(
-        (plan.best, *plan.runners_up), (data["best"], *data["runners_up"]), strict=True
-    ):
-        entry["plan"] = candidate.text
-    return data
-
-
-def serving_to_json(plan: ServingPlan) -> str:
-    """Return a plan as JSON text."""
-    return json.dumps(serving_to_data(plan), indent=2)
-
-
-def serving_from_json(text: str, origin: str = "plan") -> ServingPlan:
-    """Return the plan of a JSON text.
-
-    Raises
-    ------
-    SpecError
-        With all faults: no JSON, fields that are missing, unknown or of the wrong type.
-    """
-    data = parsed(text, origin)
-    runners_up = data.get("runners_up")
-    for entry in (data.get("best"), *(runners_up if isinstance(runners_up, list) else [])):
-        if isinstance(entry, dict):
-            entry.pop("plan", None)
-    return validated(_adapter(), data, origin)
-
-
-def save_serving(plan: ServingPlan, path: Path) -> None:
-    """Write a plan to a file, whole or not at all."""
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(serving_to_json(plan) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def load_serving(path: Path) -> ServingPlan:
-    """Return the plan of a file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
-    return serving_from_json(text, origin=str(path))
+SERVING_FILE = AnswerFile(ServingPlan, with_defaults=True)
+serving_to_data, serving_to_json = SERVING_FILE.to_data, SERVING_FILE.to_json
+serving_from_json = SERVING_FILE.from_json
+save_serving, load_serving = SERVING_FILE.save, SERVING_FILE.load

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
-from pydantic import TypeAdapter
-
+from meshwright.report.answer_file import FORMAT, plain_data
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.proposals import Proposal
 from meshwright.sram.rates import Rates
-from meshwright.train.answer import FORMAT
 
 
 @dataclass(frozen=True)
 class PartitionStage:
     """What the devices of one stage load, set aside and send; each of them the same."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {
+        "held_bytes": "held_bytes",
+        "filled_fraction": "filled_fraction",
+    }
     devices: tuple[int, ...]
     """Of the first replica; empty where no system was named."""
     first_layer: str
@@ -133,16 +134,6 @@ class PartitionPlan:
         return bool(self.stages) and (given is None or self.num_devices_used <= given)
 
 
-@cache
-def _adapter() -> TypeAdapter[PartitionPlan]:
-    """Return what turns an answer into data; built when it is first needed."""
-    return TypeAdapter(PartitionPlan)
-
-
 def partition_to_data(plan: PartitionPlan) -> dict[str, Any]:
     """Return an answer as plain data, ready for JSON."""
-    data: dict[str, Any] = _adapter().dump_python(plan, mode="json")
-    for entry, stage in zip(data["stages"], plan.stages, strict=True):
-        entry["held_bytes"] = stage.held_bytes
-        entry["filled_fraction"] = stage.filled_fraction
-    return {"fits": plan.fits, **data}
+    return {"fits": plan.fits, **plain_data(plan, with_defaults=True)}

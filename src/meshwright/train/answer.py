@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
+from meshwright.report.answer_file import FORMAT
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -73,8 +74,6 @@ class OperatorPlan:
         return self.step_time_s / self.lower_bound_s - 1.0
 
 
-FORMAT = 1
-"""Version of the layout of plan files."""
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
 """What every answer says where no constant was fitted to measurements of its chips."""
 
@@ -177,6 +176,7 @@ class Placement:
 class Candidate:
     """One way to do the work, priced."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"plan": "text"}
     segments: tuple[Segment, ...]
     estimate: Estimate
     placement: Placement | None = None

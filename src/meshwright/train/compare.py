@@ -14,6 +14,7 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
+from meshwright.report.answer_file import plain_data
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -21,7 +22,6 @@ from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
 from meshwright.train.candidates import candidate, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
-from meshwright.train.plan_file import candidate_data
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.search import Progress, search
 from meshwright.train.space import SearchSpace
@@ -82,7 +82,7 @@ def entry_data(entry: Entry, ours: Entry) -> dict[str, Any]:
         "title": entry.title,
         "source": entry.source,
         "mapper": entry.mapper,
-        "best": None if entry.best is None else candidate_data(entry.best),
+        "best": None if entry.best is None else plain_data(entry.best),
         "lower_bound_s": entry.lower_bound_s,
         "speedup_of_ours": entry.speedup_of(ours),
         "why_none": entry.why_none,

@@ -1,97 +1,48 @@
-"""Plans to JSON and back, whole or not at all.
-
-Field names are stable and carry their unit; ``docs/plan_json.md`` lists them. Values that are not
-known (energy without a power figure, money without a price) are null, never zero.
-"""
+"""Plan files: what a plan in JSON must hold beyond the types of its fields."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import math
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Iterator
 from math import prod
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from meshwright.base.errors import Fault, SpecError
+from meshwright.base.errors import Fault
 from meshwright.cost.memory import MEMORY_PARTS
 from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.report.answer_file import AnswerFile
 from meshwright.sharding.strategy import AXES
-from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Training
-from meshwright.train.answer import FORMAT, Candidate, Placement, Plan, Segment, WhyNot
+from meshwright.train.answer import Candidate, Placement, Plan, Segment
 from meshwright.train.measured.factors import NAMES, Factor, Factors
 
-Answer = TypeVar("Answer")
 
-
-def to_data(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data, ready for JSON."""
-    data = {entry.name: _plain(getattr(plan, entry.name)) for entry in dataclasses.fields(plan)}
-    data["best"]["plan"] = plan.best.text
-    for candidate, entry in zip(plan.runners_up, data["runners_up"], strict=True):
-        entry["plan"] = candidate.text
-    data["why_not"] = [why_not_data(why) for why in plan.why_not]
-    return data
-
-
-def candidate_data(candidate: Candidate) -> dict[str, Any]:
-    """Return one candidate as plain data."""
-    data: dict[str, Any] = _plain(candidate)
-    data["plan"] = candidate.text
-    return data
-
-
-def why_not_data(why: WhyNot) -> dict[str, Any]:
-    """Return one comparison as plain data."""
-    return {**_plain(why), "candidate": candidate_data(why.candidate)}
-
-
-def _plain(value: Any) -> Any:
-    """Return declarations, dataclasses and columns as plain data."""
-    if isinstance(value, ModelSpec | SystemSpec | Training):
-        return value.model_dump(mode="json", by_alias=False, exclude_defaults=True)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {e.name: _plain(getattr(value, e.name)) for e in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
-def to_json(plan: Plan) -> str:
-    """Return a plan as JSON text."""
-    return json.dumps(to_data(plan), indent=2)
-
-
-def from_json(text: str, origin: str = "plan") -> Plan:
-    """Return the plan of a JSON text.
-
-    Raises
-    ------
-    SpecError
-        With all faults: no JSON, fields that are missing, unknown or of the wrong type.
-    """
-    data = parsed(text, origin)
-    _drop_derived(data)
-    plan = validated(_adapter(), data, origin)
+def plan_faults(plan: Plan) -> list[Fault]:
+    """Return what no plan can hold: all faults of candidates and factors, then of placements."""
     listed = list(_candidates_of(plan))
     faults = [fault for path, entry in listed for fault in candidate_faults(path, entry)]
     if not faults:
         for path, entry in listed:
             faults += placement_faults(f"{path}.placement", entry, plan.system)
-    faults += factor_faults(plan.factors)
-    if faults:
-        raise SpecError(faults, origin=origin)
-    return plan
+    return [*faults, *factor_faults(plan.factors)]
+
+
+def _with_throttling(data: dict[str, Any]) -> None:
+    """Add the time that a power cap costs; plans of earlier versions were never slowed down."""
+    runners_up, why_not = (
+        [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        for entries in (data.get("runners_up"), data.get("why_not"))
+    )
+    listed = [data.get("best"), *runners_up, *(why.get("candidate") for why in why_not)]
+    for candidate in listed:
+        price = candidate.get("estimate") if isinstance(candidate, dict) else None
+        parts = price.get("time_parts_s") if isinstance(price, dict) else None
+        if isinstance(parts, dict):
+            parts.setdefault("throttle_s", 0.0)
+
+
+PLAN_FILE = AnswerFile(Plan, faults=plan_faults, upgrade=_with_throttling)
+to_data, to_json, from_json = PLAN_FILE.to_data, PLAN_FILE.to_json, PLAN_FILE.from_json
+save, load = PLAN_FILE.save, PLAN_FILE.load
 
 
 def _candidates_of(plan: Plan) -> Iterator[tuple[str, Candidate]]:
@@ -128,106 +79,6 @@ def _segment_faults(path: str, segment: Segment) -> Iterator[Fault]:
         yield Fault(f"{path}.structure.zero_stage", f"found {stage}, expected 0 to 3")
     if sorted(order) != sorted(AXES):
         yield Fault(f"{path}.structure.axis_order", f"expected each of {' '.join(AXES)} once")
-
-
-def parsed(text: str, origin: str) -> dict[str, Any]:
-    """Return the object of a JSON text, if it has the layout of this version."""
-    try:
-        data = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
-    except (ValueError, RecursionError) as error:
-        raise SpecError(Fault("", f"no JSON: {error}"), origin=origin) from error
-    if not isinstance(data, dict):
-        raise SpecError(
-            Fault("", f"expected an object, found {type(data).__name__}"), origin=origin
-        )
-    found = data.get("format")
-    if found != FORMAT:
-        fault = Fault("format", f"found {found!r}, this version reads {FORMAT}")
-        raise SpecError(fault, origin=origin)
-    return data
-
-
-def _finite(text: str) -> float:
-    """Return a number of a JSON text; those beyond all numbers, and none at all, are refused."""
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is no finite number")
-    return number
-
-
-def validated(adapter: TypeAdapter[Answer], data: dict[str, Any], origin: str) -> Answer:
-    """Return the answer that data describe, or every fault of them at once."""
-    try:
-        answer = adapter.validate_python(data)
-    except ValidationError as error:
-        faults = [
-            Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])
-            for entry in error.errors()
-        ]
-        raise SpecError(faults, origin=origin) from error
-    endless = list(_not_finite(answer, ""))
-    if endless:
-        raise SpecError(endless, origin=origin)
-    return answer
-
-
-def _not_finite(value: Any, path: str) -> Iterator[Fault]:
-    """Yield the numbers that a text such as "nan" became: no plan has them."""
-    if dataclasses.is_dataclass(value):
-        value = vars(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        yield Fault(path, f"found {value}, expected a finite number")
-    elif isinstance(value, Mapping):
-        for name, entry in value.items():
-            yield from _not_finite(entry, f"{path}.{name}" if path else str(name))
-    elif isinstance(value, tuple):
-        for index, entry in enumerate(value):
-            yield from _not_finite(entry, f"{path}.{index}")
-
-
-def _drop_derived(data: dict[str, Any]) -> None:
-    """Remove the plan strings, which are derived; earlier plans were never slowed down by a cap."""
-    runners_up = data.get("runners_up")
-    why_not = data.get("why_not")
-    listed = why_not if isinstance(why_not, list) else []
-    others = [why.get("candidate") for why in listed if isinstance(why, dict)]
-    entries = [data.get("best"), *(runners_up if isinstance(runners_up, list) else []), *others]
-    for entry in entries:
-        if isinstance(entry, dict):
-            entry.pop("plan", None)
-            price = entry.get("estimate")
-            parts = price.get("time_parts_s") if isinstance(price, dict) else None
-            if isinstance(parts, dict):
-                parts.setdefault("throttle_s", 0.0)
-
-
-@cache
-def _adapter() -> TypeAdapter[Plan]:
-    """Return what checks the data of a plan; built when it is first needed."""
-    return TypeAdapter(Plan)
-
-
-def save(plan: Plan, path: str | Path) -> None:
-    """Write a plan to a file, whole or not at all."""
-    path = Path(path)
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(to_json(plan) + "\n", encoding="utf-8")
-    temporary.replace(path)
-
-
-def load(path: str | Path) -> Plan:
-    """Return the plan of a file."""
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
-    except UnicodeDecodeError as error:
-        raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=str(path)) from error
-    return from_json(text, origin=str(path))
 
 
 def placement_faults(path: str, candidate: Candidate, system: SystemSpec) -> Iterator[Fault]:

@@ -1,0 +1,165 @@
+"""Answers of every question as plain data and as JSON files, whole or not at all.
+
+Field names are stable and carry their unit; ``docs/plan_json.md`` lists them. Values that are not
+known (energy without a power figure, money without a price) are null, never zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from meshwright.base.errors import Fault, SpecError
+
+FORMAT = 1
+"""Version of the layout of answer files."""
+Answer = TypeVar("Answer")
+
+
+def plain_data(value: object, *, with_defaults: bool = False) -> Any:
+    """Return declarations, dataclasses and columns as plain data, ready for JSON.
+
+    A dataclass may name properties to be written with its fields: ``DERIVED`` holds the property
+    by the name of its entry.
+
+    Parameters
+    ----------
+    with_defaults
+        Whether declarations are written with the fields that have their default.
+    """
+
+    def plain(value: object) -> Any:
+        if isinstance(value, BaseModel):
+            return value.model_dump(mode="json", exclude_defaults=not with_defaults)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            own = {e.name: e.name for e in dataclasses.fields(value)}
+            named = {**own, **getattr(value, "DERIVED", {})}
+            return {name: plain(getattr(value, source)) for name, source in named.items()}
+        if isinstance(value, Mapping):
+            return {str(key): plain(entry) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [plain(entry) for entry in value]
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
+
+    return plain(value)
+
+
+@dataclass(frozen=True)
+class AnswerFile(Generic[Answer]):
+    """How one kind of answer is written and read; the record itself declares its fields."""
+
+    kind: type[Answer]
+    faults: Callable[[Answer], Iterable[Fault]] = lambda answer: ()
+    """What no such answer can hold, beyond wrong types."""
+    upgrade: Callable[[dict[str, Any]], None] = lambda data: None
+    """Adds in place what files of earlier versions lack."""
+    with_defaults: bool = False
+    """Whether declarations are written with the fields that have their default."""
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Answer]:
+        """What checks data against the record; built when it is first needed."""
+        return TypeAdapter(self.kind)
+
+    def to_data(self, answer: Answer) -> dict[str, Any]:
+        """Return an answer as plain data, ready for JSON."""
+        data: dict[str, Any] = plain_data(answer, with_defaults=self.with_defaults)
+        return data
+
+    def to_json(self, answer: Answer) -> str:
+        """Return an answer as JSON text."""
+        return json.dumps(self.to_data(answer), indent=2)
+
+    def from_json(self, text: str, origin: str = "plan") -> Answer:
+        """Return the answer of a JSON text.
+
+        Raises
+        ------
+        SpecError
+            With all faults: no JSON, fields that are missing or of the wrong type, or values that
+            no answer can hold.
+        """
+        data = _parsed(text, origin)
+        self.upgrade(data)
+        try:
+            answer = self._adapter.validate_python(data)
+        except ValidationError as error:
+            faults = [
+                Fault(".".join(str(part) for part in entry["loc"]), entry["msg"])
+                for entry in error.errors()
+            ]
+            raise SpecError(faults, origin=origin) from error
+        faults = list(_not_finite(answer, "")) or list(self.faults(answer))
+        if faults:
+            raise SpecError(faults, origin=origin)
+        return answer
+
+    def save(self, answer: Answer, path: str | Path) -> None:
+        """Write an answer to a file, whole or not at all."""
+        path = Path(path)
+        temporary = path.with_name(path.name + ".partial")
+        temporary.write_text(self.to_json(answer) + "\n", encoding="utf-8")
+        temporary.replace(path)
+
+    def load(self, path: str | Path) -> Answer:
+        """Return the answer of a file."""
+        origin = str(path)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise SpecError(
+                Fault("", f"cannot be read: {error.strerror}"), origin=origin
+            ) from error
+        except UnicodeDecodeError as error:
+            raise SpecError(Fault("", "cannot be read: no UTF-8 text"), origin=origin) from error
+        return self.from_json(text, origin=origin)
+
+
+def _parsed(text: str, origin: str) -> dict[str, Any]:
+    """Return the object of a JSON text, if it has the layout of this version."""
+    try:
+        data = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=origin) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(Fault("", f"no JSON: {error}"), origin=origin) from error
+    if not isinstance(data, dict):
+        fault = Fault("", f"expected an object, found {type(data).__name__}")
+        raise SpecError(fault, origin=origin)
+    if data.get("format") != FORMAT:
+        fault = Fault("format", f"found {data.get('format')!r}, this version reads {FORMAT}")
+        raise SpecError(fault, origin=origin)
+    return data
+
+
+def _finite(text: str) -> float:
+    """Return a number of a JSON text; infinite ones and NaN are refused."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _not_finite(value: object, path: str) -> Iterator[Fault]:
+    """Yield the numbers that a text such as "nan" became: no answer has them."""
+    if dataclasses.is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        yield Fault(path, f"found {value}, expected a finite number")
+    elif isinstance(value, Mapping):
+        for name, entry in value.items():
+            yield from _not_finite(entry, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, tuple):
+        for index, entry in enumerate(value):
+            yield from _not_finite(entry, f"{path}.{index}")
