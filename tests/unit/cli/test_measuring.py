@@ -92,7 +92,7 @@ def test_columns_of_a_short_step_stay_apart(capsys, monkeypatch):
     """A step of 20 ms is shown in milliseconds: seconds would run into each other."""
     monkeypatch.setenv("COLUMNS", "80")
     out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
-    assert max(map(len, out.splitlines())) <= 84
+    assert max(map(len, out.splitlines())) <= 80
     monkeypatch.setenv("COLUMNS", "100")
     out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
     line = next(line for line in out.splitlines() if line.startswith("  matrix units"))
