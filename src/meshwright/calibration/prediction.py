@@ -1,4 +1,4 @@
-"""A row priced: the throughput and the memory that the cost model predicts, beside the measured.
+"""A row priced: the throughput and the memory that the cost model predicts, and those measured.
 
 Throughput is compared in one unit, tokens per second of the whole job. Sources count FLOPs in their
 own ways, so rates in FLOP/s are turned into tokens by the rule of their source, and only where
@@ -184,7 +184,7 @@ DID_NOT_FIT = "oom"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A row beside what the model says; all that is not known is None."""
+    """A row with what the model predicts; all that is not known is None."""
 
     row: Row
     job: Job | None = None
@@ -192,7 +192,7 @@ class Prediction:
     measured_tokens_per_s: float | None = None
     memory: RowMemory | None = None
     has_room: bool | None = None
-    """Of requests: whether the cache of one of full length has room beside the model."""
+    """Of requests: whether the cache of one of full length has room next to the model."""
     parts_s: dict[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Between which throughputs four of five such rows lie [tokens/s]."""
@@ -201,7 +201,7 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the row is predicted to fit; None: not asked."""
+        """Whether the row is predicted to fit; None: not predicted."""
         return self.memory.fits if self.memory else self.has_room
 
     @property
@@ -240,7 +240,7 @@ def _predicted(row: Row, calibration: str) -> Prediction:
 
 
 def compared(job: Job) -> Prediction:
-    """Return the prediction of a job beside its measurement."""
+    """Return the prediction of a job with its measurement."""
     priced = price_one(job.problem, job.structure, job.strategy)
     row, work = job.row, job.problem.workload
     memory, measured = row_memory(job, priced), measured_tokens_per_s(job)
