@@ -29,17 +29,6 @@ from meshwright.sharding.strategy import Recompute
 from meshwright.train.measured.factors import Measurement
 
 
-def has_measurement(row: Row) -> bool:
-    """Return whether anything of a row can be held against a prediction."""
-    found = row.measured
-    figures = (
-        found.iteration_time_s, found.tokens_per_s, found.tokens_per_s_per_chip,
-        found.samples_per_s, found.tflops_per_chip, found.mfu, found.memory_bytes_per_chip,
-        found.param_opt_bytes and found.activation_bytes,
-    )  # fmt: skip
-    return row.task == "oom" or any(figure is not None for figure in figures)
-
-
 def measured_tokens_per_s(job: Job) -> float | None:
     """Return the throughput of the whole job [tokens/s]; None: not measured."""
     row, work = job.row, job.problem.workload
@@ -229,10 +218,9 @@ def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
 def _predicted(row: Row, calibration: str) -> Prediction:
     """Return the prediction of one row."""
     try:
-        if not has_measurement(row):
+        if row.task != DID_NOT_FIT and not any(vars(row.measured).values()):
             raise RefusedError(Reason.MEASURED, row.task)
-        job = job_of(row, calibration)
-        return compared(job)
+        return compared(job_of(row, calibration))
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
