@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of, joined, take_rows
+from meshwright.base.arrays import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    column,
+    groups_of,
+    joined,
+    take_rows,
+)
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.communication import Collectives, Transfer
 from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
@@ -72,8 +80,7 @@ class Families:
     @property
     def bound_s(self) -> FloatArray:
         """The pipeline alone: no member is faster [s]."""
-        bound: FloatArray = self.price.pipeline.total_s
-        return bound
+        return column(self.price.pipeline.total_s)
 
     def __len__(self) -> int:
         return len(self.structure_of)
@@ -326,7 +333,7 @@ def _layer_table(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    return tables, groups, send_s(problem, layout, network.strategy, collectives)
+    return tables, groups, column(send_s(problem, layout, network.strategy, collectives))
 
 
 @dataclass(frozen=True)
@@ -411,7 +418,7 @@ def _with_offloads(
         counts.priced += len(fitting)
         counts.does_not_fit += len(expansion) - len(fitting)
         if len(fitting):
-            yield _block(space, part, chosen, expansion, fitting, memory)
+            yield _block(space, part, chosen, expansion, fitting, column(memory))
         if number == 0 and offload is Offload.NONE:
             counts.dominated += len(fitting) * (len(space.offloads) - 1)
             if len(fitting) and len(space.offloads) > 1:
@@ -564,9 +571,12 @@ def _thinned(links: SyncLinks) -> SyncLinks:
 
 
 def _thin(links: DataParallelLinks) -> DataParallelLinks:
-    parts = {f.name: getattr(links, f.name) for f in fields(links)}
     return DataParallelLinks(
-        **{n: _winners(v) if isinstance(v, Transfer) else v for n, v in parts.items()}
+        reduce_scatter=_winners(links.reduce_scatter),
+        all_gather=_winners(links.all_gather),
+        replicate_all_reduce=_winners(links.replicate_all_reduce),
+        all_reduce=_winners(links.all_reduce),
+        degrees=links.degrees,
     )
 
 
