@@ -13,6 +13,7 @@ from meshwright.train.answer import Plan
 from meshwright.train.candidates import above_caps, candidate, version, warnings
 from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
+from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import make_problem
 
 
@@ -26,6 +27,7 @@ def estimate(
     calibration: str = DEFAULT,
     factors: Factors | None = None,
     command: str = "",
+    placer: Placer = CLOSED_FORM,
     is_placed: bool = True,
 ) -> Plan:
     """Return the price of one given strategy.
@@ -34,8 +36,10 @@ def estimate(
     ----------
     factors
         Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
+    placer
+        Who puts the strategy on its devices, where ranks are placed.
     is_placed
-        Whether a strategy on a grid is placed and priced with contention; its memory is the same.
+        Whether that is asked for; the memory is the same.
 
     Raises
     ------
@@ -50,12 +54,8 @@ def estimate(
         raise SpecError(faults, origin=plan_string(strategy, structure))
     if is_placed and idles_above_cap(problem.system, strategy.num_devices):
         raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
-    if is_placed:
-        from meshwright.wafer.answer import best_placed
-
-        only = best_placed(problem, strategy, structure)
-    else:
-        only = candidate(problem, strategy, structure)
+    price = placer.price if is_placed else candidate
+    only = price(problem, strategy, structure)
     if factors is not None:
         from meshwright.train.measured.trials import with_measured_interval
 

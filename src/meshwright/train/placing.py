@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.problem import Problem
@@ -14,7 +15,9 @@ from meshwright.search.best import Found
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.candidates import candidate
-from meshwright.train.search import Progress
+
+if TYPE_CHECKING:
+    from meshwright.train.search import Progress
 
 
 @dataclass(frozen=True)
