@@ -1,6 +1,6 @@
-"""What others would do: each recipe searched and placed as hard as our own space.
+"""Baselines: the recipes of other systems, each searched and placed with the same effort as ours.
 
-A recipe is what another system would look at, as a part of our own space.
+A recipe is the space of another system, as a part of our own.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ recipes.register("fsdp")(
 )
 recipes.register("fsdp-prefetch")(
     Recipe(
-        "fsdp that gathers the next layer beside the computation of this one",
+        "fsdp that gathers the next layer during the computation of this one",
         "Zhao et al. 2023, arXiv 2304.11277, section 3.3",
         _DATA_ONLY,
     )
@@ -240,14 +240,14 @@ def compare(
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     names = (ours, *(_applicable(problem) if against is None else against))
-    asked = [
+    runs = [
         (name, mapper)
         for name in dict.fromkeys(names)
         for mapper in _mappers(problem, recipes[name])
     ]
     entries: list[Entry] = []
     try:
-        for name, mapper in asked:
+        for name, mapper in runs:
             entries.append(_entry(replace(problem, mapper=mapper), name, allowed or {}, progress))
     except KeyboardInterrupt:
         if not entries:

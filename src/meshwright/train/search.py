@@ -84,7 +84,7 @@ def search(
     progress
         Called after each block with counts, the best so far, and the bound of what is left [s].
     watch
-        Marks candidates of which the best one is wanted beside the best of all: why not those?
+        Marks candidates of which the best one is wanted too, to answer "why not those?".
     visit
         Called with each priced block: for fronts and for materialising samples.
     """
