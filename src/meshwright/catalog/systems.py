@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
+from meshwright.base.errors import Fault, SpecError, UnknownNameError, UnsupportedError, nearest
 from meshwright.catalog.chips import chip_names, load_chip
 from meshwright.catalog.files import PlainValues, data_names, find_name, load_file, looks_like_path
 from meshwright.catalog.yaml_tree import Tree, fault_at
@@ -402,3 +402,11 @@ def _kept_origins(file: SystemFile, levels: tuple[NetworkLevel, ...]) -> dict[st
 def _catalog_file(path: Path) -> SystemFile:
     """Return a system file of the catalog, read once."""
     return load_system_file(path)
+
+
+def refuse_mixed_chips(system: SystemSpec) -> None:
+    """Raise an error for a system of several types of chips, which no price covers."""
+    if system.other_chips:
+        names = sorted({system.chip.name, *(chip.name for chip in system.other_chips.values())})
+        message = f"{system.name} mixes {', '.join(names)}; plans are for one type of chip"
+        raise UnsupportedError(f"{message}: plan each part on its own")

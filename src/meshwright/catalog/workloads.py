@@ -20,6 +20,7 @@ from meshwright.catalog.files import (
 )
 from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
 from meshwright.spec.declaration import Declaration, Provenance, Source
+from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import (
     Decode,
     OptimizerPreset,
@@ -152,3 +153,11 @@ def _find_optimizer(plain: PlainValues, tree: Tree) -> None:
     except UnknownNameError as error:
         plain.faults.append(fault_at(tree.lines, ("optimizer",), str(error)))
         plain.reported.append(("optimizer",))
+
+
+def default_optimizer(system: SystemSpec) -> OptimizerPreset:
+    """Return the optimizer preset that users of a system would expect.
+
+    Wafer studies count 12 bytes for each parameter; elsewhere Megatron's mixed-precision Adam.
+    """
+    return load_optimizer("temp-12" if system.chip.family == "temp-die" else "megatron-adam")

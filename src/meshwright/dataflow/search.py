@@ -16,8 +16,8 @@ import numpy as np
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
-from meshwright.catalog.systems import load_system
-from meshwright.catalog.workloads import load_optimizer
+from meshwright.catalog.systems import load_system, refuse_mixed_chips
+from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.dataflow.answer import INFINITE, SLOWER, GraphPlan, GraphPlans, Refusal
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
@@ -42,7 +42,6 @@ from meshwright.sharding.space import factorizations
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import OptimizerPreset
-from meshwright.train.question import default_optimizer, refuse_mixed_chips
 
 LITTLE = 1e-6
 OVERLAP_MEANS = tuple(

@@ -105,6 +105,10 @@ class ServingPlan:
     format: int = FORMAT
     command: str = ""
 
+    def __repr__(self) -> str:
+        rate = f"{self.best.estimate.tokens_per_s:,.0f} tokens/s"
+        return f"<ServingPlan {self.model.name} on {self.system.name}: {self.best.text}, {rate}>"
+
     @property
     def is_decode(self) -> bool:
         """Whether tokens are made one by one."""

@@ -8,7 +8,7 @@ from dataclasses import fields
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
 from meshwright.serve.answer import (
     ServingCandidate,
@@ -28,7 +28,6 @@ from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
 from meshwright.train.answer import UNCALIBRATED_NOTE, Coverage
 from meshwright.train.candidates import version
-from meshwright.train.question import refuse_mixed_chips
 
 FIDELITY = "closed_form"
 

@@ -283,6 +283,10 @@ class Plan:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Room for placement, routes and timelines."""
 
+    def __repr__(self) -> str:
+        step_s = f"{self.best.estimate.step_time_s:.3g} s a step"
+        return f"<Plan {self.model.name} on {self.system.name}: {self.best.text}, {step_s}>"
+
 
 @dataclass(frozen=True)
 class Replan:

@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system
-from meshwright.catalog.workloads import load_optimizer
+from meshwright.catalog.systems import load_system, refuse_mixed_chips
+from meshwright.catalog.workloads import default_optimizer, load_optimizer
 from meshwright.cost.energy import dynamic_parts_j, link_energy_j, system_parts_j
 from meshwright.cost.problem import Problem
 from meshwright.sharding.space import divisors, virtual_stage_counts
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import OptimizerPreset, Training
+from meshwright.spec.workload import Training
 from meshwright.train.answer import Plan
 from meshwright.train.measured.factors import Factors
-
-
-def default_optimizer(system: SystemSpec) -> OptimizerPreset:
-    """Return the optimizer preset that users of a system would expect.
-
-    Wafer studies count 12 bytes for each parameter; elsewhere Megatron's mixed-precision Adam.
-    """
-    return load_optimizer("temp-12" if system.chip.family == "temp-die" else "megatron-adam")
 
 
 def training(system: SystemSpec | str, **fields: Any) -> Training:
@@ -91,14 +83,6 @@ def _check_caps(system: SystemSpec) -> None:
     if not system_parts_j(system, dynamic_j, 1.0, 1.0):
         message = f"the power of {system.chip.name} is not known, so no plan can be held below it"
         raise SpecError(Fault(name, message, "a chip with idle_power and peak_power"))
-
-
-def refuse_mixed_chips(system: SystemSpec) -> None:
-    """Raise an error for a system of several types of chips, which no price covers."""
-    if system.other_chips:
-        names = sorted({system.chip.name, *(chip.name for chip in system.other_chips.values())})
-        message = f"{system.name} mixes {', '.join(names)}; plans are for one type of chip"
-        raise UnsupportedError(f"{message}: plan each part on its own")
 
 
 def problem_of(plan: Plan) -> Problem:

@@ -19,11 +19,11 @@ from meshwright.report.screen import (
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
 from meshwright.train.answer import UNCALIBRATED_NOTE, Candidate, Estimate, Plan, Replan
-from meshwright.train.compare import Comparison
 from meshwright.train.report_detail import question_line
 from meshwright.train.report_placement import blocks_in_words
 
 if TYPE_CHECKING:
+    from meshwright.train.compare import Comparison
     from meshwright.train.report_detail import Explanation
 
 SECONDS_PER_DAY = 86_400.0

@@ -24,11 +24,11 @@ from meshwright.train.answer import (
     Trials,
     WhyNot,
 )
-from meshwright.train.compare import Comparison, Entry
-from meshwright.train.measured.factors import Factors
 from meshwright.train.report_placement import hottest_lines, operator_lines, placement_lines
 
 if TYPE_CHECKING:
+    from meshwright.train.compare import Comparison, Entry
+    from meshwright.train.measured.factors import Factors
     from meshwright.train.robustness import Change
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, Num
 from meshwright_papers.calculon.executions import (
     ALL_REDUCE,
     ATTENTION_RECOMPUTE,
@@ -28,8 +28,8 @@ DROPOUT_MASK_BYTES = 1.0
 class Work:
     """What one pass over a layer computes and touches."""
 
-    flops: Any
-    num_bytes: Any
+    flops: Num
+    num_bytes: Num
 
 
 NO_WORK = Work(0.0, 0.0)
@@ -45,7 +45,7 @@ class Joint:
     """
 
     is_opening: bool
-    again: Column
+    again: Num
     """1 where the transfer is repeated for the backward pass."""
     is_tiled: bool = False
     """Hidden, tile by tile, behind the matrix product of its layer."""
@@ -59,23 +59,23 @@ class Layer:
     forward: Work
     input_gradient: Work
     weight_gradient: Work = NO_WORK
-    num_weights: Any = 0.0
-    activation_bytes: Any = 0.0
-    output_bytes: Any = 0.0
-    gradient_bytes: Any = 0.0
+    num_weights: Num = 0.0
+    activation_bytes: Num = 0.0
+    output_bytes: Num = 0.0
+    gradient_bytes: Num = 0.0
     """Gradient of the output, kept while the block runs backward [B]."""
     is_matrix: bool = False
     joint: Joint | None = None
-    recomputed: Any = 0.0
+    recomputed: Num = 0.0
     """1 where the layer runs forward a second time."""
-    keeps_input: Any = 1.0
+    keeps_input: Num = 1.0
     """0 where the input is recomputed, or kept by another layer."""
     shares_input: bool = False
     """The input is a buffer that another layer counts."""
-    keeps_output: Any = 1.0
+    keeps_output: Num = 1.0
 
 
-def matrix_layer(name: str, word: float, tokens: Any, inner: Any, outer: Any) -> Layer:
+def matrix_layer(name: str, word: float, tokens: Num, inner: Num, outer: Num) -> Layer:
     """Return ``tokens x inner`` times a weight of ``inner x outer``: 2 m n k FLOP each way."""
     return _weighted(
         name, word, tokens, inner, outer, kept=tokens * inner, gradients=tokens * outer
@@ -85,13 +85,13 @@ def matrix_layer(name: str, word: float, tokens: Any, inner: Any, outer: Any) ->
 def tiled_matrix_layer(
     name: str,
     word: float,
-    tokens: Any,
-    inner: Any,
-    outer: Any,
+    tokens: Num,
+    inner: Num,
+    outer: Num,
     *,
     joint: Joint,
-    tp: Any,
-    split: Any,
+    tp: Num,
+    split: Num,
 ) -> Layer:
     """Return a matrix product whose tensor-parallel transfer hides behind its tiles.
 
@@ -113,8 +113,8 @@ def tiled_matrix_layer(
 
 
 def _weighted(
-    name: str, word: float, tokens: Any, inner: Any, outer: Any, *,
-    kept: Any, gradients: Any, joint: Joint | None = None,
+    name: str, word: float, tokens: Num, inner: Num, outer: Num, *,
+    kept: Num, gradients: Num, joint: Joint | None = None,
 ) -> Layer:  # fmt: skip
     """Return a matrix product with weights, given the elements that it keeps."""
     flops, weights = 2 * tokens * inner * outer, inner * outer
@@ -133,7 +133,7 @@ def _weighted(
     )
 
 
-def batched_product(name: str, word: float, batch: Any, m: Any, n: Any, k: Any) -> Layer:
+def batched_product(name: str, word: float, batch: Num, m: Num, n: Num, k: Num) -> Layer:
     """Return products of activations, ``m x n`` by ``n x k``; backward costs twice as much."""
     inputs, outputs = batch * (m * n + n * k), batch * m * k
     return Layer(
@@ -147,7 +147,7 @@ def batched_product(name: str, word: float, batch: Any, m: Any, n: Any, k: Any) 
     )
 
 
-def layer_norm(name: str, word: float, size: Any, hidden: float) -> Layer:
+def layer_norm(name: str, word: float, size: Num, hidden: float) -> Layer:
     """Return a normalisation with scale and shift: 9, 14 and 7 FLOP per element."""
     touched = (2 * hidden + 2 * size) * word
     return Layer(
@@ -162,7 +162,7 @@ def layer_norm(name: str, word: float, size: Any, hidden: float) -> Layer:
     )
 
 
-def dropout(name: str, word: float, size: Any) -> Layer:
+def dropout(name: str, word: float, size: Num) -> Layer:
     """Return a dropout: it keeps a mask of one byte per element, and no activation."""
     pass_ = Work(size, 2 * size * word + size * DROPOUT_MASK_BYTES)
     return Layer(
@@ -175,18 +175,18 @@ def dropout(name: str, word: float, size: Any) -> Layer:
     )
 
 
-def softmax(name: str, word: float, size: Any) -> Layer:
+def softmax(name: str, word: float, size: Num) -> Layer:
     """Return a softmax: 5 FLOP per element forward, 8 backward."""
     return _pointwise(name, word, size, 5, 8, kept=size)
 
 
-def gelu(name: str, word: float, size: Any, fused: Any) -> Layer:
+def gelu(name: str, word: float, size: Num, fused: Num) -> Layer:
     """Return an activation function: 8 and 13 FLOP per element; fused, it keeps nothing."""
     return _pointwise(name, word, size, 8, 13, kept=size * (1 - fused))
 
 
 def _pointwise(
-    name: str, word: float, size: Any, forward_flops: int, backward_flops: int, *, kept: Any
+    name: str, word: float, size: Num, forward_flops: int, backward_flops: int, *, kept: Num
 ) -> Layer:
     """Return a function of each element that reads and writes once, each way."""
     return Layer(
@@ -199,7 +199,7 @@ def _pointwise(
     )
 
 
-def residual(name: str, word: float, size: Any) -> Layer:
+def residual(name: str, word: float, size: Num) -> Layer:
     """Return the sum of two tensors."""
     return Layer(
         name,
@@ -211,7 +211,7 @@ def residual(name: str, word: float, size: Any) -> Layer:
     )
 
 
-def fork(name: str, word: float, size: Any, num_users: int) -> Layer:
+def fork(name: str, word: float, size: Num, num_users: int) -> Layer:
     """Return a tensor with several users: free forward, their gradients are summed backward."""
     return Layer(
         name,
@@ -221,7 +221,7 @@ def fork(name: str, word: float, size: Any, num_users: int) -> Layer:
     )
 
 
-def exposed_joint(name: str, word: float, size: Any, tp: Any, joint: Joint, split: Any) -> Layer:
+def exposed_joint(name: str, word: float, size: Num, tp: Num, joint: Joint, split: Num) -> Layer:
     """Return a joint of its own: the transfer, and the additions of its reduction.
 
     Nothing at all without tensor parallelism. ``split``: sequence parallelism, where both sides
@@ -325,14 +325,14 @@ class _Sizes:
     """Tensor sizes of one micro-batch on one processor [elements], and the word [B]."""
 
     word: float
-    tokens: Any
-    whole: Any
+    tokens: Num
+    whole: Num
     """Activations of all tokens."""
-    own: Any
+    own: Num
     """Those outside the tensor-parallel part: split by sequence parallelism."""
-    scores: Any
+    scores: Num
     """The attention matrix."""
-    head_batch: Any
+    head_batch: Num
 
 
 def _sizes(app: Application, choices: BlockChoices, word: float) -> _Sizes:
@@ -385,18 +385,18 @@ def _exit(part: str, sizes: _Sizes, choices: BlockChoices) -> Iterator[Layer]:
     yield _sharing(residual(f"{part}_residual", word, sizes.own), full)
 
 
-def _sharing(layer: Layer, recomputed: Any) -> Layer:
+def _sharing(layer: Layer, recomputed: Num) -> Layer:
     """Return a layer whose input is counted elsewhere."""
     return replace(layer, recomputed=recomputed, keeps_input=0.0, shares_input=True)
 
 
 def _projections(
-    app: Application, structure: BlockStructure, sizes: _Sizes, choices: BlockChoices, again: Any
+    app: Application, structure: BlockStructure, sizes: _Sizes, choices: BlockChoices, again: Num
 ) -> Iterator[Layer]:
     """Yield query, key and value: three plain products, or one tiled product."""
     full, word, tp = choices.recomputes_all, sizes.word, choices.tp
     width, joint = app.num_heads * app.head_size, Joint(True, again, structure.is_tiled)
-    matrices: dict[str, Any] = {"query": width // tp, "key": width // tp, "value": width // tp}
+    matrices: dict[str, Num] = {"query": width // tp, "key": width // tp, "value": width // tp}
     if structure.is_multiquery:
         matrices |= {"key": app.head_size, "value": app.head_size}
     if structure.is_tiled:
@@ -432,7 +432,7 @@ def _attention(app: Application, sizes: _Sizes, choices: BlockChoices) -> Iterat
 
 
 def _ffn_in(
-    app: Application, structure: BlockStructure, sizes: _Sizes, choices: BlockChoices, again: Any
+    app: Application, structure: BlockStructure, sizes: _Sizes, choices: BlockChoices, again: Num
 ) -> Iterator[Layer]:
     """Yield the first product of the feed-forward part and its activation function."""
     full, word, tp = choices.recomputes_all, sizes.word, choices.tp

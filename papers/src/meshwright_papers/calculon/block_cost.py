@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshwright.base.arrays import where
+from meshwright.base.arrays import Num, where
 from meshwright_papers.calculon.block import (
     NO_WORK,
     BlockChoices,
@@ -23,7 +23,7 @@ from meshwright_papers.calculon.block import (
     Work,
     block_layers,
 )
-from meshwright_papers.calculon.machine import Application, Column, Machine
+from meshwright_papers.calculon.machine import Application, Machine
 
 ADAM_FLOPS_PER_WEIGHT = 11
 FULL_WORD_BYTES = 4.0
@@ -33,23 +33,23 @@ FULL_WORD_BYTES = 4.0
 class Pair:
     """A time of a base block and of an edge block [s]."""
 
-    base: Any
-    edge: Any
+    base: Num
+    edge: Num
 
     def __add__(self, other: Pair) -> Pair:
         return Pair(self.base + other.base, self.edge + other.edge)
 
-    def __mul__(self, factor: Any) -> Pair:
+    def __mul__(self, factor: Num) -> Pair:
         return Pair(self.base * factor, self.edge * factor)
 
     def __sub__(self, other: Pair) -> Pair:
         return Pair(self.base - other.base, self.edge - other.edge)
 
-    def plus(self, base: Any, edge: Any) -> Pair:
+    def plus(self, base: Num, edge: Num) -> Pair:
         """Return the pair with a time added to each side."""
         return Pair(self.base + base, self.edge + edge)
 
-    def of_chunk(self, num_blocks: Any) -> Any:
+    def of_chunk(self, num_blocks: Num) -> Num:
         """Return the time of a chunk: base blocks, then one edge block [s]."""
         return (num_blocks - 1) * self.base + self.edge
 
@@ -61,9 +61,9 @@ NO_TIME = Pair(0.0, 0.0)
 class PassCost:
     """One pass over a layer or over a block."""
 
-    compute_s: Any = 0.0
-    memory_s: Any = 0.0
-    busy_s: Any = 0.0
+    compute_s: Num = 0.0
+    memory_s: Num = 0.0
+    busy_s: Num = 0.0
     """Compute and memory as the system combines them, transfers that slow it included."""
     link: Pair = NO_TIME
     """Tensor-parallel transfers, hidden or not."""
@@ -72,7 +72,7 @@ class PassCost:
     def __add__(self, other: PassCost) -> PassCost:
         return PassCost(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
-    def __mul__(self, factor: Any) -> PassCost:
+    def __mul__(self, factor: Num) -> PassCost:
         return PassCost(*(getattr(self, f.name) * factor for f in fields(self)))
 
 
@@ -89,17 +89,17 @@ class BlockCost:
     Its compute and memory seconds are running totals over the block, as the peer counts them;
     they only enter the window in which gradients may be summed.
     """
-    useful_flops: Any
+    useful_flops: Num
     """Without recomputation and optimizer [FLOP]."""
-    weights: tuple[Any, ...]
+    weights: tuple[Num, ...]
     """Weights of each layer [elements]."""
-    weight_bytes: Any
-    working_bytes: Any
+    weight_bytes: Num
+    working_bytes: Num
     """Activations of the block at work [B]."""
-    kept_bytes: Any
+    kept_bytes: Num
     """Activations kept from forward to backward; 0 where all is recomputed [B]."""
-    checkpoint_bytes: Any
-    gradient_bytes: Any
+    checkpoint_bytes: Num
+    gradient_bytes: Num
     """Activation gradients of the block at work [B]."""
 
     def take(self, rows: NDArray[Any]) -> BlockCost:
@@ -128,7 +128,7 @@ class _Transfers:
     """All-gather where split; nothing where not."""
     reduce: Pair
     """Reduce-scatter where split; all-reduce where not."""
-    addition_s: Any
+    addition_s: Num
     """The additions of a reduction on the vector engine."""
 
 
@@ -179,13 +179,13 @@ def _has_weights(layer: Layer) -> bool:
     return layer.weight_gradient is not NO_WORK
 
 
-def _useful_flops(layer: Layer, is_training: bool) -> Any:
+def _useful_flops(layer: Layer, is_training: bool) -> Num:
     if not is_training:
         return layer.forward.flops
     return layer.forward.flops + layer.input_gradient.flops + layer.weight_gradient.flops
 
 
-def _kept_bytes(layer: Layer, is_training: bool) -> Any:
+def _kept_bytes(layer: Layer, is_training: bool) -> Num:
     """Return what a layer keeps for backward; its input, less what is dropped [B]."""
     if not is_training:
         return layer.activation_bytes
@@ -271,7 +271,7 @@ class _LayerClock:
         busy_s, exposed_s = self._tiled(cost, link.base)
         return PassCost(cost.compute_s, cost.memory_s, busy_s, link, Pair(exposed_s, exposed_s))
 
-    def _tiled(self, cost: PassCost, link_s: Column) -> tuple[Column, Column]:
+    def _tiled(self, cost: PassCost, link_s: Num) -> tuple[Num, Num]:
         """Return busy and exposed time of a product behind whose tiles a transfer hides [s].
 
         One tile per peer. While a tile is in flight the transfer takes ``processor_usage`` of
@@ -301,18 +301,18 @@ def _opens(layer: Layer) -> bool:
 class OptimizerCost:
     """One block on one processor."""
 
-    flops: Any
-    compute_s: Any
-    memory_s: Any
-    busy_s: Any
-    state_bytes: Any
-    gradient_bytes: Any
+    flops: Num
+    compute_s: Num
+    memory_s: Num
+    busy_s: Num
+    state_bytes: Num
+    gradient_bytes: Num
     """Gradients of a block at rest, sharded with the optimizer [B]."""
-    whole_gradient_bytes: Any
+    whole_gradient_bytes: Num
     """Gradients of the block at work, in full precision, never sharded [B]."""
 
 
-def optimizer_cost(machine: Machine, weights: Sequence[Any], num_shards: Any) -> OptimizerCost:
+def optimizer_cost(machine: Machine, weights: Sequence[Num], num_shards: Num) -> OptimizerCost:
     """Return the optimizer step of one block, whose layers have these weights [elements].
 
     Two moments in full precision, and a master copy where the weights themselves are smaller.
@@ -320,10 +320,10 @@ def optimizer_cost(machine: Machine, weights: Sequence[Any], num_shards: Any) ->
     """
     word = machine.bytes_per_element
     copies = 3 if word < FULL_WORD_BYTES else 2
-    flops: Any = 0.0
-    compute_s: Any = 0.0
-    memory_s: Any = 0.0
-    busy_s: Any = 0.0
+    flops: Num = 0.0
+    compute_s: Num = 0.0
+    memory_s: Num = 0.0
+    busy_s: Num = 0.0
     for count in weights:
         layer_flops = count / num_shards * ADAM_FLOPS_PER_WEIGHT
         states = count * FULL_WORD_BYTES * copies / num_shards
@@ -333,7 +333,7 @@ def optimizer_cost(machine: Machine, weights: Sequence[Any], num_shards: Any) ->
         compute_s = compute_s + layer_compute_s
         memory_s = memory_s + layer_memory_s
         busy_s = busy_s + machine.busy_s(layer_compute_s, layer_memory_s)
-    total: Any = sum(weights)
+    total: Num = sum(weights)
     return OptimizerCost(
         flops=flops,
         compute_s=compute_s,

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from meshwright.base.arrays import FloatArray, larger, where
+from meshwright.base.arrays import FloatArray, Num, larger, where
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.catalog.files import load_file
 from meshwright.spec.declaration import (
@@ -179,13 +179,12 @@ class Rate:
     """Rising; the first is 0."""
     efficiencies: tuple[float, ...]
 
-    def seconds(self, amount: Column) -> Column:
+    def seconds(self, amount: Num) -> Num:
         """Return the time of one operation of this size [s]: amount / (peak * efficiency)."""
-        efficiency: Any = self.efficiencies[0]
+        efficiency: Num = self.efficiencies[0]
         for threshold, value in zip(self.thresholds[1:], self.efficiencies[1:], strict=True):
             efficiency = where(amount >= threshold, value, efficiency)
-        seconds: Column = amount / (self.peak_per_s * efficiency)
-        return seconds
+        return amount / (self.peak_per_s * efficiency)
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class Links:
     scale: dict[Operation, Column]
     offset: dict[Operation, Column]
 
-    def seconds(self, operation: Operation, num_bytes: Column, participants: Any) -> Column:
+    def seconds(self, operation: Operation, num_bytes: Num, participants: Num) -> Num:
         """Return the time of one transfer [s].
 
         latency + scale * bytes * (1 + offset / participants) / bandwidth; the latency is paid
@@ -207,8 +206,7 @@ class Links:
         """
         moved = num_bytes * self.scale[operation]
         moved = moved + moved / participants * self.offset[operation]
-        seconds: Column = self.latency_s + moved / self.bandwidth_bytes_per_s
-        return seconds
+        return self.latency_s + moved / self.bandwidth_bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -245,10 +243,9 @@ class Machine:
             offset={operation: column[index] for operation, column in net.offset.items()},
         )
 
-    def busy_s(self, compute_s: Column, memory_s: Column) -> Column:
+    def busy_s(self, compute_s: Num, memory_s: Num) -> Num:
         """Return the time of a layer whose compute and memory times are known [s]."""
-        busy: Column = larger(compute_s, memory_s) if self.is_roofline else compute_s + memory_s
-        return busy
+        return larger(compute_s, memory_s) if self.is_roofline else compute_s + memory_s
 
 
 def machine_of(system: System, data_type: str) -> Machine:

@@ -11,6 +11,7 @@ from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Num,
     ceil_div,
     positive_part,
     smaller,
@@ -34,7 +35,6 @@ from meshwright_papers.calculon.executions import (
 )
 from meshwright_papers.calculon.machine import (
     Application,
-    Column,
     Links,
     Machine,
     System,
@@ -46,21 +46,21 @@ from meshwright_papers.calculon.machine import (
 class Layout:
     """How the blocks are dealt out; every count is a column."""
 
-    pp: Any
-    num_blocks: Any
+    pp: Num
+    num_blocks: Num
     """Blocks of one stage, the largest one."""
-    num_missing_blocks: Any
+    num_missing_blocks: Num
     """Blocks that the other stages have fewer, together."""
-    num_virtual_stages: Any
-    num_micro_batches: Any
+    num_virtual_stages: Num
+    num_micro_batches: Num
 
     @property
-    def blocks_per_chunk(self) -> Any:
+    def blocks_per_chunk(self) -> Num:
         """Blocks of one stage that a micro-batch passes in a row."""
         return self.num_blocks // self.num_virtual_stages
 
     @property
-    def micro_batches_in_flight(self) -> Any:
+    def micro_batches_in_flight(self) -> Num:
         """Micro-batches whose activations are held, of one stage, one forward one backward.
 
         Interleaving holds (pp - 1) / (v * pp) more of each.
@@ -88,14 +88,14 @@ class Offload:
 class Memory:
     """Bytes of one processor by use; the two sums say what is held where."""
 
-    weight_bytes: Any
-    activation_bytes: Any
-    checkpoint_bytes: Any
-    activation_gradient_bytes: Any
-    weight_gradient_bytes: Any
-    optimizer_bytes: Any
-    near_bytes: Any
-    host_bytes: Any
+    weight_bytes: Num
+    activation_bytes: Num
+    checkpoint_bytes: Num
+    activation_gradient_bytes: Num
+    weight_gradient_bytes: Num
+    optimizer_bytes: Num
+    near_bytes: Num
+    host_bytes: Num
 
 
 def memory_of(
@@ -144,27 +144,27 @@ def memory_of(
 class StepTime:
     """Parts of one step [s]; they sum to the whole."""
 
-    forward_s: Any
-    backward_s: Any
-    optimizer_s: Any
-    forward_offload_s: Any
-    backward_offload_s: Any
-    recompute_s: Any
-    repeated_tensor_s: Any
-    bubble_s: Any
-    tensor_s: Any
-    pipeline_s: Any
-    data_s: Any
+    forward_s: Num
+    backward_s: Num
+    optimizer_s: Num
+    forward_offload_s: Num
+    backward_offload_s: Num
+    recompute_s: Num
+    repeated_tensor_s: Num
+    bubble_s: Num
+    tensor_s: Num
+    pipeline_s: Num
+    data_s: Num
 
     @property
-    def total_s(self) -> Column:
+    def total_s(self) -> FloatArray:
         """The whole step [s]."""
-        total: Column = (
+        total: Num = (
             self.forward_s + self.backward_s + self.optimizer_s + self.recompute_s
             + self.forward_offload_s + self.backward_offload_s + self.repeated_tensor_s
             + self.bubble_s + self.tensor_s + self.pipeline_s + self.data_s
         )  # fmt: skip
-        return total
+        return np.asarray(total)
 
 
 @dataclass(frozen=True)
@@ -176,32 +176,33 @@ class StageTime:
     forward_offload: Pair
     """Excess of the offload traffic over the block's own time."""
     backward_offload: Pair
-    send_forward_s: Any
-    send_backward_s: Any
+    send_forward_s: Num
+    send_backward_s: Num
 
-    def forward_chunk_s(self, layout: Layout) -> Any:
+    def forward_chunk_s(self, layout: Layout) -> Num:
         """Forward time of a chunk [s]."""
         return self.forward.of_chunk(layout.blocks_per_chunk)
 
-    def backward_chunk_s(self, layout: Layout) -> Any:
+    def backward_chunk_s(self, layout: Layout) -> Num:
         """Backward time of a chunk [s]."""
         return self.backward.of_chunk(layout.blocks_per_chunk)
 
 
 def sent_bytes(
-    application: Application, word: float, tp: Any, pp: Any, micro_batch_size: Any, is_split: Any
-) -> Any:
+    application: Application, word: float, tp: Num, pp: Num, micro_batch_size: Num, is_split: Any
+) -> Num:
     """Return what a stage sends to the next one per micro-batch [B]; 0 without stages.
 
     Split activations (``is_split``) are sent by shard; ``word`` is the element size [B].
     """
     tokens = micro_batch_size * application.sequence_size
-    return where(is_split, tokens // tp, tokens) * application.hidden_size * word * (pp > 1)
+    sent: Num = where(is_split, tokens // tp, tokens)
+    return sent * application.hidden_size * word * (pp > 1)
 
 
 def stage_time(
     machine: Machine, block: BlockCost, optimizer: OptimizerCost, offload: Offload,
-    send_bytes: Any, links: Links, *, is_training: bool,
+    send_bytes: Num, links: Links, *, is_training: bool,
 ) -> StageTime:  # fmt: skip
     """Return what a stage does with one micro-batch.
 
@@ -234,11 +235,11 @@ def stage_time(
     )
 
 
-def _excess(needed_s: Any, own: Pair) -> Pair:
+def _excess(needed_s: Num, own: Pair) -> Pair:
     return Pair(positive_part(needed_s - own.base), positive_part(needed_s - own.edge))
 
 
-def bubble_s(stage: StageTime, layout: Layout) -> Any:
+def bubble_s(stage: StageTime, layout: Layout) -> Num:
     """Return the idle time of the first stage [s].
 
     pp - 1 chunks; with v chunks per stage and a last group of micro-batches that does not fill
@@ -257,7 +258,7 @@ def bubble_s(stage: StageTime, layout: Layout) -> Any:
 
 
 def step_time(
-    block: BlockCost, optimizer: OptimizerCost, stage: StageTime, layout: Layout, data_s: Any,
+    block: BlockCost, optimizer: OptimizerCost, stage: StageTime, layout: Layout, data_s: Num,
     *, is_training: bool,
 ) -> StepTime:  # fmt: skip
     """Return one step; ``data_s`` is what the sum of gradients leaves exposed."""
@@ -285,14 +286,14 @@ def step_time(
 class DataAxis:
     """The data axis of a plan: columns, flags of 0 or 1."""
 
-    dp: Any
+    dp: Num
     links: Links
     shards_optimizer: Any
     shares_tensor_network: Any
     shares_pipeline_network: Any
 
 
-def block_sum_s(block: BlockCost, axis: DataAxis) -> Any:
+def block_sum_s(block: BlockCost, axis: DataAxis) -> Num:
     """Return the time to sum the gradients of one block [s]; 0 without the axis.
 
     All-reduce, or reduce-scatter and all-gather where the optimizer is sharded.
@@ -302,7 +303,8 @@ def block_sum_s(block: BlockCost, axis: DataAxis) -> Any:
         "all_gather", size, axis.dp
     )
     whole_s = links.seconds("all_reduce", size, axis.dp)
-    return where(axis.shards_optimizer, split_s, whole_s) * (axis.dp > 1)
+    summed_s: Num = where(axis.shards_optimizer, split_s, whole_s)
+    return summed_s * (axis.dp > 1)
 
 
 @dataclass(frozen=True)
@@ -310,8 +312,8 @@ class _Window:
     """What can hide the sum of gradients: per base and edge block, and its compute [s]."""
 
     blocks: Pair
-    compute_s: Any
-    optimizer_s: Any
+    compute_s: Num
+    optimizer_s: Num
     """The part of the optimizer step that can hide transfers; none of a sharded one."""
 
 
@@ -331,7 +333,7 @@ def _window(
 
 def overlapped_sum_s(
     block: BlockCost, optimizer: OptimizerCost, stage: StageTime, layout: Layout, axis: DataAxis
-) -> Any:
+) -> Num:
     """Return what stays exposed when the sum runs behind the backward pass [s].
 
     One block is always exposed. The chunks but the last hide behind pp micro-batches of
@@ -501,7 +503,7 @@ def _evaluate_group(application: Application, system: System, e: Executions) -> 
     )
 
 
-def _useful_flops(block: BlockCost, optimizer: OptimizerCost, is_training: bool) -> Any:
+def _useful_flops(block: BlockCost, optimizer: OptimizerCost, is_training: bool) -> Num:
     return block.useful_flops + optimizer.flops * is_training
 
 
@@ -536,7 +538,7 @@ def network_fits(machine: Machine, degrees: Any, tiers: Any) -> Any:
     """
     fits: Any = True
     for tier in range(machine.num_networks):
-        product: Any = 1.0
+        product: Num = 1.0
         for degree, used in zip(degrees, tiers, strict=True):
             product = product * where(used == tier, degree, 1.0)
         size = machine.network_sizes[tier]

@@ -17,6 +17,7 @@ from meshwright_papers.studies.study import (
     Table,
     Verdict,
     claim_lines,
+    records,
     shown,
     studies,
 )
@@ -121,7 +122,7 @@ class Crossover:
         ]  # fmt: skip
         return StudyResult(
             lines=(*lines, "", *claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("crossover", names, tuple(rows), ("model", "devices"), "axes"),),
             claims=claims,
             assumptions=f"{CHIP} in hosts of eight, {TOKENS:.0f} tokens a step, all other choices "

@@ -75,6 +75,11 @@ def judged_range(low: float, high: float, published: tuple[float, float]) -> Ver
     return Verdict.AGREES if inside else Verdict.DIFFERS
 
 
+def records(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return rows with the names of their columns."""
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of a study, as they go into CSV and Markdown."""
@@ -90,7 +95,7 @@ class Table:
     @property
     def records(self) -> list[dict[str, Any]]:
         """Rows with the names of their columns."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return records(self.columns, self.rows)
 
 
 def claim_lines(claims: Iterable[Claim]) -> Iterator[str]:

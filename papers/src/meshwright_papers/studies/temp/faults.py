@@ -17,6 +17,7 @@ from meshwright_papers.studies.study import (
     claim_lines,
     judged,
     judged_range,
+    records,
     studies,
 )
 from meshwright_papers.studies.temp.fault_curves import (
@@ -84,8 +85,8 @@ class Faults:
         return StudyResult(
             lines=tuple(lines),
             data={
-                "links": [dict(zip(LINK_NAMES, row, strict=True)) for row in links],
-                "cores": [dict(zip(CORE_NAMES, row, strict=True)) for row in cores],
+                "links": records(LINK_NAMES, links),
+                "cores": records(CORE_NAMES, cores),
             },
             tables=(
                 Table("fig20_links", LINK_NAMES, links, ("dead_links",), "throughput"),
@@ -138,8 +139,8 @@ def _fragment_claims() -> tuple[Claim, ...]:
               "seed", f"{broken} of 9 in the order of the numbers, {in_blocks} in 2x3 blocks",
               judged(float(broken), float(PUBLISHED_BROKEN)),
               f"in the order of the numbers {lines} groups are lines, which have no ring, and "
-              f"{number - lines} break over two rows: {number - broken} of {number} have one; of "
-              f"blocks of 2x3 {number - in_blocks} do"),
+              f"{number - lines} break over two rows: {number - broken} of {number} have one, "
+              f"{number - in_blocks} of {number} blocks of 2x3 do"),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from meshwright_papers.studies.study import (
     Verdict,
     claim_lines,
     judged_gain,
+    records,
     shown,
     studies,
 )
@@ -138,7 +139,7 @@ class Gpus:
         lines += ["", *claim_lines(claims)]
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in table_rows]},
+            data={"rows": records(names, table_rows)},
             tables=(Table("fig15", names, table_rows, ("model",), names[-1]),),
             claims=claims,
             assumptions="dies of 312 TFLOP/s with the links and memory of Table I; 32 A100 of the "

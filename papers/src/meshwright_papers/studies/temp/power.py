@@ -19,6 +19,7 @@ from meshwright_papers.studies.study import (
     claim_lines,
     judged_gain,
     judged_range,
+    records,
     shown,
     studies,
 )
@@ -257,8 +258,8 @@ class Power:
         return StudyResult(
             lines=tuple(_lines(rows, claims)),
             data={
-                "rows": [dict(zip(COLUMNS, row, strict=True)) for row in rows],
-                "saved": [dict(zip(SAVED_COLUMNS, row, strict=True)) for row in saved],
+                "rows": records(COLUMNS, rows),
+                "saved": records(SAVED_COLUMNS, saved),
             },
             tables=(
                 Table("fig14", COLUMNS, rows, ("model", "system"), "tokens_per_j"),

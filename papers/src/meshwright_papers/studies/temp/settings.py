@@ -14,7 +14,6 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import Entry, compare
-from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -24,6 +23,7 @@ from meshwright_papers.studies.study import (
     judged,
     judged_gain,
     judged_range,
+    records,
     shown,
     studies,
 )
@@ -53,6 +53,7 @@ from meshwright_papers.studies.temp.setup import (
     Machine,
     entries_of,
     model_of,
+    work_of,
 )
 from meshwright_papers.studies.temp.strategies import CLOSE, PUBLISHED, Mix, Published, mix_of
 from meshwright_papers.studies.temp.throughput import (
@@ -120,9 +121,7 @@ Found = Mapping[str, Mapping[str, Entry]]
 def entries_under(case: Case, setting: Setting) -> Mapping[str, Entry]:
     """Return the best plan of each system under a setting."""
     system = setting.machine.system()
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     return entries_of(
         compare(
             model_of(case),
@@ -418,9 +417,7 @@ def best_under(case: Case, setting: Setting, mix: Mix | None = None) -> Candidat
 
 def _best(case: Case, setting: Setting, fixed: Mapping[str, Sequence[object]]) -> Candidate | None:
     system = setting.machine.system()
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     allowed = setting.allowed(pp=[1], **fixed)
     try:
         found = compare(
@@ -460,7 +457,7 @@ class MixSettings:
         names = ("case", "setting", "published_mix", "best_mix", "slower_by")
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("settings_mixes", names, rows, ("case", "setting"), "slower_by"),),
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; batch 32 for sequences of 16K",
@@ -511,7 +508,7 @@ class GpuSettings:
         names = ("model", "hbm", "gpu_megatron-3_s", "wafer_megatron-3_s", "wafer_temp_s")
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("settings_gpus", names, tuple(rows), ("model", "hbm"), names[-1]),),
             claims=claims,
             assumptions="dies of 312 TFLOP/s with the links of Table I; 32 A100 of the catalog; 12 "

@@ -13,11 +13,12 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
+from meshwright.spec.workload import Training
 from meshwright.train.compare import Comparison, Entry, compare
 from meshwright.train.question import training
 
 SOURCE = "TEMP (Wang et al. 2025, arXiv 2512.14256)"
-PUBLISHED_COLLECTIVES = 0.4
+PUBLISHED_COLLECTIVE_SHARE = 0.4
 """Share of training that collectives take at most, Fig. 4."""
 OURS = "temp"
 BASELINES = ("megatron-1", "megatron-3", "fsdp")
@@ -117,16 +118,24 @@ class Machine:
 AS_ELSEWHERE = Machine()
 
 
+def work_of(case: Case, system: SystemSpec) -> Training:
+    """Return the training step of a case."""
+    return training(
+        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
+    )
+
+
 @cache
 def compared(name: str, recipes: Sequence[str], *, with_hbm: bool = True) -> Comparison:
     """Return the recipes side by side on one case."""
     case, system = CASES[name], wafer(with_hbm=with_hbm)
-    work = training(
+    return compare(
+        model_of(case),
         system,
-        sequence_length=case.sequence_length,
-        global_batch_size=case.global_batch_size,
+        work_of(case, system),
+        against=(OURS, *recipes),
+        calibration=UNCALIBRATED,
     )
-    return compare(model_of(case), system, work, against=(OURS, *recipes), calibration=UNCALIBRATED)
 
 
 def entries_of(found: Comparison) -> dict[str, Entry]:

@@ -23,6 +23,7 @@ from meshwright_papers.studies.study import (
     Verdict,
     claim_lines,
     judged,
+    records,
     studies,
 )
 from meshwright_papers.studies.temp.setup import SOURCE
@@ -74,7 +75,7 @@ class SearchTime:
         rows = tuple(_row(one) for one in searched)
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("search_time", names, rows, ("wafer",), "gap"),),
             claims=claims,
             assumptions=f"{MODEL}, {SEQUENCE_LENGTH} tokens, global batch {GLOBAL_BATCH}; one "
@@ -242,7 +243,7 @@ class CostModel:
         groups = tuple(_group_rows(test.rows))
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(NAMES, row, strict=True)) for row in rows]},
+            data={"rows": records(NAMES, rows)},
             tables=(
                 Table("fig21", NAMES, rows, ("class", "model"), "mean_error_pct"),
                 Table("fig21_groups", GROUP_NAMES, groups, ("configuration",), "network_step_pct"),

@@ -10,18 +10,18 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.train.answer import Candidate
 from meshwright.train.compare import compare
-from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
     Table,
     Verdict,
     claim_lines,
+    records,
     shown,
     studies,
 )
 from meshwright_papers.studies.temp import wafers
-from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer, work_of
 
 CLOSE = 0.03
 """Share by which a published mix may be slower than ours and still agree."""
@@ -64,9 +64,7 @@ def best_of(case: Case, mix: Mix | None = None) -> Candidate | None:
     if mix is not None:
         allowed |= {n: [v] for n, v in zip(("dp", "cp", "tp", "tatp"), mix, strict=True)}
     system = wafer()
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     try:
         found = compare(
             model_of(case), system, work, against=(), allowed=allowed, calibration=UNCALIBRATED
@@ -114,7 +112,7 @@ class Strategies:
         ]
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("fig17_18", names, tuple(rows), ("case",), "slower_by"),),
             claims=tuple(claims),
             assumptions=ASSUMPTIONS + "; batch 32 for sequences of 16K",
@@ -180,7 +178,7 @@ class Takeaways:
         names = ("case", "system", "pp", "tatp")
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in pipelines]},
+            data={"rows": records(names, pipelines)},
             tables=(Table("takeaways_wafers", names, tuple(pipelines), ("case", "system"), "pp"),),
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; mixes of temp-strategies and plans of temp-wafers, small "

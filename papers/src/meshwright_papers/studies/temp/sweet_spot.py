@@ -19,7 +19,6 @@ from meshwright.streams.registry import streams
 from meshwright.streams.round_model import forward_s, round_link_s
 from meshwright.streams.volumes import Transfer
 from meshwright.train.compare import compare
-from meshwright.train.question import training
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,
@@ -28,7 +27,7 @@ from meshwright_papers.studies.study import (
     judged_range,
     studies,
 )
-from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, Case, model_of, wafer, work_of
 
 HIDDEN, WORD_BYTES = 12288.0, 2.0
 """Of the square layer, that of GPT-3 175B."""
@@ -125,9 +124,7 @@ def round_traffic_bytes(tokens: float, rates: DeviceRates) -> Any:
 def wafer_curve(case: Case, *, with_hbm: bool) -> Curve:
     """Return the best plans of a full wafer by degree of tatp, the rest of it replicas."""
     system, rates, savings = wafer(with_hbm=with_hbm), [], []
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     for degree in SHOWN:
         fixed: dict[str, list[object]] = {"tp": [1], "cp": [1], "pp": [1], "tatp": [degree]}
         found = compare(

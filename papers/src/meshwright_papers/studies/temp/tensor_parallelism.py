@@ -12,7 +12,6 @@ from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import Plan
 from meshwright.train.estimate import estimate
-from meshwright.train.question import training
 from meshwright.wafer.simulation import simulate
 from meshwright_papers.studies.study import (
     Claim,
@@ -28,13 +27,14 @@ from meshwright_papers.studies.study import (
 from meshwright_papers.studies.temp.setup import (
     ASSUMPTIONS,
     NEVER_SLOW,
-    PUBLISHED_COLLECTIVES,
+    PUBLISHED_COLLECTIVE_SHARE,
     SOURCE,
     TB,
     Case,
     Machine,
     model_of,
     wafer,
+    work_of,
 )
 from meshwright_papers.studies.temp.throughput import COLLECTIVES
 
@@ -93,9 +93,7 @@ class Memory:
 
 def estimated(case: Case, system: SystemSpec, strategy: Strategy, structure: PlanOptions) -> Plan:
     """Return the price of a strategy on a case."""
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     return estimate(model_of(case), system, work, strategy, structure, calibration=UNCALIBRATED)
 
 
@@ -190,11 +188,11 @@ def _time_claims(times: list[Time]) -> tuple[Claim, ...]:
         min(t.link_use for t in usual),
         max(t.link_use for t in usual),
     )
-    nearest = min(times, key=lambda t: abs(t.collective_share - PUBLISHED_COLLECTIVES))
+    nearest = min(times, key=lambda t: abs(t.collective_share - PUBLISHED_COLLECTIVE_SHARE))
     return (
         Claim("Fig. 4b", "collectives in the time of training, at most",
-              f"{PUBLISHED_COLLECTIVES:.0%}", "seed", f"{share:.1%}",
-              judged(share, PUBLISHED_COLLECTIVES),
+              f"{PUBLISHED_COLLECTIVE_SHARE:.0%}", "seed", f"{share:.1%}",
+              judged(share, PUBLISHED_COLLECTIVE_SHARE),
               "one sequence at a time, the memory of a die takes most of the step; nearest: "
               f"{nearest.collective_share:.0%} for {nearest.model} with {nearest.machine.text}"),
         Claim("Fig. 4b", "use of the links over the step", f"below {PUBLISHED_USE:.0%}", "seed",

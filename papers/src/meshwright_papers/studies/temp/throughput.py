@@ -24,6 +24,7 @@ from meshwright_papers.studies.study import (
     judged,
     judged_gain,
     judged_range,
+    records,
     shown,
     studies,
 )
@@ -33,12 +34,13 @@ from meshwright_papers.studies.temp.setup import (
     CASES,
     HONEST,
     OURS,
-    PUBLISHED_COLLECTIVES,
+    PUBLISHED_COLLECTIVE_SHARE,
     SOURCE,
     compared,
     entries_of,
     model_of,
     wafer,
+    work_of,
 )
 
 COLLECTIVES = ("tp_comm_s", "cp_comm_s", "dp_comm_s", "pp_comm_s", "tatp_stream_s")
@@ -144,8 +146,8 @@ def _speed_claims(found: Mapping[str, Mapping[str, Entry]]) -> list[Claim]:
     why = (
         "all systems are searched equally hard here, with recomputation and ZeRO-1 for all; the "
         "paper does not state how its baselines were tuned, and removing "
-        f"{100.0 * saved_most:.0f} % of a {100.0 * PUBLISHED_COLLECTIVES:.0f} % share of "
-        f"collectives explains {1.0 / (1.0 - saved_most * PUBLISHED_COLLECTIVES):.2f}x; "
+        f"{100.0 * saved_most:.0f} % of a {100.0 * PUBLISHED_COLLECTIVE_SHARE:.0f} % share of "
+        f"collectives explains {1.0 / (1.0 - saved_most * PUBLISHED_COLLECTIVE_SHARE):.2f}x; "
         "temp-settings shows under which setting it would hold"
     )
     claims = [
@@ -263,9 +265,7 @@ def at_equal_degrees(name: str, recipe: str) -> Communication | None:
     ours = entries_of(compared(name, (*BASELINES, *HONEST)))[OURS].best
     if ours is None or ours.strategy.tatp == 1:
         return None
-    work = training(
-        system, sequence_length=case.sequence_length, global_batch_size=case.global_batch_size
-    )
+    work = work_of(case, system)
     structure = replace(ours.structure, sequence_parallel=KINDS[recipe])
     strategy = as_tensor_parallel(ours.strategy)
     try:
@@ -305,7 +305,7 @@ class Collectives:
                  "shown_saved_at_equal_degrees_pct")  # fmt: skip
         return StudyResult(
             lines=tuple(claim_lines(claims)),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("fig13_collectives", names, tuple(rows), ("system", "hbm"),
                           "links_busy_times"),),
             claims=tuple(claims),
@@ -414,7 +414,7 @@ class Ablation:
         ]
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("fig16", names, tuple(rows), ("model",), "gain_streams"),),
             claims=claims,
             assumptions=ASSUMPTIONS,

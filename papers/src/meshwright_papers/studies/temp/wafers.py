@@ -16,6 +16,7 @@ from meshwright_papers.studies.study import (
     claim_lines,
     judged,
     judged_range,
+    records,
     shown,
     studies,
 )
@@ -126,7 +127,7 @@ class SeveralWafers:
         lines += ["", *claim_lines(claims)]
         return StudyResult(
             lines=tuple(lines),
-            data={"rows": [dict(zip(names, row, strict=True)) for row in rows]},
+            data={"rows": records(names, rows)},
             tables=(Table("fig19", names, tuple(rows), ("case", "system"), "over_ours"),),
             claims=claims,
             assumptions=ASSUMPTIONS + "; seam of 9 TB/s, both directions together; Grok-1 as it is "
