@@ -15,6 +15,7 @@ from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.report.answer_file import plain_data
+from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -23,7 +24,7 @@ from meshwright.train.answer import Candidate
 from meshwright.train.candidates import candidate, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.answer import fastest_placed, has_placement
 

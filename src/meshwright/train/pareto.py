@@ -10,10 +10,11 @@ from meshwright.base.arrays import FloatArray
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
+from meshwright.search.exhaustive import Progress
 from meshwright.search.pareto import dominated_by, front_of
 from meshwright.sharding.strategy import row
 from meshwright.train.families import Block
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")

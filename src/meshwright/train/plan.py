@@ -12,6 +12,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import Progress
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import StrategyColumns, plan_string
@@ -33,7 +34,7 @@ from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.pareto import pareto_front
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, robustness
-from meshwright.train.search import Progress, SearchResult, search
+from meshwright.train.search import SearchResult, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.answer import best_placed, placed_candidates
 from meshwright.wafer.operators.answer import check_operators, operator_plan
