@@ -19,7 +19,8 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError, UsageError
 from meshwright.options.table import COMMANDS, options_from_keywords
 
 if TYPE_CHECKING:
-    from meshwright.calibration.report import Fitted, Validation
+    from meshwright.calibration.fit.report import Fitted
+    from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.options.question import Question
@@ -734,8 +735,7 @@ def _number_of_workers(text: str) -> int:
 @verb
 def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
-    from meshwright.calibration.document import documents
-    from meshwright.calibration.report import Validation
+    from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
     from meshwright.options.values import output_file, write_whole
 
@@ -760,7 +760,7 @@ def _rows(path: str | None) -> Sequence[Row]:
 @verb
 def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
-    from meshwright.calibration.report import fitted
+    from meshwright.calibration.fit.report import fitted
     from meshwright.options.values import output_file, write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None

@@ -90,6 +90,11 @@ def positive_part(a: N) -> N:
     return part
 
 
+def column(value: Num) -> FloatArray:
+    """Return a quantity as a column: itself, or one row for a number."""
+    return np.atleast_1d(value)
+
+
 def read_only(column: NDArray[Any]) -> NDArray[Any]:
     """Return the column after forbidding changes to it."""
     column.setflags(write=False)

@@ -1,14 +1,12 @@
-"""What a validation or a fit found: data for programs, and lines for a reader."""
+"""What a validation found: data for programs, and tables for a screen or a document."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from meshwright.calibration.errors import (
     Errors,
@@ -23,36 +21,28 @@ from meshwright.calibration.errors import (
     memory_errors_by_group,
     noise_of,
 )
-from meshwright.calibration.fit.memory import (
-    GIB,
-    MemoryFit,
-    constants_of_memory,
-    fit_memory,
-    memory_record,
-    memory_rows,
-)
-from meshwright.calibration.fit.record import (
-    calibration_text,
-    constants_of,
-    constants_of_serving,
-    fit_record,
-    serving_alone_text,
-    serving_fit_record,
-    serving_text,
-)
-from meshwright.calibration.fit.serving import ServingFit, fit_serving, serving_rows
-from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
-from meshwright.calibration.jobs import Reason
-from meshwright.calibration.prediction import Prediction, predict, used_bytes
+from meshwright.calibration.fit.report import text_table
+from meshwright.calibration.frameworks import FRAMEWORKS
+from meshwright.calibration.picture import scatter_svg, sources_svg
+from meshwright.calibration.prediction import Prediction, used_bytes
 from meshwright.calibration.rows import Row
-from meshwright.calibration.serving import server_name_of
+from meshwright.calibration.serving import predict_all, server_name_of
+from meshwright.catalog.calibration import (
+    ErrorRecord,
+    FitRecord,
+    GroupRecord,
+    ServingRecord,
+    fit_record,
+    serving_record,
+)
+from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import percent
 
-NUM_WORST = 8
+GIB = 2.0**30
+NUM_WORST = 20
 NUM_WORST_MEMORY = 6
-WIDTH = 100
-"""Of a line; longer ones are cut."""
 VIEWS: dict[str, Callable[[Row], str]] = {
     "server": server_name_of,
     "chip": lambda row: row.hardware.chip or "not stated",
@@ -118,7 +108,59 @@ class Validation:
         return families_of(entry for entry in self.predictions if entry.refused is None)
 
 
-# for programs
+INTRODUCTION = """# Validation
+
+Written by `meshwright validate --document docs/validation.md`. Each published row is predicted
+from its stated configuration alone. Errors are |ln(predicted / measured)| of the throughput: 5 %
+is a factor of 1.05 either way; a bias above 0 is predicted too fast. Left out: constants fitted
+anew without that source, and without other sources of its vendor.
+"""
+INTERVALS = """## Intervals
+
+Each prediction has an interval in which four of five measurements are expected; it lies evenly, as
+a factor, about the prediction. It is wider for jobs with experts, with words of products
+below 16 bits (for each halving), and on chips of which no measured row is of the family. Half-width
+and factors come from the errors of sources left out. Judged here on sources of which neither the
+constants nor the widths know anything. The score is width plus ten times the distance of what lies
+outside, in logarithms; small is good.
+"""
+SOURCES = """(1) No other source has rows of its chips: left out, it gets constants fitted to none.
+Noise: how far apart rows of one configuration were measured, largest over smallest,
+their median. Ranks: mean rank correlation of throughput inside sweeps.
+"""
+SERVING_INTRODUCTION = """# Validation of serving
+
+Written by `meshwright validate --document docs/validation.md`, next to that file. Each published
+row is predicted from its stated configuration alone: throughput of a batch of equal requests that
+start together, or of a queue that keeps the server busy. Errors are |ln(predicted / measured)|; a
+bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
+server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
+"""
+MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
+of memory fitted without that source. A row that ran must fit, one that did not must not.
+"""
+PICTURES = ("predicted against measured", "errors of each source")
+TRAITS = {
+    "experts": "with experts", "narrow_words": "words of 8 bits or less",
+    "unseen_family": "chips of a family that no other source has",
+}  # fmt: skip
+
+
+class Table(Protocol):
+    """Draws a table and an empty line after it: in Markdown, or in plain text."""
+
+    def __call__(
+        self, head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
+    ) -> Iterator[str]:
+        """Yield its lines; columns of words come first, then those of numbers."""
+        ...
+
+
+def _markdown(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
+) -> Iterator[str]:
+    yield from markdown_table(head, rows, words=words)
+    yield ""
 
 
 def validation_data(found: Validation) -> dict[str, Any]:
@@ -172,60 +214,147 @@ def _serving_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
     return {"overall": asdict(errors_of(predictions)), **views}
 
 
-# a validation for a reader
+# on a screen
 
 
-def validation_lines(found: Validation) -> Iterator[str]:
-    """Yield the errors by source, the families, the worst rows and the refusals."""
+def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]:
+    """Yield the errors of each source for a reader; in detail, all that the documents hold."""
     headline = percent(found.median_of_medians)
     yield f"median over sources of the median error: {headline}   ({found.calibration} constants)"
     yield "errors are |ln(predicted / measured)| of the throughput; bias above 0: too fast"
-    yield ""
-    yield from _group_lines(found)
     held = found.intervals
     if held.rows and held.covered is not None:
         yield f"80 % intervals hold {held.covered:.1%} of {held.rows} rows, score {held.score:.3f}"
     yield ""
-    yield from _serving_lines(found.served)
-    yield from memory_lines(found.trained)
-    yield from _family_lines(found.families)
-    yield from _worst_lines(found.predictions)
-    yield from _refusal_lines(found.predictions)
+    record, serving = fit_record(found.calibration), serving_record(found.calibration)
+    if not detail:
+        if found.trained:
+            yield from _sources(found, None, record, text_table)
+        if found.served:
+            yield from _errors_by("source", _sources_of(found.served), {}, serving, text_table)
+        refused = sum(entry.refused is not None for entry in found.predictions)
+        yield f"{refused} rows refused. Memory, plans, the worst rows and why: --detail"
+        return
+    lines = [*_training_lines(found, None, record, text_table)] if found.trained else []
+    lines += _serving_lines(found, None, serving, text_table) if found.served else []
+    lines += _refusals(found.predictions, text_table)
+    for line in "\n".join(lines).splitlines():
+        yield line.removeprefix("## ")
 
 
-def text_table(
-    head: Sequence[str], rows: Sequence[Sequence[object]], *, words: int = 1
-) -> Iterator[str]:
-    """Yield a table: columns of words at the left come first, then those of numbers."""
-    cells = [[str(cell) for cell in row] for row in (head, *rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        shown = (
-            cell.ljust(width) if column < words else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  ".join(shown).rstrip()[:WIDTH]
+# as documents
 
 
-def _group_lines(found: Validation) -> Iterator[str]:
-    """Yield the table of errors: one line for each source, and all rows together."""
-    entries = by_group(found.predictions)
-    title = "all of training" if found.trained and found.served else "all rows"
-    parts = [(name, errors, noise_of(entries[name])) for name, errors in found.groups.items()]
-    parts.append((title, found.overall, noise_of(found.trained or found.served)))
-    head = ("source", "rows", "used", "median", "p90", "bias", "noise", "memory", "fits-", "ooms-",
-            "ranks", "regret")  # fmt: skip
+def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, str]:
+    """Return the documents of a validation and their pictures by file name.
+
+    Parameters
+    ----------
+    rows
+        What was predicted; it is predicted again under the uncalibrated constants.
+    stem
+        First part of the file names.
+    """
+    before = Validation(tuple(predict_all(rows, "uncalibrated")), "uncalibrated")
+    files: dict[str, str] = {}
+    if found.trained:
+        files |= document(found, before, fit_record(found.calibration), stem)
+    if found.served:
+        lines = [SERVING_INTRODUCTION]
+        lines += _serving_lines(found, before, serving_record(found.calibration), _markdown)
+        lines += _refusals(found.served, _markdown)
+        lines.append("## What sources leave unstated\n")
+        servers = [(name, load_server(name).why) for name in server_names()]
+        lines += _markdown(("server", "default"), servers, words=2)
+        files[f"{stem}_inference.md"] = "\n".join(lines).rstrip("\n") + "\n"
+    return files
+
+
+def document(
+    found: Validation, before: Validation, record: FitRecord | None, stem: str
+) -> dict[str, str]:
+    """Return the document of training, and the pictures that it shows, by file name.
+
+    Parameters
+    ----------
+    before
+        The same rows under the uncalibrated constants.
+    record
+        What the fit reached on sources left out; None: the constants were not fitted.
+    """
+    pictures = {f"{stem}.svg": scatter_svg(found.trained)}
+    if record is not None:
+        pictures[f"{stem}_sources.svg"] = sources_svg(record.groups)
+    lines = [INTRODUCTION, *_training_lines(found, before, record, _markdown, list(pictures))]
+    lines += _refusals(found.trained, _markdown)
+    lines.append("## What sources leave unstated\n")
+    defaults = [(profile.name, profile.why) for profile in FRAMEWORKS.values()]
+    lines += _markdown(("framework", "default"), defaults, words=2)
+    return {f"{stem}.md": "\n".join(lines) + "\n"} | pictures
+
+
+def _training_lines(
+    found: Validation, before: Validation | None, record: FitRecord | None, table: Table,
+    pictures: Sequence[str] = (),
+) -> Iterator[str]:  # fmt: skip
+    """Yield the validation of training, around its pictures where there are any."""
+    shown = [f"![{words}]({name})\n" for words, name in zip(PICTURES, pictures, strict=False)]
+    yield from _headline(found, before, record, table)
+    yield from shown[:1]
+    yield "## By source\n"
+    yield from _sources(found, before, record, table)
+    yield SOURCES
+    yield from shown[1:]
+    if record is not None:
+        yield from _intervals(record, table)
+    yield from _memory(found, record, table)
+    yield from _choices(found, table)
+    yield "## Worst rows\n"
     rows = [
-        (
-            name if len(name) < 20 else f"{name[:16]}...", errors.rows, errors.rows_used,
-            *error_shares(errors), percent(noise), percent(errors.memory_median_abs_error),
-            errors.false_fits, errors.false_ooms,
-            "-" if errors.spearman is None else f"{errors.spearman:.2f}",
-            percent(errors.regret_mean),
-        )
-        for name, errors, noise in parts
+        (e.row.id, e.row.model.name, chips_text(e), degrees_text(e),
+         percent(e.log_error, sign=True))
+        for e in worst(found.trained, NUM_WORST)
     ]  # fmt: skip
-    yield from text_table(head, rows)
+    yield from table(("row", "model", "chips", "plan", "error"), rows, words=4)
+
+
+def _headline(
+    found: Validation, before: Validation | None, record: FitRecord | None, table: Table
+) -> Iterator[str]:
+    """Yield the headline: uncalibrated, fitted, left out."""
+    known = [("uncalibrated", before)] if before else []
+    rows = [
+        (name, percent(entry.median_of_medians), percent(entry.overall.p90_abs_log_error))
+        for name, entry in (*known, (found.calibration, found))
+    ]
+    if record is not None:
+        parts = [("sources left out", record.left_out)]
+        if record.left_out_alone is not None:
+            parts.append(("those whose chips no other source has (1)", record.left_out_alone))
+        rows += [(name, percent(e.median_of_medians), percent(e.p90)) for name, e in parts]
+    yield from table(("constants", "median over sources of their medians", "p90 of all rows"), rows)
+
+
+def _sources(
+    found: Validation, before: Validation | None, record: FitRecord | None, table: Table
+) -> Iterator[str]:
+    """Yield one line for each source of training."""
+    head = (
+        "source", "rows", "used", "uncalibrated", "median", "p90", "bias", "left out", "its p90",
+        "its bias", "noise", "ranks",
+    )  # fmt: skip
+    rows = []
+    for name, entries in by_group(found.trained).items():
+        errors, group = found.groups[name], record.groups.get(name) if record else None
+        plain = before.groups[name].median_abs_log_error if before else None
+        ranks = "-" if errors.spearman is None else f"{errors.spearman:.2f}"
+        rows.append((
+            f"{name} (1)" if group and group.alone else name, errors.rows, errors.rows_used,
+            percent(plain), *error_shares(errors),
+            *_percents(group.left_out if group else ErrorRecord()),
+            percent(noise_of(entries)), ranks,
+        ))  # fmt: skip
+    yield from table(head, rows)
 
 
 def error_shares(errors: Errors) -> tuple[str, str, str]:
@@ -234,120 +363,173 @@ def error_shares(errors: Errors) -> tuple[str, str, str]:
     return median, p90, percent(errors.bias_log, sign=True)
 
 
-def _serving_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the errors of serving by server, chip and batch."""
-    if not predictions:
+def _percents(errors: ErrorRecord) -> tuple[str, str, str]:
+    """Return the same of errors in a file."""
+    return percent(errors.median), percent(errors.p90), percent(errors.bias, sign=True)
+
+
+def _intervals(record: FitRecord, table: Table) -> Iterator[str]:
+    """Yield how wide intervals are, and how they held sources left out."""
+    spread = record.spread
+    if spread is None:
         return
-    views = views_of(predictions)
-    parts = {f"{view} {name}": errors for view in ("server", "chip", "batch")
-             for name, errors in views[view].items()}  # fmt: skip
-    named = {"all rows": errors_of(predictions)} | parts
-    rows = [(name, errors.rows_used, *error_shares(errors)) for name, errors in named.items()]
-    yield from text_table(("serving", "rows", "median", "p90", "bias"), rows)
-    yield ""
+    yield INTERVALS
+    factors = ", ".join(f"{TRAITS[name]} x {f:.2f}" for name, f in spread.factors.items())
+    yield f"Half-width {percent(spread.half_width)};\n{factors}.\n"
+    if not record.intervals:
+        return
+    rows = [
+        (TRAITS.get(name, name), held.rows, percent(held.covered), f"{held.score:.3f}",
+         percent(held.half_width))
+        for name, held in record.intervals.items()
+    ]  # fmt: skip
+    yield from table(("rows", "number", "inside", "score", "median half-width"), rows)
+    covered = [(name, g.rows, percent(g.covered)) for name, g in record.groups.items()]
+    yield from table(("source left out", "rows", "inside"), covered)
 
 
-def memory_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the errors of memory by source, the worst rows, and wrong answers on what fits."""
-    groups = memory_errors_by_group(predictions)
-    if groups["all rows"].rows:
-        yield "memory: |ln(predicted / measured)|; bias above 0: too full"
-        rows = [
-            (name, errors.rows, percent(errors.median), percent(errors.p90),
-             percent(errors.bias, sign=True))
-            for name, errors in groups.items()
-        ]  # fmt: skip
-        yield from text_table(("source", "rows", "median", "p90", "bias"), rows)
-        known = [entry for entry in predictions if entry.memory_log_error is not None]
-        known.sort(key=lambda entry: -abs(entry.memory_log_error or 0.0))
-        yield from (_memory_line(entry) for entry in known[:NUM_WORST_MEMORY])
-        yield ""
-    wrong = [entry for entry in predictions if is_wrongly_fitting(entry)]
-    if wrong:
-        yield "rows that did not fit and are taken to fit, or ran and are taken not to fit"
-        yield from (_memory_line(entry) for entry in wrong)
-        yield ""
+def _memory(found: Validation, record: FitRecord | None, table: Table) -> Iterator[str]:
+    """Yield the errors of memory, and rows that are wrongly predicted to fit, or not to."""
+    fitted = record.memory if record else None
+    rows = []
+    for name, mine in memory_errors_by_group(found.trained).items():
+        errors = found.groups.get(name, found.overall)
+        known = fitted is not None and name in fitted.groups
+        out = fitted.groups[name].left_out if fitted and known else ErrorRecord()
+        rows.append((name, mine.rows, *_percents(mine), percent(out.median), percent(out.p90),
+                     errors.false_fits, errors.false_ooms))  # fmt: skip
+    yield "## Memory\n"
+    yield MEMORY
+    head = ("source", "rows", "median", "p90", "bias", "left out", "its p90",
+            "false fits", "false OOMs")  # fmt: skip
+    yield from table(head, rows)
+    known_rows = [entry for entry in found.trained if entry.memory_log_error is not None]
+    known_rows.sort(key=lambda entry: -abs(entry.memory_log_error or 0.0))
+    yield from _memory_rows("Largest errors of memory", known_rows[:NUM_WORST_MEMORY], table)
+    wrong = [entry for entry in found.trained if is_wrongly_fitting(entry)]
+    yield from _memory_rows("Wrongly predicted to fit, or not to", wrong, table)
 
 
-def _memory_line(entry: Prediction) -> str:
-    """Return one row with what fills its memory."""
-    assert entry.memory is not None
-    use, error = entry.memory.use, entry.memory_log_error
-    shown = "" if error is None else f"{error:+.1%}"
-    parts = {name: getattr(use, name) / GIB for name in MEMORY_PARTS if name != "margin_bytes"}
-    largest = ", ".join(
-        f"{name.removesuffix('_bytes').replace('_', ' ')} {size:.1f}"
-        for name, size in sorted(parts.items(), key=lambda part: -part[1])[:3]
-    )
-    counted = used_bytes(use) if error is None else entry.memory.predicted_bytes
-    return f"  {shown:>7}  {entry.row.id:<24} {counted / GIB:.1f} GiB: {largest}"[:WIDTH]
+def _memory_rows(title: str, entries: Sequence[Prediction], table: Table) -> Iterator[str]:
+    """Yield rows with what fills the memory of their fullest device."""
+    rows = []
+    for entry in entries:
+        assert entry.memory is not None
+        use, error = entry.memory.use, entry.memory_log_error
+        parts = {name: getattr(use, name) / GIB for name in MEMORY_PARTS if name != "margin_bytes"}
+        largest = ", ".join(
+            f"{name.removesuffix('_bytes').replace('_', ' ')} {size:.1f}"
+            for name, size in sorted(parts.items(), key=lambda part: -part[1])[:3]
+        )
+        counted = used_bytes(use) if error is None else entry.memory.predicted_bytes
+        rows.append((entry.row.id, chips_text(entry), degrees_text(entry), largest,
+                     f"{counted / GIB:.1f}", percent(error, sign=True)))  # fmt: skip
+    if rows:
+        yield f"{title}:\n"
+        head = ("row", "chips", "plan", "largest parts [GiB]", "predicted [GiB]", "error")
+        yield from table(head, rows, words=4)
 
 
-class ChoiceTotals(NamedTuple):
-    """What choosing by prediction costs over all families of plans."""
-
-    regret: float
-    rule_of_thumb_regret: float
-    ordered_pairs: int
-    right_pairs: int
-
-
-def choice_totals(families: Sequence[Family]) -> ChoiceTotals:
-    """Return the mean regrets, and the pairs of plans in the right order."""
-    return ChoiceTotals(
-        sum(family.regret for family in families) / len(families),
-        sum(family.rule_of_thumb_regret for family in families) / len(families),
-        sum(family.ordered_pairs for family in families),
-        sum(family.right_pairs for family in families),
-    )
-
-
-def _family_lines(families: Sequence[Family]) -> Iterator[str]:
-    """Yield what choosing by prediction costs, beside a rule of thumb."""
+def _choices(found: Validation, table: Table) -> Iterator[str]:
+    """Yield what choosing by prediction costs."""
+    families = found.families
     if not families:
         return
-    mean, thumb, pairs, right = choice_totals(families)
-    share = f"{right / pairs:.0%} of {pairs}" if pairs else "none"
-    yield f"{len(families)} families of rows that differ only in the plan: regret {mean:.1%};"
-    yield f"  of the least model parallelism {thumb:.1%}; pairs in the right order: {share}"
-    yield f"  {'source and model':<38}{'chips':>6}{'plans':>6}{'regret':>8}{'rule':>8}  chosen"
-    for family in sorted(families, key=lambda family: -family.regret):
-        row = family.best.row
-        yield (
-            f"  {f'{row.group} {row.model.name}'[:37]:<38}{row.hardware.chips or 0:>6}"
-            f"{len(family.rows):>6}{family.regret:>8.1%}{family.rule_of_thumb_regret:>8.1%}"
-            f"  {degrees_text(family.chosen)}"
-        )[:WIDTH]
-    yield ""
+    mean = sum(family.regret for family in families) / len(families)
+    thumb = sum(family.rule_of_thumb_regret for family in families) / len(families)
+    pairs = sum(family.ordered_pairs for family in families)
+    right = sum(family.right_pairs for family in families)
+    yield "## Choosing by prediction\n"
+    yield f"In {len(families)} families of rows that differ only in the plan, the plan predicted"
+    yield f"fastest was {mean:.1%} slower than the fastest measured one; the one of least model"
+    yield f"parallelism {thumb:.1%}. Of {pairs} pairs measured more than 5 % apart, {right} are in"
+    yield "the right order. Rule: the plan of least model parallelism.\n"
+    rows = [
+        (f.best.row.group, f.best.row.model.name, chips_text(f.best), degrees_text(f.best),
+         degrees_text(f.chosen), len(f.rows), percent(f.regret), percent(f.rule_of_thumb_regret),
+         f"{f.right_pairs} of {f.ordered_pairs}")
+        for f in sorted(families, key=lambda family: -family.regret)
+    ]  # fmt: skip
+    head = ("source", "model", "chips", "measured best", "predicted best", "plans", "regret",
+            "rule", "pairs")  # fmt: skip
+    yield from table(head, rows, words=5)
 
 
-def _worst_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield the rows of the largest error."""
-    found = worst(predictions, NUM_WORST)
-    if not found:
-        return
-    yield "worst rows"
-    for entry in found:
-        ran = requests_text(entry.row)
-        if entry.job is not None:
-            ran = f"{chips_text(entry)} {degrees_text(entry)}"
-        yield (
-            f"  {percent(entry.log_error, sign=True):>7}  {entry.row.id:<24} "
-            f"{entry.row.model.name or '':<18} {ran}"
-        )[:WIDTH]
-    yield ""
+def _refusals(predictions: Sequence[Prediction], table: Table) -> Iterator[str]:
+    """Yield how many rows are refused for which reason, with one of them."""
+    found = [entry for entry in predictions if entry.refused is not None]
+    rows = []
+    for reason, number in Counter(entry.refused for entry in found).most_common():
+        first = next(entry for entry in found if entry.refused is reason)
+        rows.append((reason, f"{first.row.id}: {first.detail}", number))
+    if rows:
+        yield "## Refused rows\n"
+        yield from table(("reason", "such as", "rows"), rows, words=2)
+
+
+def _serving_lines(
+    found: Validation, before: Validation | None, record: ServingRecord | None, table: Table
+) -> Iterator[str]:
+    """Yield the validation of serving."""
+    views, plain = views_of(found.served), views_of(before.served) if before else {}
+    plain["source"] = _sources_of(before.served) if before else {}
+    yield "## By source\n"
+    yield from _errors_by("source", _sources_of(found.served), plain, record, table)
+    for view in ("server", "chip", "batch", "model"):
+        yield f"## By {view}\n"
+        yield from _errors_by(view, views[view], plain, record, table)
+        if view == "chip" and record:
+            families = [
+                (name, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
+                 percent(part.left_out.median), percent(part.left_out.p90))
+                for name, part in record.families.items()
+            ]  # fmt: skip
+            head = ("family of chips", "rows", "median", "p90", "left out", "its p90")
+            yield from table(head, families)
+    judged = [entry for entry in found.served if entry.fits is not None]
+    wrong = [entry for entry in judged if not entry.fits]
+    yield "## Capacity\n"
+    yield f"All {len(judged)} rows ran. {len(wrong)} are predicted to have no room for the cache of"
+    yield "a single request of full length next to weights, buffers and the largest pass.\n"
+    yield "## Worst rows\n"
+    rows = [
+        (e.row.id, e.row.model.name, requests_text(e.row), percent(e.log_error, sign=True))
+        for e in worst(found.served, NUM_WORST)
+    ]
+    yield from table(("row", "model", "requests", "error"), rows, words=3)
+
+
+def _sources_of(predictions: Sequence[Prediction]) -> dict[str, Errors]:
+    """Return the errors of each source of serving, and of all rows."""
+    sources = {name: errors_of(rows) for name, rows in by_group(predictions).items()}
+    return sources | {"all rows": errors_of(predictions)}
+
+
+def _errors_by(
+    view: str, parts: Mapping[str, Errors], before: Mapping[str, Mapping[str, Errors]],
+    record: ServingRecord | None, table: Table,
+) -> Iterator[str]:  # fmt: skip
+    """Yield one line for each part of the rows of serving."""
+    left_out: Mapping[str, GroupRecord] = {}
+    if record is not None and view in ("source", "server"):
+        left_out = record.groups if view == "source" else record.servers
+    rows = []
+    for name, errors in parts.items():
+        out = left_out[name].left_out if name in left_out else ErrorRecord()
+        plain = before[view][name].median_abs_log_error if before.get(view) else None
+        rows.append((name, errors.rows, errors.rows_used, percent(plain), *error_shares(errors),
+                     percent(out.median), percent(out.p90)))  # fmt: skip
+    head = (view, "rows", "used", "uncalibrated", "median", "p90", "bias", "left out", "its p90")
+    yield from table(head, rows)
+
+
+# rows in few words
 
 
 def worst(predictions: Sequence[Prediction], number: int) -> list[Prediction]:
     """Return the rows of the largest error, the worst first."""
     known = [entry for entry in predictions if entry.log_error is not None]
     return sorted(known, key=lambda entry: -abs(entry.log_error or 0.0))[:number]
-
-
-def refusal_counts(predictions: Sequence[Prediction]) -> list[tuple[Reason, int]]:
-    """Return how many rows are refused for each reason, the most frequent first."""
-    refused = (entry.refused for entry in predictions)
-    return Counter(reason for reason in refused if reason is not None).most_common()
 
 
 def chips_text(entry: Prediction) -> str:
@@ -371,125 +553,3 @@ def requests_text(row: Row) -> str:
     batch = "queue" if row.batch is None else f"batch {row.batch}"
     chips = f"{row.hardware.chips}x{row.hardware.chip}"
     return f"{chips} {server_name_of(row)} {batch} {row.input_len}+{row.output_len}"
-
-
-def _refusal_lines(predictions: Sequence[Prediction]) -> Iterator[str]:
-    """Yield how many rows are refused for which reason, with one of them."""
-    counts = refusal_counts(predictions)
-    if counts:
-        yield "refused"
-    for reason, number in counts:
-        first = next(entry for entry in predictions if entry.refused is reason)
-        yield f"  {number:>4}  {reason!s:<28} such as {first.row.id}: {first.detail}"[:WIDTH]
-
-
-# a fit
-
-
-class Fitted(NamedTuple):
-    """A calibration file, with lines for a reader and data for a program."""
-
-    text: str
-    lines: list[str]
-    data: dict[str, Any]
-
-
-def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
-    """Return the constants of training fitted to some rows, and on top of them those of serving.
-
-    Parameters
-    ----------
-    name
-        Of the calibration.
-    command
-        That writes the file, for its first line.
-    """
-    served = [row for row in rows if row.is_serving]
-    steps = [row for row in rows if not row.is_serving]
-    trained = fit_rows(steps)
-    made = Fitted(serving_alone_text(len(served), name, command), [], {})
-    if trained.predictions:
-        found = fit(trained)
-        memory = fit_memory(memory_rows(predict(steps, BASE)))
-        lines = [*fit_lines(found), *(["", *memory_fit_lines(memory)] if memory else [])]
-        data = fit_record(found, memory).model_dump()
-        made = Fitted(calibration_text(found, name, command, memory), lines, data)
-    with TemporaryDirectory() as folder:
-        base = Path(folder) / "base.yaml"
-        base.write_text(made.text, encoding="utf-8")
-        usable = serving_rows(served, str(base))
-        serving = fit_serving(usable) if usable.columns else None
-    if serving is None:
-        return made
-    lines = [*made.lines, "", *serving_fit_lines(serving)]
-    data = made.data | {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
-    return Fitted(made.text + serving_text(serving), lines, data)
-
-
-def fit_lines(found: Fit) -> Iterator[str]:
-    """Yield the constants and errors of a fit for a reader."""
-    record = fit_record(found)
-    yield f"{record.num_rows} rows"
-    for name in ("fitted", "left_out", "left_out_alone"):
-        errors = getattr(record, name)
-        yield (
-            f"  {name.replace('_', ' '):<15} median of medians "
-            f"{percent(errors.median_of_medians)}, p90 of all rows {percent(errors.p90)}"
-        )
-    for name, held in record.intervals.items():
-        yield (
-            f"  {name.replace('_', ' '):<21} {held.rows:>5} rows: {held.covered:.1%} inside "
-            f"80 % intervals, score {held.score:.3f}"
-        )
-    yield ""
-    rows = [
-        (group, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
-         percent(part.left_out.median), percent(part.left_out.p90), percent(part.covered),
-         "no other source has its chips" if part.alone else "")
-        for group, part in record.groups.items()
-    ]  # fmt: skip
-    yield from text_table(
-        ("source", "rows", "median", "p90", "left out", "p90", "inside", ""), rows
-    )
-    yield ""
-    yield from _constant_lines(dict(constants_of(found)))
-
-
-def memory_fit_lines(found: MemoryFit) -> Iterator[str]:
-    """Yield the constants and errors of memory for a reader."""
-    record = memory_record(found)
-    yield f"memory of {record.rows} rows: |ln(predicted / measured)|"
-    rows = [
-        (name, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
-         percent(part.fitted.bias, sign=True), percent(part.left_out.median))
-        for name, part in {"all": record, **record.groups}.items()
-    ]  # fmt: skip
-    yield from text_table(("source", "rows", "median", "p90", "bias", "left out"), rows)
-    for name, *value in constants_of_memory(found):
-        unit, size = ("", 1.0) if name.endswith("factor") else (" GiB", GIB)
-        shown = [f"{entry / size:.4g}" for entry in value]
-        yield f"  {name:<22}{shown[0]}{unit}, {shown[1]} to {shown[2]}"
-
-
-def serving_fit_lines(found: ServingFit) -> Iterator[str]:
-    """Yield the errors and constants of a fit of serving for a reader."""
-    record = serving_fit_record(found)
-    views = {"source": record.groups, "server": record.servers, "chips": record.families}
-    yield f"{record.num_rows} rows of serving"
-    rows = [
-        (view, name, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
-         percent(part.left_out.median), percent(part.left_out.p90))
-        for view, parts in views.items()
-        for name, part in parts.items()
-    ]  # fmt: skip
-    yield from text_table(("", "", "rows", "median", "p90", "left out", "p90"), rows, words=2)
-    yield ""
-    yield from _constant_lines(dict(constants_of_serving(found)))
-
-
-def _constant_lines(
-    constants: Mapping[tuple[str, str], tuple[float, float, float]],
-) -> Iterator[str]:
-    """Yield each constant with its interval."""
-    for (place, name), (value, low, high) in constants.items():
-        yield f"  {place or 'all':<22}{name:<34}{value:>9.4g}   {low:.4g} to {high:.4g}"

@@ -302,7 +302,8 @@ def validate(args: Namespace) -> int:
     from meshwright.calibration.report import validation_data, validation_lines
 
     found = api.validate.answer(args, _call(args))
-    show(validation_lines(found), validation_data(found) if args.json else None, args.json)
+    data = validation_data(found) if args.json else None
+    show(validation_lines(found, detail=args.detail), data, args.json)
     return 0 if any(entry.refused is None for entry in found.predictions) else NOTHING_FITS
 
 

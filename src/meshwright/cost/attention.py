@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from meshwright.base.arrays import larger, smaller
+from meshwright.base.arrays import Num, larger, smaller
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
@@ -19,8 +17,8 @@ UNALIGNED_SHARE = 0.5
 
 
 def attended_fraction(
-    sequence_length: Any, window: float | None, causal: bool, *, is_chunked: bool = False
-) -> Any:
+    sequence_length: Num, window: float | None, causal: bool, *, is_chunked: bool = False
+) -> Num:
     """Return the share of the s x s score matrix that a kernel computes [1].
 
     Full: 1. Causal: (s + 1) / 2s. Sliding window w < s, causal: (w s - w (w - 1) / 2) / s^2.
@@ -38,14 +36,14 @@ def attended_fraction(
     )
 
 
-def attention_forward_s(flops: Any, traffic_bytes: Any, rates: DeviceRates) -> Any:
+def attention_forward_s(flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
     """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
     return larger(
         flops / rates.attention_forward_flops_per_s, traffic_bytes / rates.memory_bytes_per_s
     )
 
 
-def attention_backward_s(backward_flops: Any, traffic_bytes: Any, rates: DeviceRates) -> Any:
+def attention_backward_s(backward_flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
     """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
     return larger(
         backward_flops / rates.attention_backward_flops_per_s,
@@ -53,7 +51,7 @@ def attention_backward_s(backward_flops: Any, traffic_bytes: Any, rates: DeviceR
     )
 
 
-def unaligned_attention_s(flops: Any, rates: DeviceRates) -> Any:
+def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
     """Return the seconds of plain attention whose head size is no multiple of 8 words.
 
     Operands that do not start at 16 bytes keep batched products off the matrix units; the vector
@@ -61,6 +59,7 @@ def unaligned_attention_s(flops: Any, rates: DeviceRates) -> Any:
     experiments on A100 show it).
     Source: NVIDIA Deep Learning Performance, Matrix Multiplication Background, section 2.1.
     """
+    assert rates.vector_flops_per_s is not None
     return flops / (UNALIGNED_SHARE * rates.vector_flops_per_s)
 
 

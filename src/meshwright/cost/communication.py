@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import larger, positive_part, smaller
+from meshwright.base.arrays import Num, larger, positive_part, smaller
 from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.collectives.selection import affine_forms, best_affine_candidates
 from meshwright.cost.network import AxisNetwork
@@ -27,10 +26,10 @@ from meshwright.spec.collective import CollectiveKind
 class Transfer:
     """A collective as the fastest of some affine functions of its bytes."""
 
-    forms: tuple[tuple[Any, Any], ...]
+    forms: tuple[tuple[Num, Num], ...]
     """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
 
-    def time_s(self, num_bytes: Any, num_messages: Any) -> Any:
+    def time_s(self, num_bytes: Num, num_messages: Num) -> Num:
         """Return the seconds of ``num_bytes`` sent as ``num_messages`` equal collectives."""
         times = [
             num_messages * fixed_s + num_bytes * s_per_byte for fixed_s, s_per_byte in self.forms
@@ -42,11 +41,11 @@ class Transfer:
 class Exposure:
     """What a transfer beside computation costs: what shows of it, and what is hidden."""
 
-    exposed_s: Any
-    hidden_s: Any
+    exposed_s: Num
+    hidden_s: Num
 
 
-def overlapped(transfer_s: Any, window_s: Any, num_buckets: Any) -> Exposure:
+def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
     """Return how much of a transfer shows when it runs beside a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
@@ -66,12 +65,12 @@ def overlapped(transfer_s: Any, window_s: Any, num_buckets: Any) -> Exposure:
     return Exposure(exposed, transfer_s - exposed)
 
 
-def plain(transfer_s: Any, window_s: Any = 0.0) -> Exposure:
+def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:
     """Return the exposure of a transfer that nothing hides, whatever computes meanwhile."""
     return Exposure(transfer_s, transfer_s * 0.0)
 
 
-def slowdown_s(hidden_s: Any, window_s: Any, sigma: Any) -> Any:
+def slowdown_s(hidden_s: Num, window_s: Num, sigma: Num) -> Num:
     """Return the seconds that computation loses while a transfer runs beside it.
 
     sigma * min(hidden, window). Source: arXiv 2507.03114, mean slowdown 18.9 %.
@@ -79,7 +78,7 @@ def slowdown_s(hidden_s: Any, window_s: Any, sigma: Any) -> Any:
     return sigma * smaller(hidden_s, positive_part(window_s))
 
 
-CallTime = Callable[[CollectiveKind, str, Any], Any]
+CallTime = Callable[[CollectiveKind, str, Num], Num]
 """Seconds of a collective of a kind over an axis, for a number of bytes."""
 
 
@@ -89,7 +88,7 @@ class OpSums:
 
     everything: OpCost
     attention: OpCost
-    matmul_forward_s: Any
+    matmul_forward_s: Num
     selected: OpCost = field(default_factory=OpCost)
     """What selective recomputation repeats."""
 
@@ -106,16 +105,16 @@ class OpSums:
 class CommCost:
     """Communication of a layer that shows, by axis, and what it costs beside [s]."""
 
-    tp_s: Any = 0.0
-    cp_s: Any = 0.0
-    ep_s: Any = 0.0
-    stream_s: Any = 0.0
-    forward_s: Any = 0.0
+    tp_s: Num = 0.0
+    cp_s: Num = 0.0
+    ep_s: Num = 0.0
+    stream_s: Num = 0.0
+    forward_s: Num = 0.0
     """What of it belongs to the forward pass."""
-    per_step_s: Any = 0.0
-    link_bytes: Any = 0.0
+    per_step_s: Num = 0.0
+    link_bytes: Num = 0.0
     """That each rank sends at the least [bytes]."""
-    hidden_s: Any = 0.0
+    hidden_s: Num = 0.0
     """What runs beside computation, of all axes."""
 
 
@@ -123,8 +122,8 @@ _PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp"
 
 
 def comm_cost(
-    calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Any],
-    strategy: StrategyOf[Any], structure: PlanOptions, call_time: CallTime, word_bytes: float,
+    calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Num],
+    strategy: StrategyOf[Num], structure: PlanOptions, call_time: CallTime, word_bytes: float,
     together: Sequence[CollectiveCall] = (),
 ) -> CommCost:  # fmt: skip
     """Return the communication of a layer, exposed; calls that travel in rounds left out.
@@ -141,7 +140,7 @@ def comm_cost(
     together
         All calls of the layer, where ``calls`` are those of a block: they share the windows.
     """
-    parts: dict[str, Any] = {entry.name: 0.0 for entry in fields(CommCost)}
+    parts: dict[str, Num] = {entry.name: 0.0 for entry in fields(CommCost)}
     overlaps = structure.overlap_tensor_parallel
     beside = Counter(
         _window(call)
@@ -186,7 +185,7 @@ def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
 
 
 def _exposure(
-    call: CollectiveCall, axis: str, time_s: Any, sums: OpSums, strategy: StrategyOf[Any],
+    call: CollectiveCall, axis: str, time_s: Num, sums: OpSums, strategy: StrategyOf[Num],
     num_sharing: int,
 ) -> Exposure:  # fmt: skip
     """Return what of a call the computation beside it hides, and what not.
@@ -211,7 +210,7 @@ class Collectives:
     With ``all_forms`` every algorithm keeps its place, so that tables of equal shape arise.
     """
 
-    def __init__(self, network: AxisNetwork, launch_s: Any, *, all_forms: bool = False) -> None:
+    def __init__(self, network: AxisNetwork, launch_s: Num, *, all_forms: bool = False) -> None:
         self.network = network
         self.launch_s = launch_s
         self.candidates = affine_forms if all_forms else best_affine_candidates
@@ -232,6 +231,6 @@ class Collectives:
             )
         return self._transfers[key]
 
-    def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Any) -> Any:
+    def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:
         """Return the seconds of one collective."""
         return self.transfer(kind, axis).time_s(num_bytes, 1.0)

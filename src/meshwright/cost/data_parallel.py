@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
-from meshwright.base.arrays import larger, positive_part
+from meshwright.base.arrays import Num, larger, positive_part
 from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.cost.communication import Collectives, Exposure, Transfer, overlapped, plain
 from meshwright.cost.memory import (
@@ -30,9 +29,9 @@ from meshwright.spec.workload import OptimizerPreset
 
 
 def synced_bytes(
-    params: Any, shards: Any, replicas: Any, num_micro_batches: Any, structure: PlanOptions,
+    params: Num, shards: Num, replicas: Num, num_micro_batches: Num, structure: PlanOptions,
     optimizer: OptimizerPreset,
-) -> Any:  # fmt: skip
+) -> Num:  # fmt: skip
     """Return what a rank sends at the least to synchronise parameters in a step [bytes].
 
     As often as the stage of ZeRO asks for it: once, or for each micro-batch.
@@ -48,13 +47,16 @@ def synced_bytes(
     weight_bytes = params * optimizer.gathered_weight_bytes_per_param
     stage = structure.zero_stage
     if stage == 0:
-        return least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes, shards * replicas)
+        kind = CollectiveKind.ALL_REDUCE
+        sent: Num = least_sent_bytes(kind, gradient_bytes, shards * replicas)
+        return sent
     scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
     gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
     summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
     num_scatters = num_micro_batches if stage >= 2 else 1.0
     num_gathers = num_micro_batches * (1.0 + structure.reshard_after_forward) if stage == 3 else 1.0
-    return num_scatters * scattered + num_gathers * gathered + summed
+    result: Num = num_scatters * scattered + num_gathers * gathered + summed
+    return result
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,11 @@ class DataParallelLinks:
     """Over dp_replicate, of what one shard holds."""
     all_reduce: Transfer
     """Over all replicas of a parameter at once: without ZeRO."""
-    degrees: Any
+    degrees: Num
     """Devices that share one copy of the sharded state [1]."""
 
 
-SyncedKinds = Sequence[tuple[Any, DataParallelLinks]]
+SyncedKinds = Sequence[tuple[Num, DataParallelLinks]]
 """Parameters on one device with their collectives: dense ones, and those of routed experts."""
 
 
@@ -121,13 +123,13 @@ def gradient_sync(
     return Exposure(exposed + norm_s, hidden)
 
 
-def _all_reduce_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> Any:
+def _all_reduce_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> Num:
     """Return the seconds of summing the gradients of all kinds over all replicas."""
     word = optimizer.reduced_gradient_bytes_per_param
     return sum(links.all_reduce.time_s(params * word, buckets) for params, links in kinds)
 
 
-def _shard_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> tuple[Any, Any, Any]:
+def _shard_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> tuple[Num, Num, Num]:
     """Return the seconds of scattering gradients, gathering weights, and summing over replicas."""
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
@@ -138,15 +140,15 @@ def _shard_s(kinds: SyncedKinds, buckets: Any, optimizer: OptimizerPreset) -> tu
     )
 
 
-def _norm_s(links: DataParallelLinks) -> Any:
+def _norm_s(links: DataParallelLinks) -> Num:
     """Return the seconds of summing one number over shards and their replicas."""
     transfers = (links.reduce_scatter, links.all_gather, links.replicate_all_reduce)
     return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
 
 
 def sharding_copies_s(
-    state: StageState, pipeline: PipelineCost, structure: PlanOptions, memory_bytes_per_s: Any
-) -> Any:
+    state: StageState, pipeline: PipelineCost, structure: PlanOptions, memory_bytes_per_s: Num
+) -> Num:
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
 
     Each gather copies weights out of its buffer (2 bytes in, 2 out), each micro-batch casts and
@@ -179,7 +181,7 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
 
 
 def _links(
-    collectives: Collectives, shard: str, replicate: str, everyone: str, degrees: Any = 1.0
+    collectives: Collectives, shard: str, replicate: str, everyone: str, degrees: Num = 1.0
 ) -> DataParallelLinks:
     return DataParallelLinks(
         reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
@@ -190,6 +192,6 @@ def _links(
     )
 
 
-def _with_degrees(links: DataParallelLinks, degrees: Any) -> DataParallelLinks:
+def _with_degrees(links: DataParallelLinks, degrees: Num) -> DataParallelLinks:
     parts = {f.name: getattr(links, f.name) for f in fields(links)}
     return DataParallelLinks(**{**parts, "degrees": degrees})

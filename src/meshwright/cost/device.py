@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from meshwright.base.arrays import positive_part
+from meshwright.base.arrays import Num, positive_part
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.chip import ChipSpec, DType
@@ -43,17 +42,17 @@ class CoreArray:
 class DeviceRates:
     """What one device does in a second; each rate a number, or a column of perturbed numbers."""
 
-    matmul_flops_per_s: Any
+    matmul_flops_per_s: Num
     """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
-    logits_flops_per_s: Any
+    logits_flops_per_s: Num
     """Reached by large matrix products in the activation type: logits [FLOP/s]."""
-    attention_forward_flops_per_s: Any
-    attention_backward_flops_per_s: Any
-    memory_bytes_per_s: Any
+    attention_forward_flops_per_s: Num
+    attention_backward_flops_per_s: Num
+    memory_bytes_per_s: Num
     """Reached by matrix products and copies [bytes/s]."""
-    elementwise_bytes_per_s: Any
+    elementwise_bytes_per_s: Num
     """Reached by norms and elementwise kernels [bytes/s]."""
-    launch_s: Any
+    launch_s: Num
     """Host time to launch one kernel [s]."""
     stream_sram_bytes: float
     """On-chip memory that buffers of tensor streams may fill [bytes]."""
@@ -66,13 +65,13 @@ class DeviceRates:
     """Bytes of one operand of a linear layer."""
     core_array: CoreArray | None = None
     """Where the chip states arrays and the network on it; then rates above are peaks."""
-    vector_flops_per_s: Any = None
+    vector_flops_per_s: Num | None = None
     """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
-    grouped_efficiency: Any = 1.0
+    grouped_efficiency: Num = 1.0
     """Share of their rate that products of many experts reach [1]."""
-    expert_passes: Any = 1.0
+    expert_passes: Num = 1.0
     """How many times the least bytes routing moves [1]."""
-    expert_kernels: Any = 0.0
+    expert_kernels: Num = 0.0
     """Launches that show for each narrow product of one expert [1]."""
     separate_accumulation_kernel: bool = False
     """Gradients of a micro-batch are added in a pass of their own."""
@@ -80,7 +79,7 @@ class DeviceRates:
     """Nobody asks for gradients of weights."""
 
 
-def exposed_launch_s(busy_s: Any, num_kernels: Any, rates: DeviceRates) -> Any:
+def exposed_launch_s(busy_s: Num, num_kernels: Num, rates: DeviceRates) -> Num:
     """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
     return positive_part(num_kernels * rates.launch_s - busy_s)
 
@@ -111,7 +110,7 @@ def stated_rate(chip: ChipSpec, dtype: DType) -> float:
     )
 
 
-def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) -> Any:
+def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) -> Num:
     """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak.
 
     The peak itself where the chip states what its cores can take in: the share then follows.
@@ -124,7 +123,7 @@ def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Any]) 
     return stated_rate(chip, dtype) * calibration.matmul_efficiency
 
 
-def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
+def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Num]) -> Num:
     """Return the share of their rate that products keep in whole steps [1].
 
     It is fitted to chips whose products are priced by a constant, and holds what that constant
@@ -136,7 +135,7 @@ def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Any]) -> Any:
     return calibration.matmul_sustained_efficiency
 
 
-def _linear_rate(chip: ChipSpec, precision: Precision, calibration: CalibrationOf[Any]) -> Any:
+def _linear_rate(chip: ChipSpec, precision: Precision, calibration: CalibrationOf[Num]) -> Num:
     """Return the rate of large products of the linear layers [FLOP/s].
 
     Scales of rows are applied to sums outside of the matrix units, which then reach the rate of
@@ -167,7 +166,7 @@ def device_rates(
     chip: ChipSpec,
     precision: Precision,
     software: SoftwareStack,
-    calibration: CalibrationOf[Any],
+    calibration: CalibrationOf[Num],
     *,
     speed_factor: float = 1.0,
     freezes_weights: bool = False,
@@ -183,7 +182,7 @@ def device_rates(
         raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
     activation_peak = stated_rate(chip, precision.activation) * speed_factor
     sustained = sustained_share(chip, calibration) * speed_factor
-    kernels = 1.0
+    kernels: Num = 1.0
     if software.attention_kernels == "portable":
         kernels = calibration.portable_attention_efficiency
     passes = calibration.eager_traffic_factor if software.eager else 1.0

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from meshwright.base.arrays import larger, positive_part, where
+from meshwright.base.arrays import Mask, Num, larger, positive_part, where
 from meshwright.cost.data_parallel import synced_bytes
 from meshwright.cost.pipeline import MeanWork, PipelinePrice, StepTime
 from meshwright.cost.problem import Problem
@@ -26,7 +25,7 @@ ENERGY_PARTS = ("compute_j", "memory_j", "links_j", "busy_j", "idle_j", "overhea
 memory and links; of other chips what they draw while busy is one part."""
 
 
-def link_energy_j(system: SystemSpec, link_bytes: Any) -> Any:
+def link_energy_j(system: SystemSpec, link_bytes: Num) -> Num | None:
     """Return the energy of bytes that each cross one link [J]; None where it is not known."""
     if not system.levels:
         return 0.0 * link_bytes
@@ -35,8 +34,8 @@ def link_energy_j(system: SystemSpec, link_bytes: Any) -> Any:
 
 
 def dynamic_parts_j(
-    chip: ChipSpec, busy_s: Any, flops: Any, memory_bytes: Any, link_j: Any
-) -> dict[str, Any]:
+    chip: ChipSpec, busy_s: Num, flops: Num, memory_bytes: Num, link_j: Num | None
+) -> dict[str, Num]:
     """Return what the work of one device takes beside its idle power [J]; empty: not known.
 
     Where the energy of single operations is stated, FLOPs and memory bytes times theirs, and that
@@ -54,11 +53,11 @@ def dynamic_parts_j(
     Source: energies of operations as in TEMP (arXiv 2512.14256), Table I.
     """
     memory = chip.main_memory
-    are_known = chip.energy_j_per_flop is not None and memory.energy_j_per_byte is not None
-    if are_known and link_j is not None:
+    per_flop, per_byte = chip.energy_j_per_flop, memory.energy_j_per_byte
+    if per_flop is not None and per_byte is not None and link_j is not None:
         return {
-            "compute_j": flops * chip.energy_j_per_flop,
-            "memory_j": memory_bytes * memory.energy_j_per_byte,
+            "compute_j": flops * per_flop,
+            "memory_j": memory_bytes * per_byte,
             "links_j": link_j,
         }
     if chip.peak_power_w is None or chip.idle_power_w is None:
@@ -67,8 +66,8 @@ def dynamic_parts_j(
 
 
 def system_parts_j(
-    system: SystemSpec, dynamic_j: Mapping[str, Any], step_s: Any, num_devices: Any
-) -> dict[str, Any]:
+    system: SystemSpec, dynamic_j: Mapping[str, Num], step_s: Num, num_devices: Num
+) -> dict[str, Num]:
     """Return the energy of a step of all devices used, by part [J]; empty: not known.
 
     The work of each device, idle power over the whole step, and hosts, fans and switches.
@@ -86,20 +85,20 @@ def system_parts_j(
     return {**parts, "overhead_j": system.overhead_power_fraction * sum(parts.values())}
 
 
-def total_energy_j(parts_j: Mapping[str, Any], step_s: Any) -> Any:
+def total_energy_j(parts_j: Mapping[str, Num], step_s: Num) -> Num:
     """Return the sum of the parts [J]; NaN where there are none."""
     return sum(parts_j.values()) if parts_j else step_s * UNKNOWN
 
 
-def idle_power_w(system: SystemSpec, num_devices: Any) -> Any:
+def idle_power_w(system: SystemSpec, num_devices: Num) -> Num:
     """Return what devices draw that do nothing, with the overhead [W]; NaN: not known."""
     idle_w = UNKNOWN if system.chip.idle_power_w is None else system.chip.idle_power_w
     return num_devices * idle_w * (1.0 + system.overhead_power_fraction)
 
 
 def least_step_s(
-    system: SystemSpec, dynamic_j: Any, busiest_j: Any, num_devices: Any
-) -> Any:  # fmt: skip
+    system: SystemSpec, dynamic_j: Num, busiest_j: Num, num_devices: Num
+) -> Num:  # fmt: skip
     """Return the step whose mean power is that of the caps of a system [s]; without caps 0.
 
     (n E (1 + o)) / (W - n I (1 + o)) for the whole system, E / (W - I) for each device: work takes
@@ -123,13 +122,13 @@ def least_step_s(
     return least_s
 
 
-def _drawn_s(energy_j: Any, power_w: Any) -> Any:
+def _drawn_s(energy_j: Num, power_w: Num) -> Num:
     """Return how long it takes to draw an energy [s]; without power for ever."""
     has_room = power_w > 0
     return where(has_room, energy_j / where(has_room, power_w, 1.0), math.inf)
 
 
-def step_cost_usd(chip: ChipSpec, step_s: Any, num_devices: Any) -> Any:
+def step_cost_usd(chip: ChipSpec, step_s: Num, num_devices: Num) -> Num:
     """Return the rent of the devices used for one step [USD]; NaN where no rent is known."""
     rent = UNKNOWN if chip.rent_usd_per_hour is None else chip.rent_usd_per_hour
     return step_s * num_devices * (rent / SECONDS_PER_HOUR)
@@ -155,9 +154,9 @@ IDLE_ABOVE_CAP = "power-idle-above-cap"
 
 
 def step_energy_parts_j(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], price: PipelinePrice,
-    time: StepTime, link_j: Any = None,
-) -> dict[str, Any]:  # fmt: skip
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
+    time: StepTime, link_j: Num | None = None,
+) -> dict[str, Num]:  # fmt: skip
     """Return the energy of a step of all devices in use, by part [J]; empty: not known.
 
     Parameters
@@ -177,9 +176,9 @@ def step_energy_parts_j(
 
 
 def least_link_j(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], work: MeanWork,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], work: MeanWork,
     price: PipelinePrice,
-) -> Any:  # fmt: skip
+) -> Num | None:  # fmt: skip
     """Return the energy of what a device sends at the least in a step [J]; None: not known."""
     num_bytes = work.link_traffic_bytes + data_parallel_bytes(
         problem, structure, strategy, work, price.pipeline.num_micro_batches
@@ -188,9 +187,9 @@ def least_link_j(
 
 
 def data_parallel_bytes(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], work: MeanWork,
-    num_micro_batches: Any,
-) -> Any:  # fmt: skip
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], work: MeanWork,
+    num_micro_batches: Num,
+) -> Num:  # fmt: skip
     """Return what a device sends at the least over the data-parallel axes in a step [bytes]."""
     optimizer = problem.workload.optimizer
     sent = synced_bytes(
@@ -206,8 +205,8 @@ def data_parallel_bytes(
 
 
 def throttled(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], price: PipelinePrice,
-    time: StepTime, link_j: Any = None,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice,
+    time: StepTime, link_j: Num | None = None,
 ) -> StepTime:  # fmt: skip
     """Return the time of a step that draws no more than the caps of its system.
 
@@ -239,8 +238,8 @@ def throttled(
 
 
 def least_pipeline_s(
-    problem: Problem, strategy: StrategyOf[Any], price: PipelinePrice
-) -> Any:  # fmt: skip
+    problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice
+) -> Num:  # fmt: skip
     """Return the step that the passes alone take below the caps [s]; 0 without caps.
 
     No way to shard the state takes less: its messages and its update only add.
@@ -260,7 +259,7 @@ def least_pipeline_s(
     return least_step_s(system, sum(mean_j.values()), sum(busiest_j.values()), strategy.num_devices)
 
 
-def idles_above_cap(system: SystemSpec, num_devices: Any) -> Any:
+def idles_above_cap(system: SystemSpec, num_devices: Num) -> Mask:
     """Return whether devices draw more than a cap allows before they do anything."""
     idle = num_devices < 0
     if system.max_power_w is not None:
@@ -270,7 +269,7 @@ def idles_above_cap(system: SystemSpec, num_devices: Any) -> Any:
     return idle
 
 
-def _update_bytes(problem: Problem, time: StepTime) -> Any:
+def _update_bytes(problem: Problem, time: StepTime) -> Num:
     """Return the memory traffic of the update [bytes]."""
     return time.optimizer_s * problem.rates.memory_bytes_per_s
 

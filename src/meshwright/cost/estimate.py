@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from meshwright.base.arrays import Num
 from meshwright.cost.device import stated_rate
 from meshwright.cost.memory import MEMORY_PARTS, fullest
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import POSITIONS
 from meshwright.cost.step import Priced
-from meshwright.graph.flops import ScoreCount, step_flops
+from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def utilizations(
     work = problem.workload
     peak = stated_rate(problem.system.chip, work.precision.matmul) * num_devices * step_s
 
-    def flops(count: ScoreCount) -> Any:
+    def flops(count: ScoreCount) -> StepFlops:
         return step_flops(
             problem.graph,
             num_tokens=float(work.tokens_per_step),
@@ -97,7 +97,7 @@ def utilizations(
     return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
 
 
-def _at(column: Any, index: int) -> float:
+def _at(column: Num, index: int) -> float:
     """Return one entry of a column; a number stands for all its rows."""
     values = np.asarray(column, dtype=float).reshape(-1)
     return float(values[index if len(values) > 1 else 0])

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from meshwright.cost.problem import Problem, ProblemOf
-from meshwright.spec.workload import BYTES_OF
+from meshwright.spec.workload import BYTES_OF, Workload
 
 EXPERTS = "experts"
 """1 where layers have experts: balance, routing and small products are hard to foresee."""
@@ -18,7 +17,7 @@ TRAITS = (EXPERTS, NARROW, UNSEEN)
 """What is known of a question before it is measured and tells how far off its price may be."""
 
 
-def traits_of(problem: ProblemOf[Any], *, is_seen: bool) -> dict[str, float]:
+def traits_of(problem: ProblemOf[Workload], *, is_seen: bool) -> dict[str, float]:
     """Return the degree of each trait of a question."""
     word_bytes = BYTES_OF[problem.workload.precision.matmul]
     return {

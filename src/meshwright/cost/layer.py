@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from operator import add
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import larger, where
+from meshwright.base.arrays import Mask, Num, larger, where
 from meshwright.cost.attention import _attention_cost
 from meshwright.cost.communication import Collectives, CommCost, OpSums, comm_cost
 from meshwright.cost.device import (
@@ -45,42 +45,42 @@ class LayerCost:
     outside of computation. ``kept`` is what a micro-batch leaves behind for its backward pass.
     """
 
-    forward_s: Any
+    forward_s: Num
     """Computation of the forward pass [s]."""
-    input_gradient_s: Any
-    weight_gradient_s: Any
-    recompute_s: Any
+    input_gradient_s: Num
+    weight_gradient_s: Num
+    recompute_s: Num
     """Forward computation that the backward pass repeats [s]."""
-    launch_s: Any
+    launch_s: Num
     """What launching kernels adds to forward, backward and recomputation [s]."""
-    tp_s: Any
+    tp_s: Num
     """Communication over tp that shows, all phases [s]."""
-    cp_s: Any
-    ep_s: Any
-    stream_s: Any
+    cp_s: Num
+    ep_s: Num
+    stream_s: Num
     """Tensor streams over tatp: rounds that wait for a link or for HBM [s]."""
-    forward_total_s: Any
+    forward_total_s: Num
     """Seconds of the forward pass, communication and launches included [s]."""
-    per_step_s: Any
+    per_step_s: Num
     """Communication over tp once for each optimizer step [s]."""
-    kept_bytes: Any
+    kept_bytes: Num
     """Activations kept for the backward pass [bytes]."""
-    working_bytes: Any
+    working_bytes: Num
     """Largest transient of this layer: recomputed activations, stream buffers, logits [bytes]."""
-    dense_params: Any
+    dense_params: Num
     """Parameters on this device outside of routed experts [1]."""
-    expert_params: Any
-    flops: Any
+    expert_params: Num
+    flops: Num
     """FLOPs executed, forward and backward [FLOP]."""
-    memory_traffic_bytes: Any
+    memory_traffic_bytes: Num
     """Bytes that cross the main memory [bytes]."""
-    hidden_s: Any
+    hidden_s: Num
     """Communication that runs beside computation [s]."""
-    link_traffic_bytes: Any
+    link_traffic_bytes: Num
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
     @property
-    def busy_s(self) -> Any:
+    def busy_s(self) -> Num:
         """Computation and launches [s]."""
         return (
             self.forward_s
@@ -91,12 +91,12 @@ class LayerCost:
         )
 
     @property
-    def exposed_comm_s(self) -> Any:
+    def exposed_comm_s(self) -> Num:
         """Communication that shows [s]."""
         return self.tp_s + self.cp_s + self.ep_s + self.stream_s
 
     @property
-    def total_s(self) -> Any:
+    def total_s(self) -> Num:
         """Time of one micro-batch through this layer, forward and backward [s]."""
         return self.busy_s + self.exposed_comm_s
 
@@ -104,22 +104,23 @@ class LayerCost:
 LAYER_PARTS = tuple(field.name for field in fields(LayerCost))
 
 
-def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Any], name: str) -> Any:
+def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
     largest = name == _TRANSIENT
     weights = [count > 0 for count in counts] if largest else counts
     terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
-    return reduce(larger if largest else add, terms)
+    result: Num = reduce(larger if largest else add, terms)
+    return result
 
 
-def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Any]) -> LayerCost:
+def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Num]) -> LayerCost:
     """Return the price of ``counts[k]`` layers of each kind k; the largest transient is kept."""
     return LayerCost(**{name: weighted_part(costs, counts, name) for name in LAYER_PARTS})
 
 
 def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
     """Return the sum of prices, part by part."""
-    total: dict[str, Any] = {entry.name: 0.0 for entry in fields(of)}
+    total: dict[str, Num] = {entry.name: 0.0 for entry in fields(of)}
     for cost in costs:
         for name, so_far in total.items():
             total[name] = so_far + getattr(cost, name)
@@ -182,20 +183,20 @@ class BlockCost:
     again: OpCost
     """What of it the backward pass repeats."""
     comm: CommCost
-    kept_bytes: Any
-    recomputed_bytes: Any
+    kept_bytes: Num
+    recomputed_bytes: Num
     """Activations that full recomputation brings back [bytes]."""
-    transient_bytes: Any
-    dense_params: Any
-    expert_params: Any
+    transient_bytes: Num
+    dense_params: Num
+    expert_params: Num
 
     @property
-    def stream_s(self) -> Any:
+    def stream_s(self) -> Num:
         """What links add to operators that work in rounds [s]."""
         total, again = self.everything, self.again
         return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
 
-    def total_s(self, rates: DeviceRates) -> Any:
+    def total_s(self, rates: DeviceRates) -> Num:
         """Return one micro-batch through the block alone, both passes [s]."""
         total, again, comm = self.everything, self.again, self.comm
         ahead_s = total.forward_s
@@ -206,23 +207,30 @@ class BlockCost:
         return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
 
 
-def chosen_block(takes_second: Any, first: BlockCost, second: BlockCost) -> BlockCost:
+def chosen_block(takes_second: Mask, first: BlockCost, second: BlockCost) -> BlockCost:
     """Return the second of two prices of a block where it is to be taken, else the first."""
-    return cast(BlockCost, _chosen(takes_second, first, second))
+    costs = (OpCost, CommCost)
+    parts = {}
+    for entry in fields(BlockCost):
+        one, other = getattr(first, entry.name), getattr(second, entry.name)
+        parts[entry.name] = (
+            _chosen(takes_second, one, other)
+            if isinstance(one, costs)
+            else where(takes_second, other, one)
+        )
+    return BlockCost(**parts)
 
 
-def _chosen(takes_second: Any, first: Any, second: Any) -> Any:
-    """Return numbers, columns or dataclasses of them, chosen row by row."""
-    if not isinstance(first, BlockCost | OpCost | CommCost):
-        return where(takes_second, second, first)
+def _chosen(takes_second: Mask, first: _Sum, second: _Sum) -> _Sum:
+    """Return one of two prices, chosen row by row."""
     parts = {
-        entry.name: _chosen(takes_second, getattr(first, entry.name), getattr(second, entry.name))
+        entry.name: where(takes_second, getattr(second, entry.name), getattr(first, entry.name))
         for entry in fields(first)
     }
     return type(first)(**parts)
 
 
-def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Any) -> LayerCost:
+def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
     """Return the price of a layer; ``zero`` gives every part the length of the columns."""
     total = sum_of([block.everything for block in blocks], OpCost)
     again = sum_of([block.again for block in blocks], OpCost)
@@ -335,7 +343,7 @@ class PricedWay:
         ]  # fmt: skip
 
     @cached_property
-    def transient_bytes(self) -> list[Any]:
+    def transient_bytes(self) -> list[Num]:
         """The largest transient of each block [bytes]."""
         way, word = self.way, self.way.problem.rates.activation_bytes
         return [
@@ -344,7 +352,7 @@ class PricedWay:
         ]
 
     @cached_property
-    def params(self) -> list[tuple[Any, Any]]:
+    def params(self) -> list[tuple[Num, Num]]:
         """Parameters of each block on one device, outside of routed experts and in them [1]."""
         way = self.way
         strategy = way.network.strategy
@@ -366,7 +374,7 @@ class PricedWay:
         calls, whole = way.calls_of_blocks(recompute), joined_sums(self.sums)
         together = [call for of_block in calls for call in of_block]
 
-        def bytes_of(saved: Sequence[SavedTensor]) -> Any:
+        def bytes_of(saved: Sequence[SavedTensor]) -> Num:
             return kept_bytes(saved, way.sizes, strategy, word)
 
         kept = way.saved_of_blocks(recompute)
@@ -410,7 +418,7 @@ def on_links_of_their_own(priced: Sequence[PricedWay]) -> Sequence[PricedWay]:
     return [PricedWay(way, collectives) for way in ways]
 
 
-def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Any]:
+def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Mask]:
     """Return for each block whether its inputs stream, for each row.
 
     They do where that is legal and takes less time in a micro-batch; sums once a step and memory

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import reduce
+from typing import NamedTuple
 
-from meshwright.base.arrays import ceil_div, larger, smaller
+from meshwright.base.arrays import Num, ceil_div, larger, smaller
 from meshwright.cost.device import CoreArray, DeviceRates
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
@@ -21,22 +22,22 @@ APART_ACCUMULATION_BYTES = 10.0
 class MatmulShape(NamedTuple):
     """So many products (rows x inner) @ (inner x columns)."""
 
-    count: Any
-    rows: Any
-    inner: Any
-    columns: Any
+    num_products: Num
+    rows: Num
+    inner: Num
+    columns: Num
 
 
 @dataclass(frozen=True)
 class Product:
     """Seconds of arithmetic, seconds of memory, and bytes of one matrix product."""
 
-    compute_s: Any
-    memory_s: Any
-    traffic_bytes: Any
+    compute_s: Num
+    memory_s: Num
+    traffic_bytes: Num
 
     @property
-    def time_s(self) -> Any:
+    def time_s(self) -> Num:
         """The slower of both [s]."""
         return larger(self.compute_s, self.memory_s)
 
@@ -54,10 +55,10 @@ class Products(NamedTuple):
 
 def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
     """Return the products on this device: over all rounds, where a tensor streams over tatp."""
-    inner: Any = 1.0
+    inner: Num = 1.0
     for dim in op.contracted:
         inner = inner * layer.size(dim)
-    columns: Any = 0.0
+    columns: Num = 0.0
     for tensor in op.outputs:
         columns = columns + layer.width(tensor)
     rows = layer.rows_of(op)
@@ -81,7 +82,7 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     )
 
 
-def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
+def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
     """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
@@ -96,7 +97,7 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Any, Any]:
     return (1.0, share) if is_row_split else (share, 1.0)
 
 
-def _adding_apart(cost: OpCost, params: Any, rates: DeviceRates) -> OpCost:
+def _adding_apart(cost: OpCost, params: Num, rates: DeviceRates) -> OpCost:
     """Return a layer whose gradients are added to those before by a kernel of its own."""
     num_bytes = APART_ACCUMULATION_BYTES * params
     return replace(
@@ -112,12 +113,12 @@ def word_of(op: Op, rates: DeviceRates) -> float:
     return rates.activation_bytes if "vocab" in op.output.dims else rates.matmul_word_bytes
 
 
-def params_of(shape: MatmulShape) -> Any:
+def params_of(shape: MatmulShape) -> Num:
     """Return the weights that take part in products [1]."""
-    return shape.count * shape.inner * shape.columns
+    return shape.num_products * shape.inner * shape.columns
 
 
-def products(op: Op, shape: MatmulShape, moved: Sequence[Any], rates: DeviceRates) -> Products:
+def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
     """Return the three products of one shape, given the main-memory bytes of each.
 
     Each expert is a product of its own. In a narrow type its casts and scales are launched one by
@@ -125,11 +126,11 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Any], rates: DeviceRate
     """
     is_logits = "vocab" in op.output.dims
     rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
-    launches_s: Any = 0.0
+    launches_s: Num = 0.0
     if "experts" in op.weights[0].dims:
         rate = rate * rates.grouped_efficiency
         is_narrow = word_of(op, rates) < rates.activation_bytes
-        launches_s = shape.count * rates.expert_kernels * rates.launch_s * is_narrow
+        launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
     count, rows, inner, columns = shape
     sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     forward, to_input, to_weight = (
@@ -145,7 +146,7 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Any], rates: DeviceRate
 
 def whole_traffic_bytes(
     shape: MatmulShape, word: float, rates: DeviceRates
-) -> tuple[Any, Any, Any]:
+) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
     count, rows, inner, columns = shape
     forward, to_input, to_weight = (
@@ -155,7 +156,7 @@ def whole_traffic_bytes(
     return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * params_of(shape)
 
 
-def products_cost(made: Products, rounds: Any, flops: Any, casts: tuple[Any, Any]) -> OpCost:
+def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num]) -> OpCost:
     """Return a linear layer of so many equal rounds.
 
     Parameters
@@ -180,9 +181,9 @@ def products_cost(made: Products, rounds: Any, flops: Any, casts: tuple[Any, Any
 
 
 def cast_s(
-    shape: MatmulShape, word: float, rates: DeviceRates, *, input_times: Any = 1.0,
-    output_times: Any = 1.0,
-) -> tuple[Any, Any]:  # fmt: skip
+    shape: MatmulShape, word: float, rates: DeviceRates, *, input_times: Num = 1.0,
+    output_times: Num = 1.0,
+) -> tuple[Num, Num]:  # fmt: skip
     """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
 
     Read wide, write narrow twice, along rows and along columns: activations and their gradients
@@ -195,18 +196,18 @@ def cast_s(
         Rounds in which a device casts another part of its own [1].
     """
 
-    def seconds(num_elements: Any) -> Any:
+    def seconds(num_elements: Num) -> Num:
         if word >= rates.activation_bytes:
             return 0.0 * num_elements
         return traffic_s(num_elements * (rates.activation_bytes + 2.0 * word), rates)
 
-    rows = shape.count * shape.rows
+    rows = shape.num_products * shape.rows
     return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)
 
 
 def matmul_compute_s(
-    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, rates: DeviceRates
-) -> Any:
+    count: Num, rows: Num, inner: Num, columns: Num, rate: Num, rates: DeviceRates
+) -> Num:
     """Return the arithmetic seconds of ``count`` products (rows x inner) @ (inner x columns).
 
     waves * cores * 2 tile_rows tile_columns inner / rate with
@@ -237,8 +238,8 @@ def matmul_compute_s(
 
 
 def blocked_product_s(
-    count: Any, rows: Any, inner: Any, columns: Any, peak: Any, word_bytes: float, cores: CoreArray
-) -> Any:
+    count: Num, rows: Num, inner: Num, columns: Num, peak: Num, word_bytes: float, cores: CoreArray
+) -> Num:
     """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) [s].
 
     A core works on one block of p x q outputs: it takes in (p + q) inner words, and its array of
@@ -260,21 +261,21 @@ def blocked_product_s(
     Valid for: operands that are in the SRAM of the chip; no core shares what it takes in.
     """
     clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
-    best: Any = None
-    for high, wide in cores.blocks:
+
+    def seconds_with(high: float, wide: float) -> Num:
         arrays = high * wide / (cores.rows * cores.columns)
         compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
         taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
         blocks = count * ceil_div(rows, high) * ceil_div(columns, wide)
         waves = ceil_div(blocks, cores.num_cores)
-        seconds = waves * larger(compute_s, taken / cores.noc_bytes_per_s)
-        best = seconds if best is None else smaller(best, seconds)
-    return best
+        return waves * larger(compute_s, taken / cores.noc_bytes_per_s)
+
+    return reduce(smaller, [seconds_with(high, wide) for high, wide in cores.blocks])
 
 
 def matmul_traffic_bytes(
-    count: Any, rows: Any, inner: Any, columns: Any, word_bytes: Any, rates: DeviceRates
-) -> Any:
+    count: Num, rows: Num, inner: Num, columns: Num, word_bytes: Num, rates: DeviceRates
+) -> Num:
     """Return the least bytes that products move: operands read once, results written once."""
     operands = word_bytes * (rows * inner + inner * columns)
     return count * (operands + rates.activation_bytes * rows * columns)

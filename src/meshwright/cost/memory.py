@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
-from typing import Any
 
-from meshwright.base.arrays import larger, smaller, where
+from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
@@ -30,34 +29,35 @@ GATHERED_LAYERS = 2.0
 class MemoryUse:
     """What fills the memory of one device [bytes]; the parts sum to ``total_bytes``."""
 
-    weights_bytes: Any
-    gradients_bytes: Any
-    optimizer_bytes: Any
-    gathered_weights_bytes: Any
+    weights_bytes: Num
+    gradients_bytes: Num
+    optimizer_bytes: Num
+    gathered_weights_bytes: Num
     """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
-    activations_bytes: Any
+    activations_bytes: Num
     """Kept for the backward pass by all micro-batches in flight."""
-    working_bytes: Any
+    working_bytes: Num
     """Largest transient: recomputed layer, logits, stream buffers."""
-    fragmentation_bytes: Any
+    fragmentation_bytes: Num
     """What the allocator holds beyond the tensors: rests of blocks that nothing fits into."""
-    buffers_bytes: Any
+    buffers_bytes: Num
     """Runtime and communication library."""
-    margin_bytes: Any
+    margin_bytes: Num
     """Left free, as a guard against what the model does not know."""
 
     @property
-    def allocator_bytes(self) -> Any:
+    def allocator_bytes(self) -> Num:
         """What the allocator of the framework holds: neither runtime nor margin [bytes]."""
         return self.total_bytes - self.buffers_bytes - self.margin_bytes
 
     @property
-    def total_bytes(self) -> Any:
+    def total_bytes(self) -> Num:
         """All of it [bytes]."""
         total = getattr(self, MEMORY_PARTS[0])
         for name in MEMORY_PARTS[1:]:
             total = total + getattr(self, name)
-        return total
+        result: Num = total
+        return result
 
 
 MEMORY_PARTS = tuple(entry.name for entry in fields(MemoryUse))
@@ -67,21 +67,21 @@ MEMORY_PARTS = tuple(entry.name for entry in fields(MemoryUse))
 class StageState:
     """What one stage holds before anything is sharded over data-parallel axes."""
 
-    dense_params: Any
-    expert_params: Any
-    kept_bytes: Any
+    dense_params: Num
+    expert_params: Num
+    kept_bytes: Num
     """Activations of one micro-batch [bytes]."""
-    in_flight: Any
+    in_flight: Num
     """Micro-batches whose activations are alive, in units of all layers of the stage [1]."""
-    working_bytes: Any
-    num_layers: Any
-    sums_before_scatter: Any = 0.0
+    working_bytes: Num
+    num_layers: Num
+    sums_before_scatter: Num = 0.0
     """1 where gradients of several micro-batches are summed before they are scattered, else 0."""
-    num_communicators: Any = 1.0
+    num_communicators: Num = 1.0
     """Axes of more than one device."""
 
     @property
-    def all_params(self) -> Any:
+    def all_params(self) -> Num:
         """Parameters, those of routed experts among them [1]."""
         return self.dense_params + self.expert_params
 
@@ -90,13 +90,13 @@ class StageState:
 class ShardDegrees:
     """Over how many devices the optimizer state of dense and of expert parameters is split."""
 
-    dense: Any
-    expert: Any
+    dense: Num
+    expert: Num
 
 
 def resident_bytes(
     state: StageState, bytes_per_param: float, shards: ShardDegrees, *, is_sharded: bool
-) -> Any:
+) -> Num:
     """Return the bytes of weights, gradients or optimizer state on one device [bytes]."""
     if not is_sharded:
         return bytes_per_param * (state.dense_params + state.expert_params)
@@ -111,10 +111,10 @@ def memory_use(
     optimizer: OptimizerPreset,
     *,
     capacity_bytes: float,
-    margin_fraction: Any,
-    buffer_bytes: Any,
-    communicator_bytes: Any = 0.0,
-    allocator_factor: Any = 1.0,
+    margin_fraction: Num,
+    buffer_bytes: Num,
+    communicator_bytes: Num = 0.0,
+    allocator_factor: Num = 1.0,
 ) -> MemoryUse:
     """Return the memory of one device of a stage in training.
 
@@ -152,7 +152,7 @@ def memory_use(
 
 def _state_bytes(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
-) -> tuple[Any, Any, Any]:
+) -> tuple[Num, Num, Num]:
     """Return the bytes of weights, gradients and optimizer state on one device [bytes].
 
     ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
@@ -173,14 +173,14 @@ def _state_bytes(
     return weights, gradients + again * optimizer.reduced_gradient_bytes_per_param, states
 
 
-def num_axes(*degrees: Any) -> Any:
+def num_axes(*degrees: Num) -> Num:
     """Return how many degrees are above one: axes that have communicators [1]."""
     return sum((degree > 1) * 1.0 for degree in degrees)
 
 
 def host_bytes(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
-) -> Any:
+) -> Num:
     """Return the bytes that one device keeps in the memory of its host [bytes]."""
     total = state.dense_params * 0.0
     if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
@@ -196,7 +196,7 @@ def host_bytes(
     return total
 
 
-def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Any]:
+def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
     """Return the memory of the fullest stage, and the index of that stage in ``uses``."""
     best, index = uses[0], uses[0].total_bytes * 0.0
     for number, use in enumerate(uses[1:], start=1):
@@ -214,11 +214,11 @@ def heaviest(states: Sequence[StageState]) -> StageState:
 
 
 def kept_bytes(
-    saved: Sequence[SavedTensor], sizes: Mapping[str, Any], strategy: StrategyOf[Any],
+    saved: Sequence[SavedTensor], sizes: Mapping[str, Num], strategy: StrategyOf[Num],
     word_bytes: float,
-) -> Any:  # fmt: skip
+) -> Num:  # fmt: skip
     """Return the activations that one micro-batch leaves in a layer [bytes]."""
-    total: Any = 0.0
+    total: Num = 0.0
     for entry in saved:
         word = word_bytes if entry.word_bytes is None else entry.word_bytes
         elements = local_elements(entry.tensor, entry.split, sizes, strategy)
@@ -227,11 +227,11 @@ def kept_bytes(
 
 
 def parameters_on_device(
-    layer: LayerGraph, structure: PlanOptions, strategy: StrategyOf[Any]
-) -> tuple[Any, Any]:
+    layer: LayerGraph, structure: PlanOptions, strategy: StrategyOf[Num]
+) -> tuple[Num, Num]:
     """Return the parameters of a layer on one device: outside of routed experts, and in them."""
-    dense: Any = 0.0
-    expert: Any = 0.0
+    dense: Num = 0.0
+    expert: Num = 0.0
     for op in layer.ops:
         for weight in op.weights:
             split = weight_sharding(weight, structure).split
@@ -243,13 +243,13 @@ def parameters_on_device(
     return dense, expert
 
 
-def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Any:
+def largest_transient_bytes(op: Op, local: LocalLayer, word_bytes: float) -> Num:
     """Return the bytes of the outputs of an operator and their gradients, which live together.
 
     With sequence parallelism also what is gathered of the input of a product, and its gradient.
     """
 
-    def size(tensor: Tensor, rows: Any) -> Any:
+    def size(tensor: Tensor, rows: Num) -> Num:
         word = word_bytes if tensor.word_bytes is None else tensor.word_bytes
         return word * rows * local.width(tensor)
 
@@ -295,7 +295,7 @@ def step_memory(
 
 def fits_memory(
     problem: Problem, structure: PlanOptions, shards: ShardDegrees, states: Sequence[StageState]
-) -> tuple[Any, Any]:
+) -> tuple[Num, Mask]:
     """Return the memory of the fullest device [bytes], and whether device and host hold it."""
     uses = step_memory(problem, structure, shards, states)
     needed = reduce(larger, [use.total_bytes for use in uses])
@@ -307,7 +307,7 @@ def fits_memory(
     return needed, fits
 
 
-def shard_degrees(problem: Problem, strategy: StrategyOf[Any]) -> ShardDegrees:
+def shard_degrees(problem: Problem, strategy: StrategyOf[Num]) -> ShardDegrees:
     """Return over how many devices the state of dense and of expert parameters is split."""
     dense = strategy.dp_shard * strategy.cp
     if not problem.num_experts:

@@ -6,23 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import mul
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import smaller, where
+from meshwright.base.arrays import BoolArray, FloatArray, Num, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.network.placement import block_reaches, uses_blocks
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import StrategyOf
+from meshwright.sharding.strategy import StrategyColumns
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.system import NetworkLevel, SystemSpec
+
+Columns = Group[FloatArray]
+"""A group for each row of columns of strategies."""
 
 DATA_PARALLEL_ONLY = "network-data-parallel-only"
 """Rule: a network between slices or pods carries dp only."""
 
 
-def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> tuple[Any, ...]:
+def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Num]) -> tuple[Num, ...]:
     """Return the share of link bandwidth that is reached on each level [1].
 
     Grids and the innermost switch are fast networks; switches between hosts are slow ones.
@@ -38,12 +40,12 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Any]) -> t
 class AxisPlacement:
     """Where the members of each axis lie, by axis, for columns of strategies."""
 
-    strides: Mapping[str, Any]
+    strides: Mapping[str, FloatArray]
     """Devices between neighbours, as devices are numbered along the levels [devices]."""
-    reaches: Mapping[str, Reach[Any]]
+    reaches: Mapping[str, Reach[FloatArray]]
     """The block that an axis fills, where axes fill blocks; empty on other networks."""
 
-    def keys(self, axes: Sequence[str]) -> list[Any]:
+    def keys(self, axes: Sequence[str]) -> list[FloatArray]:
         """Return the columns that tell the placements of some axes apart."""
         parts = [self.strides[axis] for axis in axes]
         for axis in axes:
@@ -52,13 +54,13 @@ class AxisPlacement:
         return parts
 
 
-def _code(columns: Sequence[Any]) -> Any:
+def _code(columns: Sequence[FloatArray]) -> FloatArray:
     """Return one number for each row of columns of whole numbers below 65,536: at most three."""
     return reduce(lambda code, column: code * 65_536.0 + column, columns)
 
 
 def place_axes(
-    levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyOf[Any],
+    levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyColumns,
     num_experts: int, *, in_blocks: bool = True,
 ) -> AxisPlacement:  # fmt: skip
     """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
@@ -75,10 +77,10 @@ def place_axes(
     return AxisPlacement(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
 
 
-def strides_of(axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> dict[str, Any]:
+def strides_of(axis_order: tuple[str, ...], strategy: StrategyColumns) -> dict[str, FloatArray]:
     """Return the devices between neighbours on each axis, for one order of the axes [devices]."""
-    strides: dict[str, Any] = {}
-    stride: Any = strategy.tp * 0.0 + 1.0
+    strides: dict[str, FloatArray] = {}
+    stride = strategy.tp * 0.0 + 1.0
     for axis in axis_order:
         strides[axis] = stride
         stride = stride * getattr(strategy, axis)
@@ -95,24 +97,24 @@ class AxisNetwork:
     """The groups of each axis for columns of strategies; rows may differ in their axis order."""
 
     levels: Sequence[NetworkLevel]
-    efficiency: tuple[Any, ...]
-    strategy: StrategyOf[Any]
+    efficiency: tuple[Num, ...]
+    strategy: StrategyColumns
     placement: AxisPlacement
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, Num]
     """Sizes of dims that groups such as ``tp/kv_heads`` share."""
     experts_per_token: int = 0
     """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
-    slowdown: Mapping[str, Any] = field(default_factory=dict)
+    slowdown: Mapping[str, Num] = field(default_factory=dict)
     """By axis, as it is asked for: how much slower its links are than links of its own, because
     a placement shares them; 1 where it is not named."""
 
-    def group(self, axis: str) -> Group[Any]:
+    def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
         group = self._private_group(axis)
         named = axis if axis in self.slowdown else axis.partition("/")[0]
         return _slower(group, self.slowdown[named]) if named in self.slowdown else group
 
-    def _private_group(self, axis: str) -> Group[Any]:
+    def _private_group(self, axis: str) -> Columns:
         names, _, shared = axis.partition("/")
         if shared:
             degree = degree_of(axis, self.strategy, self.sizes)
@@ -122,7 +124,7 @@ class AxisNetwork:
         is_dispatch = axis == "ep" and self.experts_per_token > 1
         return deduplicated(group, self.experts_per_token) if is_dispatch else group
 
-    def _group(self, axis: str, degree: Any) -> Group[Any]:
+    def _group(self, axis: str, degree: FloatArray) -> Columns:
         whole = degree + 0.0 * self.strategy.tp
         strided = make_group(self.levels, self.placement.strides[axis], whole, self.efficiency)
         if axis not in self.placement.reaches:
@@ -132,7 +134,7 @@ class AxisNetwork:
         return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
 
 
-def _slower(group: Group[Any], times: Any) -> Group[Any]:
+def _slower(group: Columns, times: Num) -> Columns:
     """Return a group whose links take so many times as long for each byte."""
     return Group(
         tuple(
@@ -146,7 +148,7 @@ def _slower(group: Group[Any], times: Any) -> Group[Any]:
     )
 
 
-def _part_of(reach: Reach[Any], degree: Any) -> Reach[Any]:
+def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:
     """Return the innermost ``degree`` members of a group; none where they are no block."""
     left = np.asarray(degree).astype(np.int64)
     sizes = []
@@ -157,20 +159,26 @@ def _part_of(reach: Reach[Any], degree: Any) -> Reach[Any]:
     return Reach(tuple(np.where(left == 1, size, 0) * 1.0 for size in sizes), reach.apart)
 
 
-def _chosen(first: Any, one: Group[Any], other: Group[Any]) -> Group[Any]:
+def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
     """Return a group with the spans of one where ``first`` holds, and of another elsewhere."""
     spans = []
     for a, b in zip(one.spans, other.spans, strict=True):
-        parts = {
-            name: where(first, getattr(a, name), getattr(b, name))
-            for name in ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes",
-                         "closes")
-        }  # fmt: skip
-        spans.append(replace(b, **parts))
+        spans.append(
+            replace(
+                b,
+                size=where(first, a.size, b.size),
+                bandwidth_bytes_per_s=where(
+                    first, a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s
+                ),
+                latency_s=where(first, a.latency_s, b.latency_s),
+                message_half_bytes=where(first, a.message_half_bytes, b.message_half_bytes),
+                closes=where(first, a.closes, b.closes),
+            )
+        )
     return Group(tuple(spans))
 
 
-def copies_per_host(num_hosts: Any, experts_per_token: int) -> Any:
+def copies_per_host(num_hosts: FloatArray, experts_per_token: int) -> FloatArray:
     """Return how many of the experts of a token lie on each host that it goes to, on average.
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.
@@ -183,7 +191,7 @@ def copies_per_host(num_hosts: Any, experts_per_token: int) -> Any:
     return experts_per_token / (num_hosts * (1.0 - missed))
 
 
-def deduplicated(group: Group[Any], experts_per_token: int) -> Group[Any]:
+def deduplicated(group: Columns, experts_per_token: int) -> Columns:
     """Return a group whose links between hosts carry each token once.
 
     The bytes of an all-to-all count every copy, so those links count as that much faster.
@@ -202,9 +210,9 @@ def deduplicated(group: Group[Any], experts_per_token: int) -> Group[Any]:
     return Group((group.spans[0], *faster))
 
 
-def crosses_data_parallel_network(network: AxisNetwork) -> Any:
+def crosses_data_parallel_network(network: AxisNetwork) -> BoolArray:
     """Return the rows in which an axis other than dp crosses a network that carries dp only."""
-    crosses: Any = network.strategy.tp < 0
+    crosses: BoolArray = network.strategy.tp < 0
     for axis in ("tp", "tatp", "cp", "pp", "ep"):
         for level, span in zip(network.levels, network.group(axis).spans, strict=True):
             if level.data_parallel_only:
@@ -212,7 +220,7 @@ def crosses_data_parallel_network(network: AxisNetwork) -> Any:
     return crosses
 
 
-def _joined(first: Group[Any], second: Group[Any]) -> Group[Any]:
+def _joined(first: Columns, second: Columns) -> Columns:
     """Return the group over two axes: members multiply at each level, the slower links count.
 
     An axis with one member at a level uses none of its links.

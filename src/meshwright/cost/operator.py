@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from meshwright.base.arrays import Num
 from meshwright.cost.device import DeviceRates
 from meshwright.graph.op import Op, OpKind
 from meshwright.sharding.local_layer import LocalLayer
@@ -12,7 +12,7 @@ from meshwright.sharding.local_layer import LocalLayer
 
 def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a norm, an elementwise operator, a lookup, a permutation or the loss."""
-    num_bytes: Any = 0.0
+    num_bytes: Num = 0.0
     for tensor in op.traffic:
         word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         num_bytes = num_bytes + word * layer.rows_of(op) * layer.width(tensor)
@@ -29,7 +29,7 @@ def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     )
 
 
-def traffic_s(num_bytes: Any, rates: DeviceRates) -> Any:
+def traffic_s(num_bytes: Num, rates: DeviceRates) -> Num:
     """Return the seconds of a memory-bound kernel that moves ``num_bytes``."""
     return num_bytes / rates.elementwise_bytes_per_s
 
@@ -41,20 +41,20 @@ class OpCost:
     Computation includes what the main memory adds to it; ``stream_*`` is what links add.
     """
 
-    forward_s: Any = 0.0
-    input_gradient_s: Any = 0.0
-    weight_gradient_s: Any = 0.0
-    stream_forward_s: Any = 0.0
-    stream_backward_s: Any = 0.0
-    forward_flops: Any = 0.0
-    backward_flops: Any = 0.0
-    forward_traffic_bytes: Any = 0.0
-    backward_traffic_bytes: Any = 0.0
-    forward_link_bytes: Any = 0.0
+    forward_s: Num = 0.0
+    input_gradient_s: Num = 0.0
+    weight_gradient_s: Num = 0.0
+    stream_forward_s: Num = 0.0
+    stream_backward_s: Num = 0.0
+    forward_flops: Num = 0.0
+    backward_flops: Num = 0.0
+    forward_traffic_bytes: Num = 0.0
+    backward_traffic_bytes: Num = 0.0
+    forward_link_bytes: Num = 0.0
     """What streams beside the operator, each link that it crosses counted."""
-    backward_link_bytes: Any = 0.0
-    forward_kernels: Any = 0.0
-    backward_kernels: Any = 0.0
-    forward_waits: Any = 0.0
+    backward_link_bytes: Num = 0.0
+    forward_kernels: Num = 0.0
+    backward_kernels: Num = 0.0
+    forward_waits: Num = 0.0
     """1 where what streams travels before or after the computation, not beside it."""
-    backward_waits: Any = 0.0
+    backward_waits: Num = 0.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, where
+from meshwright.base.arrays import Num, ceil_div, column, larger, positive_part, where
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part
 from meshwright.cost.memory import (
     StageState,
@@ -25,6 +24,7 @@ from meshwright.sharding.strategy import (
     ScheduleKind,
     StrategyOf,
 )
+from meshwright.spec.workload import Workload
 
 _COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
 
@@ -33,15 +33,15 @@ _COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute
 class MeanWork:
     """What one device does in a step, on average over all stages."""
 
-    busy_s: Any
+    busy_s: Num
     """In which it computes, the update left out [s]."""
-    flops: Any
-    memory_traffic_bytes: Any
+    flops: Num
+    memory_traffic_bytes: Num
     """Of all passes, the update left out [bytes]."""
-    link_traffic_bytes: Any
+    link_traffic_bytes: Num
     """That it sends at the least: data-parallel axes, and sums once a step, left out [bytes]."""
-    dense_params: Any
-    expert_params: Any
+    dense_params: Num
+    expert_params: Num
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class PipelinePrice:
     states: tuple[StageState, ...]
     heaviest: StageState
     """The most of everything that any stage holds."""
-    jitter: Any
+    jitter: Num
     """What waiting for the slowest of all devices adds to a step, as a fraction."""
-    tp_per_step_s: Any
+    tp_per_step_s: Num
     """Sums over tp and tatp once for each step: gradients of what all members hold [s]."""
-    flops: Any
+    flops: Num
     """Executed on the slowest stage in a step [FLOP]."""
-    memory_traffic_bytes: Any
+    memory_traffic_bytes: Num
     """Of that stage, in a step [bytes]."""
     mean: MeanWork | None
     """Left out where nobody asks for energy."""
@@ -67,9 +67,9 @@ class PipelinePrice:
 def price_pipeline(
     problem: Problem,
     structure: PlanOptions,
-    strategy: StrategyOf[Any],
+    strategy: StrategyOf[Num],
     prices: LayerPrices,
-    send_s: Any,
+    send_s: Num,
 ) -> PipelinePrice:
     """Return the pipeline for columns of strategies whose layers have these prices.
 
@@ -79,7 +79,9 @@ def price_pipeline(
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
-    layout = stage_layout(pattern, num_kinds, strategy.pp, strategy.num_virtual_stages)
+    layout = stage_layout(
+        pattern, num_kinds, column(strategy.pp), column(strategy.num_virtual_stages)
+    )
     stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
     num_micro_batches = micro_batches(problem, strategy)
     schedule = schedules[structure.schedule]
@@ -113,8 +115,8 @@ def price_pipeline(
 
 
 def _mean_work(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], prices: LayerPrices,
-    layout: StageLayout, num_micro_batches: Any,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], prices: LayerPrices,
+    layout: StageLayout, num_micro_batches: Num,
 ) -> MeanWork:  # fmt: skip
     """Return what a device does in a step on average: all layers and edges, over the stages.
 
@@ -122,7 +124,7 @@ def _mean_work(
     """
     costs, counts = (*prices.kinds, prices.embedding, prices.head), (*layout.total, 1.0, 1.0)
 
-    def mean(name: str) -> Any:
+    def mean(name: str) -> Num:
         return weighted_part(costs, counts, name) / strategy.pp
 
     sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
@@ -138,16 +140,16 @@ def _mean_work(
     )
 
 
-def micro_batches(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     """Return the micro-batches of one step on the rank that has most of them."""
     sequences = ceil_div(problem.workload.global_batch_size, strategy.dp)
     return ceil_div(sequences, strategy.micro_batch_size)
 
 
 def _pipeline_cost(
-    problem: Problem, slowest: LayerCost, num_micro_batches: Any, bubble_s: Any,
-    strategy: StrategyOf[Any], structure: PlanOptions, send_s: Any,
-) -> dict[str, Any]:  # fmt: skip
+    problem: Problem, slowest: LayerCost, num_micro_batches: Num, bubble_s: Num,
+    strategy: StrategyOf[Num], structure: PlanOptions, send_s: Num,
+) -> dict[str, Num]:  # fmt: skip
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
     Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
@@ -180,7 +182,9 @@ def _pipeline_cost(
     }
 
 
-def send_bytes(problem: ProblemOf[Any], structure: PlanOptions, strategy: StrategyOf[Any]) -> Any:
+def send_bytes(
+    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
+) -> Num:
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
     whole = resting_bytes(problem, structure, strategy)
     if problem.workload.software.scatters_sends and not structure.sequence_parallel:
@@ -189,29 +193,29 @@ def send_bytes(problem: ProblemOf[Any], structure: PlanOptions, strategy: Strate
 
 
 def resting_bytes(
-    problem: ProblemOf[Any], structure: PlanOptions, strategy: StrategyOf[Any]
-) -> Any:
+    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
+) -> Num:
     """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
     return problem.rates.activation_bytes * call_elements(call, sizes, strategy)
 
 
-def num_communicators(strategy: StrategyOf[Any]) -> Any:
+def num_communicators(strategy: StrategyOf[Num]) -> Num:
     """Return the axes of more than one device [1]."""
     s = strategy
     return num_axes(s.dp, s.tp, s.cp, s.ep, s.pp, s.tatp)
 
 
-def table_params(problem: Problem, strategy: StrategyOf[Any]) -> Any:
+def table_params(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     """Return the parameters of the token table on one device [1]."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp * strategy.tatp)
     return rows * problem.model.hidden_size
 
 
 def _tied_sync_s(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], send_s: Any
-) -> Any:
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], send_s: Num
+) -> Num:
     """Return the seconds of summing the gradient of a tied embedding over both ends.
 
     Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
@@ -226,8 +230,8 @@ def _tied_sync_s(
 
 
 def _stage_state(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Any], prices: LayerPrices,
-    layout: StageLayout, position: str, num_micro_batches: Any,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], prices: LayerPrices,
+    layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
     """Return what the stage at a position holds."""
     costs = (*prices.kinds, prices.embedding, prices.head)
@@ -266,37 +270,38 @@ def _stage_state(
 class StepTime:
     """Where the time of a step goes, on the slowest stage [s]; the parts sum to ``total_s``."""
 
-    compute_s: Any
+    compute_s: Num
     """Forward, input gradients and weight gradients."""
-    recompute_s: Any
-    launch_s: Any
+    recompute_s: Num
+    launch_s: Num
     """Waiting for the host to launch kernels."""
-    tp_comm_s: Any
+    tp_comm_s: Num
     """Exposed communication of tensor and sequence parallelism."""
-    cp_comm_s: Any
-    ep_comm_s: Any
-    tatp_stream_s: Any
+    cp_comm_s: Num
+    ep_comm_s: Num
+    tatp_stream_s: Num
     """Rounds of tensor streams that wait for a link or for memory."""
-    pp_comm_s: Any
-    bubble_s: Any
-    dp_comm_s: Any
+    pp_comm_s: Num
+    bubble_s: Num
+    dp_comm_s: Num
     """Exposed synchronisation of gradients and parameters."""
-    overlap_slowdown_s: Any
+    overlap_slowdown_s: Num
     """What computation loses while transfers run beside it."""
-    optimizer_s: Any
-    offload_s: Any
-    jitter_s: Any
+    optimizer_s: Num
+    offload_s: Num
+    jitter_s: Num
     """Waiting for the slowest of many devices."""
-    throttle_s: Any
+    throttle_s: Num
     """Slowed down, so that the mean power stays below a cap."""
 
     @property
-    def total_s(self) -> Any:
+    def total_s(self) -> Num:
         """The whole step [s]."""
         total = getattr(self, TIME_PARTS[0])
         for name in TIME_PARTS[1:]:
             total = total + getattr(self, name)
-        return total
+        result: Num = total
+        return result
 
 
 TIME_PARTS = tuple(entry.name for entry in fields(StepTime))
@@ -310,36 +315,37 @@ PIPELINE_PARTS = TIME_PARTS[:9]
 class PipelineCost:
     """All micro-batches through the pipeline, and what the rest of the step needs to know."""
 
-    compute_s: Any
-    recompute_s: Any
-    launch_s: Any
-    tp_comm_s: Any
-    cp_comm_s: Any
-    ep_comm_s: Any
-    tatp_stream_s: Any
-    pp_comm_s: Any
-    bubble_s: Any
-    forward_window_s: Any
+    compute_s: Num
+    recompute_s: Num
+    launch_s: Num
+    tp_comm_s: Num
+    cp_comm_s: Num
+    ep_comm_s: Num
+    tatp_stream_s: Num
+    pp_comm_s: Num
+    bubble_s: Num
+    forward_window_s: Num
     """Computation of one micro-batch on the slowest stage, forward [s]."""
-    backward_window_s: Any
-    num_micro_batches: Any
-    num_layers: Any
+    backward_window_s: Num
+    num_micro_batches: Num
+    num_layers: Num
     """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
-    tied_sync_s: Any
+    tied_sync_s: Num
     """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
-    hidden_s: Any
+    hidden_s: Num
     """Communication of all micro-batches that runs beside computation [s]."""
 
     @property
-    def total_s(self) -> Any:
+    def total_s(self) -> Num:
         """The pipeline alone: a lower bound of the step [s]."""
         total = getattr(self, PIPELINE_PARTS[0])
         for name in PIPELINE_PARTS[1:]:
             total = total + getattr(self, name)
-        return total
+        result: Num = total
+        return result
 
 
-def jitter_fraction(num_devices: Any, spread: Any) -> Any:
+def jitter_fraction(num_devices: Num, spread: Num) -> Num:
     """Return what waiting for the slowest of n devices adds to a step, as a fraction.
 
     s sqrt(2 ln n): the expected largest of n draws with standard deviation s. Source: extreme

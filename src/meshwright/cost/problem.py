@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar, cast
 
+from meshwright.base.arrays import Num
 from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.graph.op import LayerGraph, Op, OpGraph
@@ -21,8 +22,14 @@ from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_layer import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
-from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute, StrategyOf, Streamed
-from meshwright.spec.calibration import CalibrationOf
+from meshwright.sharding.strategy import (
+    ContextKind,
+    PlanOptions,
+    Recompute,
+    StrategyColumns,
+    Streamed,
+)
+from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -54,7 +61,7 @@ class DerivedShardings(NamedTuple):
 
 
 ShardingKey = tuple[bool, ContextKind, Recompute, Streamed]
-Work = TypeVar("Work", bound=Workload)
+Work = TypeVar("Work", bound=Workload, covariant=True)
 
 
 HEADS = ("query_heads", "kv_heads")
@@ -87,8 +94,13 @@ class ProblemOf(ABC, Generic[Work]):
     model: ModelSpec
     system: SystemSpec
     workload: Work
-    calibration: CalibrationOf[Any]
+    calibration: CalibrationOf[Num]
     mapper: Mapper = Mapper.TMAP
+
+    @property
+    def nominal_calibration(self) -> Calibration:
+        """The calibration where none of its constants is a column of perturbed ones."""
+        return cast(Calibration, self.calibration)
 
     @cached_property
     def graph(self) -> OpGraph:
@@ -122,7 +134,7 @@ class ProblemOf(ABC, Generic[Work]):
         )
 
     @cached_property
-    def efficiencies(self) -> tuple[Any, ...]:
+    def efficiencies(self) -> tuple[Num, ...]:
         """Share of link bandwidth reached on each level."""
         return level_efficiencies(self.system, self.calibration)
 
@@ -160,12 +172,12 @@ class ProblemOf(ABC, Generic[Work]):
             )
         return self._shardings[key]
 
-    def network(self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]) -> AxisNetwork:
+    def network(self, axis_order: tuple[str, ...], strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies under one order of the axes."""
         return self.network_with(self.axis_placement(axis_order, strategy), strategy)
 
     def axis_placement(
-        self, axis_order: tuple[str, ...], strategy: StrategyOf[Any]
+        self, axis_order: tuple[str, ...], strategy: StrategyColumns
     ) -> AxisPlacement:
         """Return where the members of each axis lie under one order of the axes."""
         return place_axes(
@@ -176,7 +188,7 @@ class ProblemOf(ABC, Generic[Work]):
             in_blocks=self.mapper is not Mapper.SMAP,
         )
 
-    def network_with(self, placement: AxisPlacement, strategy: StrategyOf[Any]) -> AxisNetwork:
+    def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies whose axes are placed."""
         kv_heads = min(kind.attention.num_kv_heads for kind in self.model.layer_kinds)
         return AxisNetwork(
@@ -240,7 +252,7 @@ class ProblemOf(ABC, Generic[Work]):
     def pass_length(self) -> int:
         """Tokens of one sequence that pass through the layers at once."""
 
-    def bound_sizes(self, piece: LayerGraph, micro_batch_size: Any) -> Mapping[str, Any]:
+    def bound_sizes(self, piece: LayerGraph, micro_batch_size: Num) -> Mapping[str, Num]:
         """Return the sizes of a piece with its token dims bound to a micro-batch."""
         length = float(self.pass_length)
         return piece.bind(length * micro_batch_size, length)

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, groups_of, larger, read_only, where
+from meshwright.base.arrays import FloatArray, IntArray, Num, groups_of, larger, read_only, where
 from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
 
 POSITIONS = ("first", "middle", "last")
@@ -28,17 +27,17 @@ class StageLayout:
     that carries the head: the first one where there is a single stage.
     """
 
-    first: tuple[Any, ...]
-    middle: tuple[Any, ...]
-    last: tuple[Any, ...]
-    total: tuple[Any, ...]
-    num_stages: Any
+    first: tuple[Num, ...]
+    middle: tuple[Num, ...]
+    last: tuple[Num, ...]
+    total: tuple[Num, ...]
+    num_stages: Num
 
-    def layers_of(self, position: str) -> tuple[Any, ...]:
+    def layers_of(self, position: str) -> tuple[Num, ...]:
         """Return the layers of each kind at a position."""
         return {"first": self.first, "middle": self.middle, "last": self.last}[position]
 
-    def edges_of(self, position: str) -> tuple[Any, Any]:
+    def edges_of(self, position: str) -> tuple[Num, Num]:
         """Return whether a position carries the embedding and the head, as 1.0 or 0.0."""
         alone = (self.num_stages == 1) * 1.0
         if position == "first":
@@ -103,11 +102,11 @@ class StageCost:
 
     bottleneck: LayerCost
     """The slowest stage: its layers and edges added up."""
-    layers_of_bottleneck: Any
-    others_forward_s: Any
+    layers_of_bottleneck: Num
+    others_forward_s: Num
     """Mean over the other stages, forward [s]."""
-    others_backward_input_s: Any
-    others_backward_weight_s: Any
+    others_backward_input_s: Num
+    others_backward_weight_s: Num
 
 
 def stage_cost(
@@ -125,9 +124,9 @@ def stage_cost(
         terms = [cost.total_s * count for cost, count in zip(all_costs, counts, strict=True)]
         times.append(sum(terms[1:], terms[0]))
     middle_wins = (times[1] > times[0]) & (times[1] >= times[2])
-    last_wins = (times[2] > times[0]) & ~middle_wins
+    last_wins = (times[2] > times[0]) & np.logical_not(middle_wins)
 
-    def pick(first: Any, middle: Any, last: Any) -> Any:
+    def pick(first: Num, middle: Num, last: Num) -> Num:
         return where(last_wins, last, where(middle_wins, middle, first))
 
     by_position = [(*layout.layers_of(p), *layout.edges_of(p)) for p in POSITIONS]

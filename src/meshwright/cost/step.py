@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
 
-from meshwright.base.arrays import larger
+from meshwright.base.arrays import Num, larger
 from meshwright.cost.communication import Collectives, Exposure, overlapped, plain, slowdown_s
 from meshwright.cost.data_parallel import SyncLinks, gradient_sync, sharding_copies_s, sync_links
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
@@ -40,13 +39,13 @@ from meshwright.sharding.strategy import (
     stack,
 )
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.workload import OptimizerPreset
+from meshwright.spec.workload import OptimizerPreset, Workload
 
 
 def optimizer_step_s(
     state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
-    memory_bytes_per_s: Any,
-) -> Any:  # fmt: skip
+    memory_bytes_per_s: Num,
+) -> Num:  # fmt: skip
     """Return the seconds of the update: its memory traffic over the parameters of the shard."""
     per_param = optimizer.step_traffic_bytes_per_param
     traffic = resident_bytes(state, per_param, shards, is_sharded=structure.zero_stage >= 1)
@@ -87,8 +86,8 @@ def offload_step_s(
 
 
 def step_time(
-    pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Any, offload: Exposure,
-    *, sigma: Any, jitter: Any,
+    pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Num, offload: Exposure,
+    *, sigma: Num, jitter: Num,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
 
@@ -124,18 +123,18 @@ class StepPrice:
     time: StepTime
     memory: tuple[MemoryUse, ...]
     """Of the first, the fullest middle and the last stage."""
-    host_bytes: Any
+    host_bytes: Num
     """On the host, for one device [bytes]."""
-    energy_j: Any
-    energy_parts_j: dict[str, Any]
+    energy_j: Num
+    energy_parts_j: dict[str, Num]
     """By part, as far as they can be told apart; empty: not known [J]."""
-    cost_usd: Any
-    num_devices: Any
-    flops: Any
+    cost_usd: Num
+    num_devices: Num
+    flops: Num
     """Executed by the slowest device [FLOP]."""
 
     @property
-    def memory_bytes(self) -> Any:
+    def memory_bytes(self) -> Num:
         """Memory of the fullest device [bytes]."""
         return reduce(larger, [use.total_bytes for use in self.memory])
 
@@ -143,7 +142,7 @@ class StepPrice:
 def price_step(
     problem: Problem,
     structure: PlanOptions,
-    strategy: StrategyOf[Any],
+    strategy: StrategyOf[Num],
     price: PipelinePrice,
     links: SyncLinks,
 ) -> StepPrice:
@@ -244,8 +243,11 @@ def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> P
 
 
 def send_s(
-    problem: ProblemOf[Any], structure: PlanOptions, strategy: Any, collectives: Collectives
-) -> Any:
+    problem: ProblemOf[Workload],
+    structure: PlanOptions,
+    strategy: StrategyOf[Num],
+    collectives: Collectives,
+) -> Num:
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
     num_bytes = send_bytes(problem, structure, strategy)
     return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import larger, smaller, where
+from meshwright.base.arrays import BoolArray, FloatArray, Mask, Num, larger, smaller, where
 from meshwright.collectives.group import Group
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.network import AxisNetwork
@@ -46,21 +45,21 @@ MOST_CHUNKS = 64.0
 class StreamLinks:
     """The links between neighbours of a tensor stream, and the form of it; columns."""
 
-    num_members: Any
-    bandwidth_bytes_per_s: Any
-    latency_s: Any
-    message_half_bytes: Any
-    num_parts: Any
+    num_members: Num
+    bandwidth_bytes_per_s: Num
+    latency_s: Num
+    message_half_bytes: Num
+    num_parts: Num
     """Directions in which pieces of a sub-tensor travel at once: 2 on a cycle."""
-    num_hops: Any
+    num_hops: Num
     """Links between members that are neighbours in the stream."""
-    num_buffers: Any
+    num_buffers: Num
     """Sub-tensors of others that a member holds and receives."""
-    num_sends: Any
+    num_sends: Num
     """Sub-tensors that each member sends in a pass, whatever the links that a send crosses."""
-    num_shared_rounds: Any
+    num_shared_rounds: Num
     """Backward rounds in which a link carries a sub-tensor and an accumulator."""
-    num_exchange_rounds: Any
+    num_exchange_rounds: Num
     """Rounds of backward attention."""
 
 
@@ -79,12 +78,12 @@ class LayerStreams:
 class LinkTimes:
     """What the sub-tensors of a round take, on their link and in the main memory [s]."""
 
-    forward_s: Any
-    backward_item_s: Any
-    backward_sum_s: Any
-    forward_relay_s: Any
+    forward_s: Num
+    backward_item_s: Num
+    backward_sum_s: Num
+    forward_relay_s: Num
     """In the main memory, where sub-tensors are relayed through it; else 0."""
-    backward_relay_s: Any
+    backward_relay_s: Num
 
 
 def link_times(travel: Travel, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
@@ -100,14 +99,14 @@ def link_times(travel: Travel, links: StreamLinks, rates: DeviceRates) -> LinkTi
     relays = (chunks > MOST_CHUNKS) & (members > 1)
     chunks = where(chunks > MOST_CHUNKS, 1.0, chunks)
 
-    def link_s(num_bytes: Any) -> Any:
+    def link_s(num_bytes: Num) -> Num:
         passed_s = round_link_s(
             num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
             num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=chunks,
         )  # fmt: skip
         return where(num_bytes > 0, passed_s, 0.0)
 
-    def relay_s(num_bytes: Any) -> Any:
+    def relay_s(num_bytes: Num) -> Num:
         moved = relay_bytes(num_bytes, members, links.num_parts)
         return where(relays, moved / rates.memory_bytes_per_s, 0.0)
 
@@ -130,21 +129,21 @@ class Travel:
     """Sub-tensors that travel beside one operator: what one member owns of each [bytes]."""
 
     transfer: Transfer
-    forward_item_bytes: Any = 0.0
+    forward_item_bytes: Num = 0.0
     """Copies that go round: weights, inputs, or keys and values."""
-    forward_sum_bytes: Any = 0.0
+    forward_sum_bytes: Num = 0.0
     """Accumulators that come home: sums of outputs."""
-    backward_item_bytes: Any = 0.0
-    backward_sum_bytes: Any = 0.0
+    backward_item_bytes: Num = 0.0
+    backward_sum_bytes: Num = 0.0
     """Gradients of what went round."""
 
     @property
-    def forward_bytes(self) -> Any:
+    def forward_bytes(self) -> Num:
         """All that one member owns of the forward pass [bytes]."""
         return self.forward_item_bytes + self.forward_sum_bytes
 
     @property
-    def backward_bytes(self) -> Any:
+    def backward_bytes(self) -> Num:
         """All that one member owns of the backward pass [bytes]."""
         return self.backward_item_bytes + self.backward_sum_bytes
 
@@ -230,7 +229,7 @@ def call_word_bytes(call: CollectiveCall, rates: DeviceRates, gradient_bytes: fl
 
 def layer_travels(
     layer: LayerGraph, calls: Sequence[CollectiveCall], structure: PlanOptions,
-    sizes: Mapping[str, Any], strategy: StrategyOf[Any], rates: DeviceRates, gradient_bytes: float,
+    sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
 ) -> dict[str, Travel]:  # fmt: skip
     """Return what travels beside each operator of a layer that works round by round, by name.
@@ -244,22 +243,24 @@ def layer_travels(
     axis
         Along which it travels.
     """
-    found: dict[str, dict[str, Any]] = {}
+    transfers: dict[str, Transfer] = {}
+    owned_bytes: dict[str, dict[str, Num]] = {}
     for op in layer.ops:
         transfer = transfer_of(op, structure, axis)
         if op.kind is OpKind.MATMUL and transfer is not Transfer.NOTHING:
-            found[op.name] = {"transfer": transfer}
+            transfers[op.name] = transfer
     for call, worker in zip(calls, beside(calls, layer, structure), strict=True):
         if worker is None or call.replayed or call.axis != axis:
             continue
-        parts = found.setdefault(worker.name, {"transfer": transfer_of(worker, structure, axis)})
+        transfers.setdefault(worker.name, transfer_of(worker, structure, axis))
+        parts = owned_bytes.setdefault(worker.name, {})
         direction = "forward" if call.phase is Phase.FORWARD else "backward"
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
         name = f"{direction}_{what}_bytes"
         word = call_word_bytes(call, rates, gradient_bytes)
         owned = word * call_elements(call, sizes, strategy) / degree_of(axis, strategy)
         parts[name] = parts.get(name, 0.0) + owned
-    return {name: Travel(**parts) for name, parts in found.items()}
+    return {name: Travel(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
 
 
 def stream_links(network: AxisNetwork, structure: PlanOptions) -> StreamLinks:
@@ -287,7 +288,7 @@ def _links(
     members = degree_of(axis, network.strategy)
     has_cycle = _has_cycle(group) & may_cycle
 
-    def of_form(quantity: Callable[[TensorStream], Any]) -> Any:
+    def of_form(quantity: Callable[[TensorStream], Num]) -> Num:
         cycle, other = (quantity(form) for form in forms)
         return where(has_cycle, cycle, other)
 
@@ -309,7 +310,7 @@ def _links(
     )
 
 
-def _num_sends(form: TensorStream, members: Any) -> Any:
+def _num_sends(form: TensorStream, members: Num) -> Num:
     """Return the sub-tensors that are sent in a pass, whatever the links that they cross.
 
     Where sends cross several links, none is repeated: each goes once to all other members.
@@ -317,14 +318,14 @@ def _num_sends(form: TensorStream, members: Any) -> Any:
     return where(form.num_hops(members) > 1, members * (members - 1.0), form.transfers(members))
 
 
-def _has_cycle(group: Group[Any]) -> Any:
+def _has_cycle(group: Group[FloatArray]) -> BoolArray:
     """Return where the members of a group lie on a cycle of neighbours.
 
     A switch or a closed side is one; so is a block of two sides or more, one of them even.
     """
-    num_long: Any = 0
-    any_even: Any = False
-    closes: Any = True
+    shape = np.shape(group.spans[0].size)
+    num_long = np.zeros(shape, dtype=np.int64)
+    any_even, closes = np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
     for span in group.spans:
         is_long = span.size > 1
         num_long = num_long + is_long
@@ -376,7 +377,7 @@ class Way:
         return self.cut(self.piece)
 
     @cached_property
-    def sizes(self) -> Any:
+    def sizes(self) -> Mapping[str, Num]:
         """Sizes of all dims, those of tokens for one micro-batch of one data-parallel rank."""
         strategy = self.network.strategy
         return self.problem.bound_sizes(self.piece, strategy.micro_batch_size)
@@ -457,7 +458,7 @@ class Way:
         return found
 
     @cached_property
-    def is_legal(self) -> tuple[Any, ...]:
+    def is_legal(self) -> tuple[Mask, ...]:
         """Whether each block can stream its inputs, for each row."""
         heads = [[op.attention for op in b.ops if op.attention is not None] for b in self.blocks]
         return tuple(

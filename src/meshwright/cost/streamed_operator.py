@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import Mask, Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.matmul import (
     GRADIENT_ACCUMULATION_BYTES,
@@ -49,7 +48,7 @@ def streamed_attention(
     members = links.num_members
     times = link_times(travel, links, rates)
 
-    def round_hbm_s(traffic_bytes: Any, relay_s: Any) -> Any:
+    def round_hbm_s(traffic_bytes: Num, relay_s: Num) -> Num:
         return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s
 
     ahead = forward_s(
@@ -110,8 +109,8 @@ def round_shape(whole: MatmulShape, transfer: Transfer, links: StreamLinks) -> M
 
 
 def stream_traffic_bytes(
-    transfer: Transfer, shape: MatmulShape, rounds: Any, word: float, rates: DeviceRates
-) -> tuple[Any, Any, Any]:
+    transfer: Transfer, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates
+) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
 
     What travels passes through on-chip buffers: a device reads (or completes) its own part once in
@@ -131,7 +130,7 @@ def stream_traffic_bytes(
     accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
     stays = (x if transfer is Transfer.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
 
-    def staying(num_bytes: Any) -> Any:
+    def staying(num_bytes: Num) -> Num:
         return where(stays, num_bytes / rounds, num_bytes)
 
     if transfer is Transfer.WEIGHTS:
@@ -164,15 +163,15 @@ def _in_rounds(
 
 
 def _casts(
-    shape: MatmulShape, transfer: Transfer, rounds: Any, word: float, rates: DeviceRates
-) -> tuple[Any, Any]:
+    shape: MatmulShape, transfer: Transfer, rounds: Num, word: float, rates: DeviceRates
+) -> tuple[Num, Num]:
     """Return the seconds of casts: of its own part before it travels, else in every round [s]."""
     if transfer is Transfer.SUMS:
         return cast_s(shape, word, rates, input_times=rounds)
     return cast_s(shape, word, rates, output_times=rounds)
 
 
-def _pass_times(made: Products, links: StreamLinks, times: LinkTimes) -> tuple[Any, Any]:
+def _pass_times(made: Products, links: StreamLinks, times: LinkTimes) -> tuple[Num, Num]:
     """Return the seconds of both passes in rounds as slow as their link or their memory [s]."""
     ahead = forward_s(
         links.num_members, made.forward.compute_s, times.forward_s,
@@ -201,7 +200,7 @@ def _at_once(
     shape = round_shape(whole, travel.transfer, links)
     casts = _casts(shape, travel.transfer, members, word, rates)
 
-    def passed_s(link_s: Any, num_bytes: Any) -> Any:
+    def passed_s(link_s: Num, num_bytes: Num) -> Num:
         return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
 
     return replace(
@@ -214,7 +213,7 @@ def _at_once(
     )
 
 
-def _kept_s(link_s: Any, num_bytes: Any, members: Any, rates: DeviceRates) -> Any:
+def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
     """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
 
     One whose whole tensor fills more than half of the on-chip memory is stored as it arrives [s].
@@ -258,7 +257,7 @@ def _on_block(
 
 
 def _mean_rounds(
-    op: Op, shape: MatmulShape, r: Any, c: Any, num_cut: tuple[Any, Any], rates: DeviceRates
+    op: Op, shape: MatmulShape, r: Num, c: Num, num_cut: tuple[Num, Num], rates: DeviceRates
 ) -> Products:
     """Return the mean round of a block, of r c.
 
@@ -284,13 +283,13 @@ def _mean_rounds(
 
 def _block_times(
     made: Products, columns: LayerStreams, rows: LayerStreams, name: str, rates: DeviceRates
-) -> tuple[Any, Any]:
+) -> tuple[Num, Num]:
     """Return the seconds of both passes of one operator on a block [s]."""
     r, c, of_rows = columns.links.num_members, rows.links.num_members, rows.travels[name]
     weights = link_times(columns.travels[name], columns.links, rates)
     along = link_times(of_rows, rows.links, rates)
 
-    def kept_s(link_s: Any, num_bytes: Any) -> Any:
+    def kept_s(link_s: Num, num_bytes: Num) -> Num:
         return _kept_s(link_s, num_bytes, c, rates)
 
     passed_s = kept_s(along.forward_s, of_rows.forward_bytes)
@@ -309,13 +308,13 @@ def _block_times(
     return ahead.total_s, back.total_s
 
 
-def _faster_passes(at_once: OpCost, in_rounds: OpCost, streams: Any) -> OpCost:
+def _faster_passes(at_once: OpCost, in_rounds: OpCost, streams: Mask) -> OpCost:
     """Return the faster way of each pass; at once where there is a single member."""
 
-    def forward_s(cost: OpCost) -> Any:
+    def forward_s(cost: OpCost) -> Num:
         return cost.forward_s + cost.stream_forward_s
 
-    def backward_s(cost: OpCost) -> Any:
+    def backward_s(cost: OpCost) -> Num:
         return cost.input_gradient_s + cost.weight_gradient_s + cost.stream_backward_s
 
     ahead = streams & (forward_s(in_rounds) < forward_s(at_once))

@@ -428,6 +428,7 @@ COMMANDS: dict[str, Command] = {
             CALIBRATION,
             Option("document", "write tables there, and pictures next to it", "FILE.md"),
         ),
+        has_detail=True,
     ),
     "calibrate": Command(
         "fit the constants of the cost model to measurements",

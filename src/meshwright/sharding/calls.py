@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from meshwright.base.arrays import Num
 from meshwright.graph.op import Phase, Tensor
 from meshwright.sharding.algebra import Split
 from meshwright.sharding.local_sizes import local_elements
@@ -48,7 +48,7 @@ class CollectiveCall:
         return tuple(axis for axes in self.split.values() for axis in axes)
 
 
-def call_elements(call: CollectiveCall, sizes: Mapping[str, Any], strategy: StrategyOf[Any]) -> Any:
+def call_elements(call: CollectiveCall, sizes: Mapping[str, Num], strategy: StrategyOf[Num]) -> Num:
     """Return the elements of the full tensor of a call on one rank.
 
     Parameters

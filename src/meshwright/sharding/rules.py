@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, ceil_div
+from meshwright.base.arrays import BoolArray, FloatArray, ceil_div
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed, row, take
 from meshwright.spec.model import AttentionSpec, ModelSpec
 from meshwright.spec.workload import Decode, Training, Workload
 
 LARGEST_OFFER = 131_072.0
 """Degrees beyond it are not offered as a fix."""
-Mask = Any
-"""A column of bools: the rows that break a rule."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Case:
         return not isinstance(self.workload, Decode)
 
     @property
-    def num_micro_batches(self) -> Any:
+    def num_micro_batches(self) -> FloatArray:
         """Micro-batches of one step on the rank that has most."""
         return ceil_div(ceil_div(self.batch_size, self.s.dp), self.s.micro_batch_size)
 
@@ -71,7 +68,7 @@ class Case:
         return tuple(sorted({size for size in sizes if size}))
 
     @property
-    def head_degree(self) -> Any:
+    def head_degree(self) -> FloatArray:
         """Degree by which heads and inner widths are split outside of cp."""
         streams_inputs = self.structure.streamed is Streamed.INPUTS
         return self.s.tp * self.s.tatp if streams_inputs else self.s.tp
@@ -97,7 +94,7 @@ class Rule:
 
     name: str
     explanation: str
-    breaks: Callable[[Case], Mask]
+    breaks: Callable[[Case], BoolArray]
     message: str
     adjusts: tuple[str, ...] = ()
     fix: str = ""
@@ -137,7 +134,7 @@ class Refusal:
         return self.message.format(**facts(case, index))
 
 
-def facts(case: Case, index: int) -> dict[str, Any]:
+def facts(case: Case, index: int) -> dict[str, int | str]:
     """Return the numbers that messages may name, for one row."""
     degrees = {name: int(value) for name, value in vars(row(case.s, index)).items()}
     model = case.model
@@ -162,7 +159,7 @@ def facts(case: Case, index: int) -> dict[str, Any]:
     }
 
 
-def any_of(masks: Iterable[Any], case: Case) -> BoolArray:
+def any_of(masks: Iterable[BoolArray], case: Case) -> BoolArray:
     """Return the rows that any of the masks marks."""
     marked = case.no_rows
     for mask in masks:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, N
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, N
 
 
 class ContextKind(StrEnum):
@@ -159,7 +159,7 @@ def row(columns: StrategyColumns, index: int) -> Strategy:
     return StrategyOf(**{name: float(getattr(columns, name)[index]) for name in DEGREES})
 
 
-def take(columns: StrategyColumns, rows: Any) -> StrategyColumns:
+def take(columns: StrategyColumns, rows: IntArray | BoolArray) -> StrategyColumns:
     """Return the named rows of the columns."""
     return StrategyOf(**{name: getattr(columns, name)[rows] for name in DEGREES})
 

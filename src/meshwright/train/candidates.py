@@ -50,7 +50,7 @@ def entry_of(
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
     """Return one priced row as the entry of a plan."""
-    constants = problem.calibration
+    constants = problem.nominal_calibration
     price = Estimate(
         fidelity=fidelity,
         is_calibrated=problem.calibration.is_calibrated,
@@ -161,7 +161,7 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
 
 def _wider(problem: Problem) -> str:
     """Return how much wider an interval is because no measured row is of the chip's family."""
-    constants = problem.calibration
+    constants = problem.nominal_calibration
     if constants.spread is None:
         return ""
     times = constants.spread.factors.get(UNSEEN, 1.0)
@@ -187,7 +187,8 @@ def nothing_fits(problem: Problem, result: SearchResult) -> str:
 
 def above_caps(system: SystemSpec, num_devices: float) -> str:
     """Return why devices cannot run below the caps on their power, and the least that they draw."""
-    idle_w, own_w = idle_power_w(system, num_devices), system.chip.idle_power_w or 0.0
+    idle_w = float(idle_power_w(system, num_devices))
+    own_w = system.chip.idle_power_w or 0.0
     caps = [
         f"{what} of {format_si(cap, 'W')}"
         for what, cap, least_w in (

@@ -20,6 +20,7 @@ from meshwright.base.arrays import (
     FloatArray,
     IntArray,
     Num,
+    column,
     groups_of,
     joined,
     take_rows,
@@ -79,8 +80,7 @@ class Families:
     @property
     def bound_s(self) -> FloatArray:
         """The pipeline alone: no member is faster [s]."""
-        bound: FloatArray = self.price.pipeline.total_s
-        return bound
+        return column(self.price.pipeline.total_s)
 
     def __len__(self) -> int:
         return len(self.structure_of)
@@ -333,7 +333,7 @@ def _layer_table(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    return tables, groups, send_s(problem, layout, network.strategy, collectives)
+    return tables, groups, column(send_s(problem, layout, network.strategy, collectives))
 
 
 @dataclass(frozen=True)
@@ -418,7 +418,7 @@ def _with_offloads(
         counts.priced += len(fitting)
         counts.does_not_fit += len(expansion) - len(fitting)
         if len(fitting):
-            yield _block(space, part, chosen, expansion, fitting, memory)
+            yield _block(space, part, chosen, expansion, fitting, column(memory))
         if number == 0 and offload is Offload.NONE:
             counts.dominated += len(fitting) * (len(space.offloads) - 1)
             if len(fitting) and len(space.offloads) > 1:
@@ -571,9 +571,12 @@ def _thinned(links: SyncLinks) -> SyncLinks:
 
 
 def _thin(links: DataParallelLinks) -> DataParallelLinks:
-    parts = {f.name: getattr(links, f.name) for f in fields(links)}
     return DataParallelLinks(
-        **{n: _winners(v) if isinstance(v, Transfer) else v for n, v in parts.items()}
+        reduce_scatter=_winners(links.reduce_scatter),
+        all_gather=_winners(links.all_gather),
+        replicate_all_reduce=_winners(links.replicate_all_reduce),
+        all_reduce=_winners(links.all_reduce),
+        degrees=links.degrees,
     )
 
 

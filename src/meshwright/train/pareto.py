@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, column
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
@@ -75,5 +75,5 @@ def _found(block: Block, index: int) -> Found:
         reshard_after_forward=block.structure.reshard_after_forward,
         offload=block.structure.offload,
     )
-    time_s, memory = block.time.total_s[index], block.memory_bytes[index]
+    time_s, memory = column(block.time.total_s)[index], block.memory_bytes[index]
     return Found(row(block.strategy, index), structure, float(time_s), float(memory))

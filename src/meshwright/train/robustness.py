@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshwright.base.arrays import column
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns, price_one
 from meshwright.search.best import Found
@@ -38,7 +39,7 @@ def perturbed(
         Those that scale the constants of the problem; None: nothing was measured.
     """
     generator = np.random.default_rng(seed)
-    constants = problem.calibration
+    constants = problem.nominal_calibration
     draws = {
         name: drawn(getattr(constants, name), low, high, generator.uniform(-1.0, 1.0, num_draws))
         for name, (low, high) in sorted(constants.intervals.items())
@@ -91,7 +92,7 @@ def changes(problem: Problem, strategy: Strategy, structure: PlanOptions) -> lis
 
 
 def _step_s(problem: Problem, strategy: Strategy, structure: PlanOptions) -> float:
-    return float(price_one(problem, structure, strategy).step.time.total_s[0])
+    return float(column(price_one(problem, structure, strategy).step.time.total_s)[0])
 
 
 def _systems(problem: Problem) -> Iterator[tuple[str, SystemSpec]]:

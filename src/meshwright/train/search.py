@@ -13,7 +13,7 @@ from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, larger
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, larger
 from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
 from meshwright.cost.memory import shard_degrees, step_memory
 from meshwright.cost.problem import Problem
@@ -158,7 +158,7 @@ class _Run:
 
     def _fold(self, block: Block, collected: IntArray) -> None:
         """Take the members of a block into account."""
-        times_s, identities = block.time.total_s, _identities(block, collected)
+        times_s, identities = column(block.time.total_s), _identities(block, collected)
         self.best.fold(times_s, block.memory_bytes, identities)
         if self.watch is not None:
             seen = np.flatnonzero(self.watch(block.strategy))
@@ -220,7 +220,7 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
     factor = problem.calibration.allocator_factor
     needed: FloatArray = reduce(
-        larger, [use.total_bytes - factor * use.gathered_weights_bytes for use in uses]
+        larger, [column(use.total_bytes - factor * use.gathered_weights_bytes) for use in uses]
     )
     return needed
 

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, take_rows
+from meshwright.base.arrays import column, take_rows
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.cost.step import price_columns
 from meshwright.network.placement import Choice, all_choices, sequential_shapes
@@ -55,7 +55,7 @@ def place(
         return None
     network = choice_network(problem, strategy, choices)
     alone = price_columns(problem, structure, network.strategy, network)
-    bound_s: FloatArray = alone.step.time.total_s
+    bound_s = column(alone.step.time.total_s)
     order = np.argsort(bound_s, kind="stable").tolist()
     if problem.mapper is Mapper.GMAP:
         order = order[:1]
@@ -110,4 +110,4 @@ def _choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) ->
 
 
 def _time_s(price: PlacedPrice) -> float:
-    return float(price.contended.step.time.total_s[0])
+    return float(column(price.contended.step.time.total_s)[0])

@@ -6,10 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshwright.calibration.document import document, table
+from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.report import Validation
+from meshwright.calibration.report import Validation, document
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import ErrorRecord, GroupRecord, fit_record
 from meshwright.report.chart import Axis
@@ -56,10 +56,15 @@ def test_constants_that_were_not_fitted_tell_no_source_left_out(rows):
     assert "## Intervals" not in told["found.md"]
 
 
-def test_columns_of_words_stand_left():
-    assert list(table(("a", "b", "c"), [("x", "y", 1)], words=2)) == [
-        "| a | b | c |", "|---|---|---:|", "| x | y | 1 |", "",
-    ]  # fmt: skip
+def test_a_table_in_plain_text_fits_the_screen(monkeypatch):
+    rows = [("x" * 90, "y", 1, "-"), ("z", "y" * 30, 22, "-")]
+    monkeypatch.setenv("COLUMNS", "80")
+    head, *lines, end = text_table(("a", "b", "c", "not known"), rows, words=2)
+    assert "not known" not in head
+    assert end == ""
+    assert {len(line) for line in (head, *lines)} == {80}
+    assert lines[0].endswith("   1")
+    assert "y" * 30 in lines[1]
 
 
 def test_an_axis_is_logarithmic_and_ends_at_its_ends():

@@ -7,9 +7,9 @@ import pytest
 
 from meshwright.calibration.fit.constants import keys_of
 from meshwright.calibration.fit.record import calibration_text
+from meshwright.calibration.fit.report import fit_lines
 from meshwright.calibration.fit.training import STEP, FitRows, fit, fit_rows, left_out_of
 from meshwright.calibration.prediction import predict
-from meshwright.calibration.report import fit_lines
 from meshwright.calibration.rows import published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
 

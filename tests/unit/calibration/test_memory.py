@@ -14,11 +14,12 @@ from meshwright.calibration.fit.memory import (
     fit_memory,
     memory_rows,
 )
+from meshwright.calibration.fit.report import memory_fit_lines
 from meshwright.calibration.frameworks import DEEPSPEED
 from meshwright.calibration.jobs import job_of
 from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
-from meshwright.calibration.report import memory_data, memory_fit_lines, memory_lines
+from meshwright.calibration.report import Validation, memory_data, validation_lines
 from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
@@ -181,9 +182,9 @@ def test_rows_are_multiples_of_the_constants():
 
 def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
     entries = predict([row_of(), row_of(id="b", task="oom")], "uncalibrated")
-    lines = list(memory_lines(entries))
+    lines = list(validation_lines(Validation(tuple(entries), "uncalibrated")))
     assert any("torchtitan" in line for line in lines)
-    assert any("taken to fit" in line for line in lines)
+    assert any("Wrongly predicted to fit" in line for line in lines)
     assert all(len(line) <= 100 for line in lines)
     data = memory_data(entries)
     assert data["overall"]["rows"] == data["groups"]["torchtitan"]["rows"] == 2

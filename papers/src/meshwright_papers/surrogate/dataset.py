@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, Num, column
 from meshwright.cost.energy import (
     dynamic_parts_j,
     least_link_j,
@@ -85,7 +85,7 @@ def closed_form(problem: Problem, alone: Priced, bare: Priced) -> FloatArray:
         The same placements on chips that compute in no time.
     """
     time, messages = alone.step.time, bare.step.time
-    step_s = time.total_s
+    step_s = column(time.total_s)
     columns = (
         time.compute_s + time.recompute_s + time.launch_s,
         sum(getattr(messages, name) for name in MESSAGE_PARTS),
@@ -114,7 +114,7 @@ def _simulated(problem: Problem, price: PlacedPrice, step: SimulatedStep) -> Flo
 
 
 def _power_w(
-    problem: Problem, alone: Priced, step_s: FloatArray, link_j: object = None
+    problem: Problem, alone: Priced, step_s: FloatArray, link_j: Num | None = None
 ) -> FloatArray:
     """Return the mean power of one device in a step of this length [W].
 

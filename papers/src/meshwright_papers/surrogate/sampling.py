@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, column
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
@@ -278,9 +278,9 @@ def _priced(
     if not len(legal):
         return columns, np.empty(0)
     step = price_columns(problem, structure, columns).step
-    fits = step.memory_bytes <= chip.main_memory.capacity_bytes
+    fits = column(step.memory_bytes) <= chip.main_memory.capacity_bytes
     rejected["does not fit memory"] += int((~fits).sum())
-    return take(columns, fits), (1.0 / step.time.total_s)[fits]
+    return take(columns, fits), (1.0 / column(step.time.total_s))[fits]
 
 
 def _with_shards(

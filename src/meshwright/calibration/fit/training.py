@@ -104,8 +104,8 @@ class FitRows:
         draws: dict[str, FloatArray] = {}
         for number, key in enumerate(own):
             column = np.exp(points[:, :, number]).reshape(-1)
-            draws |= draws_of(key, column, job.problem.calibration)
-        constants = calibration_columns(job.problem.calibration, draws)
+            draws |= draws_of(key, column, job.problem.nominal_calibration)
+        constants = calibration_columns(job.problem.nominal_calibration, draws)
         problem: Any = replace(job.problem, calibration=constants)
         priced = price_one(problem, job.structure, job.strategy)
         shape = points.shape[:2]

@@ -6,9 +6,10 @@ all-to-all turns split tokens into split heads and back (Jacobs et al. 2023, arX
 
 from __future__ import annotations
 
+from meshwright.base.arrays import BoolArray
 from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import Axis, axes, is_routed
-from meshwright.sharding.rules import Case, Mask, Rule, any_of
+from meshwright.sharding.rules import Case, Rule, any_of
 from meshwright.sharding.strategy import ContextKind, PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import Training
@@ -18,13 +19,14 @@ def _is_causal(case: Case) -> bool:
     return not isinstance(case.workload, Training) or case.workload.causal
 
 
-def _cuts_sequence(case: Case) -> Mask:
+def _cuts_sequence(case: Case) -> BoolArray:
     ring = case.structure.context_kind is ContextKind.RING
     parts = (2 if ring and _is_causal(case) else 1) * case.s.cp
-    return (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
+    found: BoolArray = (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
+    return found
 
 
-def _cuts_heads(case: Case) -> Mask:
+def _cuts_heads(case: Case) -> BoolArray:
     if case.structure.context_kind is not ContextKind.ULYSSES:
         return case.no_rows
     degree = case.head_degree * case.s.cp
@@ -35,15 +37,16 @@ def _cuts_heads(case: Case) -> Mask:
     return any_of(masks, case) & (case.s.cp > 1)
 
 
-def _has_no_group(case: Case) -> Mask:
-    return (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING)
+def _has_no_group(case: Case) -> BoolArray:
+    found: BoolArray = (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING)
+    return found
 
 
-def _splits_one_token(case: Case) -> Mask:
+def _splits_one_token(case: Case) -> BoolArray:
     return (case.s.cp > 1) & (not case.has_long_rows)
 
 
-def _leaves_slivers(case: Case) -> Mask:
+def _leaves_slivers(case: Case) -> BoolArray:
     rows = case.s.micro_batch_size * case.sequence_length / case.s.cp
     return (rows < case.tile_rows) & (case.s.cp > 1) & case.has_long_rows
 

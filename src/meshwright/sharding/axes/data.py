@@ -5,19 +5,21 @@ Source: Rajbhandari et al. 2020 (ZeRO), section 5; Zhao et al. 2023 (FSDP), sect
 
 from __future__ import annotations
 
+from meshwright.base.arrays import BoolArray
 from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import Axis, axes, is_routed
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.rules import Case, Mask, Rule
+from meshwright.sharding.rules import Case, Rule
 from meshwright.sharding.strategy import PlanOptions
 
 
-def _leaves_ranks_idle(case: Case) -> Mask:
+def _leaves_ranks_idle(case: Case) -> BoolArray:
     return case.s.dp * case.s.micro_batch_size > case.batch_size
 
 
-def _has_no_group(case: Case) -> Mask:
-    return (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0)
+def _has_no_group(case: Case) -> BoolArray:
+    found: BoolArray = (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0)
+    return found
 
 
 class DataAxis(Axis):

@@ -7,11 +7,11 @@ al. 2023 (DeepSpeed-TED), section 3.
 
 from __future__ import annotations
 
-from meshwright.base.arrays import ceil_div
+from meshwright.base.arrays import BoolArray, ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, Axis, axes, first_of, is_routed
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.rules import Case, Mask, Rule, any_of
+from meshwright.sharding.rules import Case, Rule, any_of
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.model import ExpertSpec
 
@@ -21,25 +21,26 @@ def _experts(case: Case) -> tuple[ExpertSpec, ...]:
     return tuple(dict.fromkeys(experts for experts in kinds if experts is not None))
 
 
-def _has_no_experts(case: Case) -> Mask:
+def _has_no_experts(case: Case) -> BoolArray:
     return ((case.s.ep > 1) | (case.s.etp > 1)) & (not _experts(case))
 
 
-def _cuts_experts(case: Case) -> Mask:
+def _cuts_experts(case: Case) -> BoolArray:
     return any_of((e.num_experts % case.s.ep != 0 for e in _experts(case)), case)
 
 
-def _does_not_regroup(case: Case) -> Mask:
+def _does_not_regroup(case: Case) -> BoolArray:
     copies = case.s.dp_shard if case.structure.zero_stage else case.s.dp
-    return copies * case.s.cp * case.s.tp % (case.s.ep * case.s.etp) != 0
+    found: BoolArray = copies * case.s.cp * case.s.tp % (case.s.ep * case.s.etp) != 0
+    return found
 
 
-def _leaves_slivers(case: Case) -> Mask:
+def _leaves_slivers(case: Case) -> BoolArray:
     masks = (ceil_div(e.ffn_size, case.s.etp) < case.tile_columns for e in _experts(case))
     return any_of(masks, case) & (case.s.etp > 1)
 
 
-def _starves_experts(case: Case) -> Mask:
+def _starves_experts(case: Case) -> BoolArray:
     s = case.s
     copies = s.dp * s.cp * s.tp / (s.ep * s.etp)
     tokens = s.micro_batch_size * case.sequence_length * s.dp / copies

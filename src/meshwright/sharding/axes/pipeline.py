@@ -5,33 +5,38 @@ Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches div
 
 from __future__ import annotations
 
+from meshwright.base.arrays import BoolArray
 from meshwright.sharding.axis import Axis, axes
-from meshwright.sharding.rules import Case, Mask, Rule
+from meshwright.sharding.rules import Case, Rule
 from meshwright.sharding.strategy import ScheduleKind
 
 
-def _has_empty_stages(case: Case) -> Mask:
+def _has_empty_stages(case: Case) -> BoolArray:
     return case.s.pp * case.s.num_virtual_stages > case.model.num_layers
 
 
-def _cuts_chunks(case: Case) -> Mask:
+def _cuts_chunks(case: Case) -> BoolArray:
     chunks = case.s.pp * case.s.num_virtual_stages
-    return (case.model.num_layers % chunks != 0) & (case.s.num_virtual_stages > 1)
+    found: BoolArray = (case.model.num_layers % chunks != 0) & (case.s.num_virtual_stages > 1)
+    return found
 
 
-def _breaks_rounds(case: Case) -> Mask:
+def _breaks_rounds(case: Case) -> BoolArray:
     interleaves = (case.s.num_virtual_stages > 1) & (case.s.pp > 1)
-    return interleaves & (case.num_micro_batches % case.s.pp != 0)
+    found: BoolArray = interleaves & (case.num_micro_batches % case.s.pp != 0)
+    return found
 
 
-def _mismatches_schedule(case: Case) -> Mask:
+def _mismatches_schedule(case: Case) -> BoolArray:
     interleaved = case.structure.schedule is ScheduleKind.INTERLEAVED
-    return (case.s.num_virtual_stages > 1) != (case.all_rows & interleaved)
+    found: BoolArray = (case.s.num_virtual_stages > 1) != (case.all_rows & interleaved)
+    return found
 
 
-def _has_no_pipeline(case: Case) -> Mask:
+def _has_no_pipeline(case: Case) -> BoolArray:
     plain = case.structure.schedule is ScheduleKind.ONE_F_ONE_B
-    return (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not plain))
+    found: BoolArray = (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not plain))
+    return found
 
 
 class PipelineAxis(Axis):

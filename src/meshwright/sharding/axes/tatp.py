@@ -8,14 +8,13 @@ and the tokens travel. Embedding and logits split the vocabulary in both forms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from meshwright.base.arrays import ceil_div
+from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.sharding.algebra import Side
 from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS, Axis, axes, first_of
 from meshwright.sharding.local_sizes import FLAT
-from meshwright.sharding.rules import Case, Mask, Rule, any_of
+from meshwright.sharding.rules import Case, Rule, any_of
 from meshwright.sharding.strategy import ContextKind, PlanOptions, StrategyOf, Streamed
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import AttentionSpec
@@ -33,8 +32,8 @@ def streams_inputs(structure: PlanOptions) -> bool:
 
 
 def may_stream_inputs(
-    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Any], structure: PlanOptions
-) -> Any:
+    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Num], structure: PlanOptions
+) -> Mask:
     """Return the rows in which tatp can split a block by its heads and inner columns.
 
     Whole query heads on each device; key and value heads split evenly, or each held by as many
@@ -51,19 +50,19 @@ def may_stream_inputs(
     return legal
 
 
-def _leaves_few_rows(case: Case) -> Mask:
+def _leaves_few_rows(case: Case) -> BoolArray:
     rows = case.s.micro_batch_size * case.sequence_length / (case.s.cp * case.s.tatp)
     return (rows < case.tile_rows) & (case.s.tatp > 1) & case.has_long_rows
 
 
-def _leaves_few_columns(case: Case) -> Mask:
+def _leaves_few_columns(case: Case) -> BoolArray:
     degree = case.s.tp * case.s.tatp
     masks = [ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes]
     masks.append(ceil_div(case.model.hidden_size, case.s.tatp) < case.tile_columns)
     return any_of(masks, case) & (case.s.tatp > 1)
 
 
-def _has_no_block(case: Case) -> Mask:
+def _has_no_block(case: Case) -> BoolArray:
     is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.structure.sequence_parallel
     return ~is_block & (case.structure.streamed is Streamed.BOTH)
 

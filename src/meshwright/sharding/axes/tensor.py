@@ -5,20 +5,20 @@ Source: Shoeybi et al. 2019 (Megatron-LM), section 3; Korthikanti et al. 2022, s
 
 from __future__ import annotations
 
-from meshwright.base.arrays import ceil_div
+from meshwright.base.arrays import BoolArray, ceil_div
 from meshwright.graph.op import Tensor
 from meshwright.sharding.axis import INNER_DIMS, Axis, axes, first_of, is_routed
 from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.rules import Case, Mask, Rule, any_of
+from meshwright.sharding.rules import Case, Rule, any_of
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 
 
-def _cuts_heads(case: Case) -> Mask:
+def _cuts_heads(case: Case) -> BoolArray:
     return any_of((a.num_heads % case.head_degree != 0 for a in case.attentions), case)
 
 
-def _cuts_kv_heads(case: Case) -> Mask:
+def _cuts_kv_heads(case: Case) -> BoolArray:
     degree = case.head_degree
     masks = (
         (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
@@ -26,20 +26,22 @@ def _cuts_kv_heads(case: Case) -> Mask:
     return any_of(masks, case)
 
 
-def _leaves_slivers(case: Case) -> Mask:
+def _leaves_slivers(case: Case) -> BoolArray:
     degree = case.head_degree
     masks = (ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes)
     return any_of(masks, case) & (degree > 1)
 
 
-def _has_no_group(case: Case) -> Mask:
-    return (case.s.tp == 1) & case.structure.sequence_parallel
+def _has_no_group(case: Case) -> BoolArray:
+    found: BoolArray = (case.s.tp == 1) & case.structure.sequence_parallel
+    return found
 
 
-def _cuts_sequence(case: Case) -> Mask:
+def _cuts_sequence(case: Case) -> BoolArray:
     if not (case.structure.sequence_parallel and case.has_long_rows):
         return case.no_rows
-    return (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
+    found: BoolArray = (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
+    return found
 
 
 class TensorAxis(Axis):

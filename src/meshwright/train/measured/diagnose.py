@@ -379,7 +379,7 @@ def _losses(case: _Case) -> tuple[Loss, ...]:
 
 def _parts_s(case: _Case) -> dict[str, float]:
     """Return by how much each part of the step is longer under the factors [s]."""
-    job, calibration = case.job, case.factors.applied(case.job.problem.calibration)
+    job, calibration = case.job, case.factors.applied(case.job.problem.nominal_calibration)
     fitted = replace(job.problem, calibration=calibration)
     without, under = (
         candidate(problem, job.strategy, job.structure).estimate.time_parts_s

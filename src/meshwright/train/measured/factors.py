@@ -339,7 +339,7 @@ def noise_covariance(measurements: Sequence[Measurement]) -> FloatArray:
 
 def lowest_values(measurements: Sequence[Measurement]) -> FloatArray:
     """Return the least ln(factor) of each resource, (resources,): that of its data sheet."""
-    limits = [lowest_log_factors(entry.problem.calibration) for entry in measurements]
+    limits = [lowest_log_factors(entry.problem.nominal_calibration) for entry in measurements]
     return np.asarray(np.minimum(np.max(limits, axis=0), 0.0))
 
 

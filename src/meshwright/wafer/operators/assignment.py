@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray, IntArray, column
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.graph import ChoiceGraph, Load, make_load
@@ -70,7 +70,7 @@ def _whole_s(prices: OperatorPrices) -> FloatArray:
     """Return one micro-batch through the whole model under each option [s]."""
     whole_s: FloatArray = np.sum(
         [
-            piece.count * cost.layer.total_s
+            column(piece.count * cost.layer.total_s)
             for piece, costs in zip(prices.problem.pieces, prices.costs, strict=True)
             for cost in costs
         ],
@@ -96,11 +96,12 @@ def _likely(prices: OperatorPrices) -> IntArray:
     """
     rows = fastest_ways(prices, 1)
     costs = [cost.layer for piece in prices.costs for cost in piece]
-    held = np.sum([cost.kept_bytes + cost.dense_params for cost in costs], axis=0)
+    held = np.sum([column(cost.kept_bytes + cost.dense_params) for cost in costs], axis=0)
     fast = rows[np.argsort(_whole_s(prices)[rows], kind="stable")[:MOST_FAST]]
     lean = rows[np.argsort(held[rows], kind="stable")[:MOST_LEAN]]
     of_group = [
-        rows[np.argsort(cost.total_s[rows], kind="stable")[:MOST_OF_GROUP]] for cost in costs
+        rows[np.argsort(column(cost.total_s)[rows], kind="stable")[:MOST_OF_GROUP]]
+        for cost in costs
     ]
     found: IntArray = np.unique(np.concatenate([fast, lean, *of_group]))
     return found

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, column, take_rows
 from meshwright.cost.communication import Transfer, plain
 from meshwright.cost.data_parallel import gradient_sync
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_sum
@@ -53,7 +53,7 @@ class Assigned:
     @property
     def total_s(self) -> float:
         """The whole step [s]."""
-        return float(self.time.total_s[0]) + self.reshard_s
+        return float(column(self.time.total_s)[0]) + self.reshard_s
 
     @property
     def memory_bytes(self) -> float:
@@ -81,7 +81,7 @@ def price_assigned(
     params = _params(prices, used)
     if problem.graph.tied:
         first = stack([prices.options.strategy(options[0])])
-        table = float(table_params(problem, first)[0])
+        table = float(column(table_params(problem, first))[0])
         is_one_copy = options[0] == options[-1]
         params[options[0]] -= table * is_one_copy
         price = price if is_one_copy else _with_second_table(price, table)
@@ -98,7 +98,9 @@ def price_assigned(
         sigma=problem.calibration.overlap_slowdown,
         jitter=price.jitter,
     )
-    times = float(price.pipeline.num_micro_batches[0]) * (1.0 + float(price.jitter[0]))
+    times = float(column(price.pipeline.num_micro_batches)[0]) * (
+        1.0 + float(column(price.jitter)[0])
+    )
     return Assigned(
         places=tuple(places),
         options=tuple(options),
@@ -141,7 +143,7 @@ def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[in
     """Return the parameters on one device by the option that splits them [1]."""
     found: dict[int, float] = {}
     for (place, option), count in used.items():
-        each = float(prices.costs[place[0]][place[1]].layer.dense_params[option])
+        each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
         found[option] = found.get(option, 0.0) + count * each
     return found
 
@@ -229,7 +231,7 @@ class ModelGraph:
         """What waiting for the slowest of all devices adds, as a fraction."""
         problem, frame = self.prices.problem, self.prices.options.frame
         spread = problem.calibration.jitter
-        return float(jitter_fraction(np.array([frame.num_devices]), spread)[0])
+        return float(column(jitter_fraction(np.array([frame.num_devices]), spread))[0])
 
     def _alone(self, place: Place, window_share: float) -> Load:
         """Return what a group costs in a step under each option."""
@@ -261,8 +263,8 @@ class ModelGraph:
         """
         problem, links = self.prices.problem, self.prices.links
         structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
-        gradient = cost.dense_params * optimizer.reduced_gradient_bytes_per_param
-        weights = cost.dense_params * optimizer.gathered_weight_bytes_per_param
+        gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
+        weights = column(cost.dense_params) * optimizer.gathered_weight_bytes_per_param
         backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
         m = self.num_micro_batches
         if structure.zero_stage == 0:

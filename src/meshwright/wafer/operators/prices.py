@@ -216,8 +216,9 @@ def slowed_prices(
     index[rows] = len(prices.options) + np.arange(len(rows))
     whole = dict(prices.options.network.slowdown)
     for axis in axes:
-        whole[axis] = np.array(whole.get(axis, np.ones(len(index))))
-        whole[axis][rows] = columns[axis]
+        slower_by = np.array(whole.get(axis, np.ones(len(index))))
+        slower_by[rows] = columns[axis]
+        whole[axis] = slower_by
     network = replace(prices.options.network, slowdown=whole)
     return OperatorPrices(
         prices.problem,

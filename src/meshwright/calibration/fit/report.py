@@ -1,0 +1,159 @@
+"""A whole fit: its calibration file, data for programs, and lines for a reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from meshwright.calibration.fit.memory import (
+    GIB,
+    MemoryFit,
+    constants_of_memory,
+    fit_memory,
+    memory_record,
+    memory_rows,
+)
+from meshwright.calibration.fit.record import (
+    calibration_text,
+    constants_of,
+    constants_of_serving,
+    fit_record,
+    serving_alone_text,
+    serving_fit_record,
+    serving_text,
+)
+from meshwright.calibration.fit.serving import ServingFit, fit_serving, serving_rows
+from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
+from meshwright.calibration.prediction import predict
+from meshwright.calibration.rows import Row
+from meshwright.report.screen import percent, screen_width
+
+
+class Fitted(NamedTuple):
+    """A calibration file, with lines for a reader and data for a program."""
+
+    text: str
+    lines: list[str]
+    data: dict[str, Any]
+
+
+def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
+    """Return the constants of training fitted to some rows, and on top of them those of serving.
+
+    Parameters
+    ----------
+    name
+        Of the calibration.
+    command
+        That writes the file, for its first line.
+    """
+    served = [row for row in rows if row.is_serving]
+    steps = [row for row in rows if not row.is_serving]
+    trained = fit_rows(steps)
+    made = Fitted(serving_alone_text(len(served), name, command), [], {})
+    if trained.predictions:
+        found = fit(trained)
+        memory = fit_memory(memory_rows(predict(steps, BASE)))
+        lines = [*fit_lines(found), *(["", *memory_fit_lines(memory)] if memory else [])]
+        data = fit_record(found, memory).model_dump()
+        made = Fitted(calibration_text(found, name, command, memory), lines, data)
+    with TemporaryDirectory() as folder:
+        base = Path(folder) / "base.yaml"
+        base.write_text(made.text, encoding="utf-8")
+        usable = serving_rows(served, str(base))
+        serving = fit_serving(usable) if usable.columns else None
+    if serving is None:
+        return made
+    lines = [*made.lines, "", *serving_fit_lines(serving)]
+    data = made.data | {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
+    return Fitted(made.text + serving_text(serving), lines, data)
+
+
+def fit_lines(found: Fit) -> Iterator[str]:
+    """Yield the constants and errors of a fit for a reader."""
+    record = fit_record(found)
+    yield f"{record.num_rows} rows"
+    for name in ("fitted", "left_out", "left_out_alone"):
+        errors = getattr(record, name)
+        yield (
+            f"  {name.replace('_', ' '):<15} median of medians "
+            f"{percent(errors.median_of_medians)}, p90 of all rows {percent(errors.p90)}"
+        )
+    for name, held in record.intervals.items():
+        yield (
+            f"  {name.replace('_', ' '):<21} {held.rows:>5} rows: {held.covered:.1%} inside "
+            f"80 % intervals, score {held.score:.3f}"
+        )
+    yield ""
+    rows = [
+        (group, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
+         percent(part.left_out.median), percent(part.left_out.p90), percent(part.covered),
+         "no other source has its chips" if part.alone else "")
+        for group, part in record.groups.items()
+    ]  # fmt: skip
+    head = ("source", "rows", "median", "p90", "left out", "p90", "inside", "")
+    yield from text_table(head, rows)
+    yield from _constant_lines(dict(constants_of(found)))
+
+
+def memory_fit_lines(found: MemoryFit) -> Iterator[str]:
+    """Yield the constants and errors of memory for a reader."""
+    record = memory_record(found)
+    yield f"memory of {record.rows} rows: |ln(predicted / measured)|"
+    rows = [
+        (name, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
+         percent(part.fitted.bias, sign=True), percent(part.left_out.median))
+        for name, part in {"all": record, **record.groups}.items()
+    ]  # fmt: skip
+    yield from text_table(("source", "rows", "median", "p90", "bias", "left out"), rows)
+    for name, *value in constants_of_memory(found):
+        unit, size = ("", 1.0) if name.endswith("factor") else (" GiB", GIB)
+        shown = [f"{entry / size:.4g}" for entry in value]
+        yield f"  {name:<22}{shown[0]}{unit}, {shown[1]} to {shown[2]}"
+
+
+def serving_fit_lines(found: ServingFit) -> Iterator[str]:
+    """Yield the errors and constants of a fit of serving for a reader."""
+    record = serving_fit_record(found)
+    views = {"source": record.groups, "server": record.servers, "chips": record.families}
+    yield f"{record.num_rows} rows of serving"
+    rows = [
+        (view, name, part.rows, percent(part.fitted.median), percent(part.fitted.p90),
+         percent(part.left_out.median), percent(part.left_out.p90))
+        for view, parts in views.items()
+        for name, part in parts.items()
+    ]  # fmt: skip
+    yield from text_table(("", "", "rows", "median", "p90", "left out", "p90"), rows, words=2)
+    yield from _constant_lines(dict(constants_of_serving(found)))
+
+
+def _constant_lines(
+    constants: Mapping[tuple[str, str], tuple[float, float, float]],
+) -> Iterator[str]:
+    """Yield each constant with its interval."""
+    for (place, name), (value, low, high) in constants.items():
+        yield f"  {place or 'all':<22}{name:<34}{value:>9.4g}   {low:.4g} to {high:.4g}"
+
+
+def text_table(
+    head: Sequence[str], rows: Iterable[Sequence[object]], *, words: int = 1
+) -> Iterator[str]:
+    """Yield a table in plain text, as wide as the screen, and an empty line.
+
+    Columns of words come first; they are cut until the table fits. Columns without any value are
+    left out.
+    """
+    lines = [[str(cell) for cell in row] for row in (head, *rows)]
+    columns = list(zip(*lines, strict=True))
+    known = [n for n, (_, *cells) in enumerate(columns) if not cells or set(cells) - {"-", ""}]
+    num_words = sum(n < words for n in known)
+    widths = [max(map(len, columns[n])) for n in known]
+    while sum(widths) + 2 * (len(widths) - 1) > screen_width() and max(widths[:num_words]) > 1:
+        widths[widths.index(max(widths[:num_words]))] -= 1
+    for row in lines:
+        cells = zip((row[n] for n in known), widths, strict=True)
+        shown = (c[:w].ljust(w) if n < num_words else c.rjust(w) for n, (c, w) in enumerate(cells))
+        yield "  ".join(shown).rstrip()
+    yield ""
