@@ -47,7 +47,7 @@ def learn(measurements: Sequence[Measurement]) -> Factors:
 
 def expected_spreads(problem: Problem) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before any measurement."""
-    return prior_spreads(problem.calibration, residual_spread(half_width(problem)))
+    return prior_spreads(problem.nominal_calibration, residual_spread(half_width(problem)))
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:
