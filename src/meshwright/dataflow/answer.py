@@ -15,7 +15,6 @@ from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import factors
 
-INFINITE = float("inf")
 SLOWER = "slower by its bound"
 
 
@@ -24,7 +23,7 @@ class Refusal:
     """Degrees without a plan."""
 
     reason: str
-    lower_bound_s: float = INFINITE
+    lower_bound_s: float = inf
     """Of a plan that was not found but may exist [s]."""
 
 

@@ -18,7 +18,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError, Unsupporte
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import default_optimizer, load_optimizer
-from meshwright.dataflow.answer import INFINITE, SLOWER, GraphPlan, GraphPlans, Refusal
+from meshwright.dataflow.answer import SLOWER, GraphPlan, GraphPlans, Refusal
 from meshwright.dataflow.fusion.fuse import fused_stage_time
 from meshwright.dataflow.price import EXPOSED, NETWORK_ONLY, Residency, SplitTimes, TimeWeights
 from meshwright.dataflow.roofline import CalibratedSystem
@@ -77,7 +77,7 @@ class DegreePricing:
     a limit on memory leaves stays open where ``stage_time`` prices stages: for many questions."""
 
     def priced(
-        self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = INFINITE
+        self, tp: int, pp: int, dp: int, *, is_final: bool = True, enough_s: float = inf
     ) -> GraphPlan | Refusal:
         """Return the best plan of some degrees, or why there is none.
 
@@ -93,7 +93,7 @@ class DegreePricing:
         if tp > max(self.graph.sizes.values()):
             return Refusal("no dim has so many parts")
         if self.is_repeated(pp):
-            most_s = enough_s if self.only_best else INFINITE
+            most_s = enough_s if self.only_best else inf
             return self._repeated(tp, pp, dp, is_final, most_s)
         if self.graph.repeats > 1:
             return Refusal("more stages than repetitions")
@@ -140,7 +140,7 @@ class DegreePricing:
         if not priced:
             return Refusal("memory of a chip")
         price, number = min(priced, key=lambda one: one[0].time_s)
-        if price.time_s == INFINITE:
+        if price.time_s == inf:
             return Refusal(SLOWER, rounds * min(one.bound_s for one, _ in priced) + fixed_s)
         sharding, send_s = works[number].sharding, 0.0
         if pp > 1:

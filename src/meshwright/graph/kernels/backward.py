@@ -214,23 +214,18 @@ def _gradient_of(
         return Kernel("", Unit.VECTOR, dims, (of_output,), is_sum=True)
     is_product = kernel.unit is Unit.MATRIX
     saved = kernel.inputs if is_product or vector_saves else ()
+    # a product needs all factors but its own; other functions need all that they read
+    others = (read for at, read in enumerate(saved) if not is_product or at != place)
     return Kernel(
         "",
         kernel.unit,
         dims,
-        (of_output, *_others(kernel, saved, place, is_product)),
+        (of_output, *others),
         _factors(kernel, place),
         whole=kernel.whole,
         flops_per_point=kernel.flops_per_point,
         word_bytes=kernel.word_bytes,
     )
-
-
-def _others(
-    kernel: Kernel, saved: tuple[Operand, ...], place: int, is_product: bool
-) -> tuple[Operand, ...]:
-    """Return the saved tensors that a gradient reads: all of them, or all but its own factor."""
-    return tuple(read for at, read in enumerate(saved) if not is_product or at != place)
 
 
 def _factors(kernel: Kernel, place: int) -> tuple[Weight, ...]:
