@@ -24,7 +24,7 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors of some rows; what cannot be told is None."""
+    """Errors of some rows; what is not known is None."""
 
     rows: int
     rows_used: int
@@ -228,7 +228,7 @@ def noise_of(predictions: Iterable[Prediction]) -> float | None:
 
 
 def _setup_key(entry: Prediction) -> Hashable:
-    """Return what is asked by a row, whatever its plan."""
+    """Return the model, chips, batch and requests of a row: all but its plan."""
     row, software = entry.row, entry.row.software
     model = row.model.model_copy(update={"name": None, "params_b": None})
     batch = entry.job.problem.workload.global_batch_size if entry.job else None
@@ -287,7 +287,7 @@ def _rule_of_thumb(entry: Prediction) -> tuple[float, float, float]:
 
 
 def _spearman_of_sweeps(predictions: Iterable[Prediction]) -> float | None:
-    """Return the mean rank correlation over sweeps of one model on so many equal chips."""
+    """Return the mean rank correlation over sweeps of one model on one number of equal chips."""
     sweeps: dict[Hashable, list[Prediction]] = defaultdict(list)
     for entry in predictions:
         if entry.log_error is not None:

@@ -22,7 +22,7 @@ class Framework:
     flash_attention: bool
     recompute: str
     overlaps: bool
-    """Data-parallel collectives run beside computation."""
+    """Data-parallel collectives overlap computation."""
     async_tensor_parallel: bool = False
     compiled: bool = False
     eager: bool = False

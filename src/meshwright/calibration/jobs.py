@@ -73,7 +73,7 @@ class RefusedError(Exception):
 
 
 ADAPTERS = "finetune-lora"
-"""The task that trains adapters beside frozen weights."""
+"""The task that trains adapters on frozen weights."""
 TASKS = ("pretrain", "pretraining", "train", "training", "finetune-sft", ADAPTERS, "memory", "oom")
 """Tasks that are training steps."""
 _OF_THE_SEARCH = ("tp-tile", "etp-tile", "ep-rows", "pp-chunks", "pp-micro-batches", "sp-sequence")
@@ -107,12 +107,12 @@ class Degrees:
 
 
 def job_of(row: Row, calibration: str) -> Job:
-    """Return what is asked by a row: its stated configuration alone, and defaults.
+    """Return the job of a row: its stated configuration alone, and defaults.
 
     Raises
     ------
     RefusedError
-        With the reason, when it cannot be asked.
+        With the reason, when it cannot be priced.
     """
     if row.task not in TASKS:
         raise RefusedError(Reason.TASK, row.task)

@@ -1,4 +1,4 @@
-"""A row priced: the throughput and the memory that the cost model predicts, beside the measured.
+"""A row priced: the throughput and the memory that the cost model predicts, and those measured.
 
 Throughput is compared in one unit, tokens per second of the whole job. Sources count FLOPs in their
 own ways, so rates in FLOP/s are turned into tokens by the rule of their source, and only where
@@ -27,17 +27,6 @@ from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
 from meshwright.sharding.strategy import Recompute
 from meshwright.train.measured.factors import Measurement
-
-
-def has_measurement(row: Row) -> bool:
-    """Return whether anything of a row can be held against a prediction."""
-    found = row.measured
-    figures = (
-        found.iteration_time_s, found.tokens_per_s, found.tokens_per_s_per_chip,
-        found.samples_per_s, found.tflops_per_chip, found.mfu, found.memory_bytes_per_chip,
-        found.param_opt_bytes and found.activation_bytes,
-    )  # fmt: skip
-    return row.task == "oom" or any(figure is not None for figure in figures)
 
 
 def measured_tokens_per_s(job: Job) -> float | None:
@@ -184,7 +173,7 @@ DID_NOT_FIT = "oom"
 
 @dataclass(frozen=True)
 class Prediction:
-    """A row beside what the model says; all that is not known is None."""
+    """A row with what the model predicts; all that is not known is None."""
 
     row: Row
     job: Job | None = None
@@ -192,7 +181,7 @@ class Prediction:
     measured_tokens_per_s: float | None = None
     memory: RowMemory | None = None
     has_room: bool | None = None
-    """Of requests: whether the cache of one of full length has room beside the model."""
+    """Of requests: whether the cache of one of full length has room next to the model."""
     parts_s: dict[str, float] | None = None
     interval: tuple[float, float] | None = None
     """Between which throughputs four of five such rows lie [tokens/s]."""
@@ -201,7 +190,7 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the row is predicted to fit; None: not asked."""
+        """Whether the row is predicted to fit; None: not predicted."""
         return self.memory.fits if self.memory else self.has_room
 
     @property
@@ -229,10 +218,9 @@ def predict(rows: Sequence[Row], calibration: str) -> list[Prediction]:
 def _predicted(row: Row, calibration: str) -> Prediction:
     """Return the prediction of one row."""
     try:
-        if not has_measurement(row):
+        if row.task != DID_NOT_FIT and not any(vars(row.measured).values()):
             raise RefusedError(Reason.MEASURED, row.task)
-        job = job_of(row, calibration)
-        return compared(job)
+        return compared(job_of(row, calibration))
     except RefusedError as error:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
@@ -240,7 +228,7 @@ def _predicted(row: Row, calibration: str) -> Prediction:
 
 
 def compared(job: Job) -> Prediction:
-    """Return the prediction of a job beside its measurement."""
+    """Return the prediction of a job with its measurement."""
     priced = price_one(job.problem, job.structure, job.strategy)
     row, work = job.row, job.problem.workload
     memory, measured = row_memory(job, priced), measured_tokens_per_s(job)

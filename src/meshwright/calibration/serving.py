@@ -67,12 +67,12 @@ def server_name_of(row: Row) -> str:
 
 
 def serving_job(row: Row, calibration: str) -> ServingJob:
-    """Return what is asked by a row: its stated configuration alone, and defaults.
+    """Return the job of a row: its stated configuration alone, and defaults.
 
     Raises
     ------
     RefusedError
-        With the reason, when it cannot be asked.
+        With the reason, when it cannot be priced.
     """
     if not row.input_len or not row.output_len:
         raise RefusedError(Reason.LENGTHS, f"{row.input_len} and {row.output_len} tokens")
@@ -175,15 +175,15 @@ def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row of requests, or the reason for which there is none."""
     spread = serving_spread(calibration)
-    asked = [_asked(row, calibration) for row in rows]
+    jobs = [_job_or_refusal(row, calibration) for row in rows]
     answers: dict[int, Prediction] = {}
-    for column in columns_of([entry for entry in asked if not isinstance(entry, Prediction)]):
+    for column in columns_of([entry for entry in jobs if not isinstance(entry, Prediction)]):
         for job, prediction in zip(column.jobs, column.predictions(spread), strict=True):
             answers[id(job.row)] = prediction
-    return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in asked]
+    return [e if isinstance(e, Prediction) else answers[id(e.row)] for e in jobs]
 
 
-def _asked(row: Row, calibration: str) -> ServingJob | Prediction:
+def _job_or_refusal(row: Row, calibration: str) -> ServingJob | Prediction:
     """Return the job of a row, or its refusal."""
     try:
         _measured(row)
@@ -276,7 +276,7 @@ def columns_of(jobs: Sequence[ServingJob]) -> list[Column]:
     found: dict[tuple[int, bool], list[ServingJob]] = defaultdict(list)
     for job in jobs:
         found[id(job.setting), np.isinf(job.batch)].append(job)
-    return [Column(asked[0].setting, tuple(asked)) for asked in found.values()]
+    return [Column(equal[0].setting, tuple(equal)) for equal in found.values()]
 
 
 def _measured(row: Row) -> tuple[str, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import Num, larger, positive_part, smaller
 from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.collectives.selection import affine_forms, best_affine_candidates
+from meshwright.collectives.registry import affine_forms, best_affine_candidates
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import AXIS

@@ -6,10 +6,9 @@ One file, nothing from outside, equal for equal input. Stages that are alike sha
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.chart import group_class, style_sheet
+from meshwright.report.chart import group_class, label, page, rectangle
 from meshwright.report.screen import words
 from meshwright.sram.answer import PartitionPlan, PartitionStage
 from meshwright.sram.report import Alike, runs_of_alike
@@ -38,12 +37,7 @@ def partition_svg(plan: PartitionPlan) -> str:
     title = f"{plan.source}{f' on {plan.system}' if plan.system else ''}{verdict}"
     slowest_s = max((_seconds(stage) for stage in plan.stages), default=0.0)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" role="img">',
-        f"<title>{escape(title)}</title>",
-        f"<style>{style_sheet()}</style>",
-        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
-        _text(MARGIN, 30, title, "title"),
+        label(MARGIN, 30, title, "title"),
         *_heads(plan, slowest_s),
     ]
     for number, run in enumerate(shown):
@@ -53,11 +47,11 @@ def partition_svg(plan: PartitionPlan) -> str:
     if left > 0:
         count = len(plan.stages) - runs[MOST_ROWS].first
         lines.append(
-            _text(MARGIN, HEAD + ROW * len(shown) + 16, f"and {count} stages more", "note")
+            label(MARGIN, HEAD + ROW * len(shown) + 16, f"and {count} stages more", "note")
         )
     foot = height - MARGIN - LEGEND_HEIGHT / 2
-    lines += [*_legend({words(n): c for n, c in colours.items()}, foot), "</svg>"]
-    return "\n".join(lines) + "\n"
+    lines += _legend({words(n): c for n, c in colours.items()}, foot)
+    return page(width, height, title, lines)
 
 
 def _parts(stage: PartitionStage) -> Mapping[str, float]:
@@ -73,10 +67,10 @@ def _seconds(stage: PartitionStage) -> float:
 def _heads(plan: PartitionPlan, slowest_s: float) -> Iterator[str]:
     """Yield what the two columns of bars show."""
     room = f"{plan.level} memory of a device: {format_bytes(plan.room_bytes)}"
-    yield _text(MARGIN + NAMES, HEAD - 10, room, "note quiet")
+    yield label(MARGIN + NAMES, HEAD - 10, room, "note quiet")
     if slowest_s > 0:
         time = f"one group: {format_seconds(slowest_s)} on the slowest stage"
-        yield _text(MARGIN + NAMES + ROOM + GAP, HEAD - 10, time, "note quiet")
+        yield label(MARGIN + NAMES + ROOM + GAP, HEAD - 10, time, "note quiet")
 
 
 def _row(
@@ -85,8 +79,8 @@ def _row(
     """Yield one row: names, the bar of the memory, the bar of the time, the arrow to the next."""
     stage = run.stages[0]
     devices = f", devices {run.devices}" if run.devices else ""
-    yield _text(0, 10, f"stage {run.numbers}{devices}", "label")
-    yield _text(0, 23, run.layers(MOST_LETTERS), "label quiet")
+    yield label(0, 10, f"stage {run.numbers}{devices}", "label")
+    yield label(0, 23, run.layers(MOST_LETTERS), "label quiet")
     wide = ROOM * stage.room_bytes / room_bytes
     yield _rectangle(NAMES, wide, "none", f"room {format_bytes(stage.room_bytes)}")
     x = NAMES
@@ -94,7 +88,7 @@ def _row(
         part = ROOM * size / room_bytes
         yield _rectangle(x, part, colours[name], f"{words(name)} {format_bytes(size)}")
         x += part
-    yield _text(NAMES + ROOM + 6, 15, f"{stage.filled_fraction:.0%}", "label")
+    yield label(NAMES + ROOM + 6, 15, f"{stage.filled_fraction:.0%}", "label")
     if slowest_s > 0:
         x = NAMES + ROOM + GAP
         for name, seconds in ((_WORK, stage.work_s), (_SEND, stage.send_s)):
@@ -104,7 +98,7 @@ def _row(
     if stage.sent_bytes:
         yield (f'<path class="axis" d="M{NAMES - 14:.0f} 8V30M{NAMES - 18:.0f} 25L{NAMES - 14:.0f} '
                f'31L{NAMES - 10:.0f} 25"/>')  # fmt: skip
-        yield _text(NAMES - 22, 35, format_bytes(stage.sent_bytes), "label quiet", "end")
+        yield label(NAMES - 22, 35, format_bytes(stage.sent_bytes), "label quiet", "end")
 
 
 def _legend(colours: Mapping[str, str], y: float) -> Iterator[str]:
@@ -112,17 +106,9 @@ def _legend(colours: Mapping[str, str], y: float) -> Iterator[str]:
     for index, (name, colour) in enumerate(colours.items()):
         x = MARGIN + LEGEND_ENTRY * index
         yield f'<g transform="translate({x:.0f} {y:.0f})">'
-        yield f'<rect class="die {colour}" width="16" height="12"/>'
-        yield _text(22, 10, name, "note") + "</g>"
+        yield rectangle(0.0, 0.0, 16.0, 12.0, f"die {colour}")
+        yield label(22, 10, name, "note") + "</g>"
 
 
-def _rectangle(x: float, width: float, colour: str, says: str) -> str:
-    return (
-        f'<g><title>{escape(says)}</title><rect class="die {colour}" x="{x:.1f}" '
-        f'width="{max(width, 0.0):.1f}" height="{BAR:.0f}"/></g>'
-    )
-
-
-def _text(x: float, y: float, words: str, kind: str, anchor: str = "start") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="{kind}" {place}>{escape(words)}</text>'
+def _rectangle(x: float, width: float, colour: str, tip: str) -> str:
+    return rectangle(x, 0.0, width, BAR, f"die {colour}", tip)

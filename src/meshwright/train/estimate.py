@@ -13,9 +13,7 @@ from meshwright.train.answer import Plan
 from meshwright.train.candidates import above_caps, candidate, version, warnings
 from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
-from meshwright.train.measured.trials import with_measured_interval
 from meshwright.train.question import make_problem
-from meshwright.wafer.answer import best_placed
 
 
 def estimate(
@@ -52,9 +50,15 @@ def estimate(
         raise SpecError(faults, origin=plan_string(strategy, structure))
     if is_placed and idles_above_cap(problem.system, strategy.num_devices):
         raise InfeasibleError(above_caps(problem.system, strategy.num_devices))
-    price = best_placed if is_placed else candidate
-    only = price(problem, strategy, structure)
+    if is_placed:
+        from meshwright.wafer.answer import best_placed  # the network is of no use for memory
+
+        only = best_placed(problem, strategy, structure)
+    else:
+        only = candidate(problem, strategy, structure)
     if factors is not None:
+        from meshwright.train.measured.trials import with_measured_interval
+
         only = with_measured_interval(problem, only, factors)
     return Plan(
         model=problem.model,

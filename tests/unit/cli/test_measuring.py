@@ -88,8 +88,12 @@ def test_what_no_device_can_do_is_refused(capsys):
     assert "a device has 80.0 GiB" in found["--measured-memory"]
 
 
-def test_columns_of_a_short_step_stay_apart(capsys):
-    """A step of 20 ms is told in milliseconds: seconds would run into each other."""
+def test_columns_of_a_short_step_stay_apart(capsys, monkeypatch):
+    """A step of 20 ms is shown in milliseconds: seconds would run into each other."""
+    monkeypatch.setenv("COLUMNS", "80")
+    out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
+    assert max(map(len, out.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "100")
     out = printed(capsys, 0, *EXPLAINED, "--measured", "20ms")
     line = next(line for line in out.splitlines() if line.startswith("  matrix units"))
     assert len(line.split()) == 13

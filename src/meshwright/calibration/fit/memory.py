@@ -1,6 +1,6 @@
 """The constants of memory, fitted to rows that state it, and the same without each source.
 
-Bytes of tensors follow from the plan. Left to measurements are what the allocator holds beside
+Bytes of tensors follow from the plan. Left to measurements are what the allocator holds besides
 them, as a factor, what the runtime takes, and what communicators add for each axis of several
 devices.
 """
@@ -46,12 +46,12 @@ class MemoryRows:
         """Return ln(predicted / measured), (rows,)."""
         return np.asarray(np.log(self.multiples @ values / self.measured_bytes))
 
-    def asked(self, values: FloatArray, index: int) -> FloatArray:
+    def needed(self, values: FloatArray, index: int) -> FloatArray:
         """Return the value of one constant at which each row that feels it would be met."""
         mine = self.multiples[:, index]
         others = self.multiples @ values - mine * values[index]
-        asked: FloatArray = (self.measured_bytes - others) / np.where(mine > 0, mine, 1.0)
-        return asked[mine > 0]
+        needed: FloatArray = (self.measured_bytes - others) / np.where(mine > 0, mine, 1.0)
+        return needed[mine > 0]
 
     def taken(self, chosen: BoolArray) -> MemoryRows:
         """Return some of the rows."""
@@ -113,8 +113,8 @@ def constants_of_memory(found: MemoryFit) -> Iterator[tuple[str, float, float, f
     for index, (name, value, least, most) in enumerate(
         zip(CONSTANTS, found.values.tolist(), *BOUNDS, strict=True)
     ):
-        asked = found.rows.asked(found.values, index)
-        low, high = np.quantile(asked, [0.1, 0.9]) if len(asked) else (least, most)
+        needed = found.rows.needed(found.values, index)
+        low, high = np.quantile(needed, [0.1, 0.9]) if len(needed) else (least, most)
         yield name, value, max(min(float(low), value), least), min(max(float(high), value), most)
 
 
@@ -136,7 +136,7 @@ def _fitted(rows: MemoryRows) -> FloatArray:
 
     bounds = [(np.array(bound) - prior) / spread for bound in BOUNDS]
     values = prior + spread * least_squares(misfit, np.zeros(len(prior)), bounds=bounds).x
-    enough = float(np.quantile(rows.asked(values, 0), 0.5, method="higher"))
+    enough = float(np.quantile(rows.needed(values, 0), 0.5, method="higher"))
     values[0] = np.clip(enough, values[0], BOUNDS[1][0])
     return np.asarray(values)
 

@@ -152,13 +152,13 @@ class ServingFit:
 
 def serving_rows(rows: Sequence[Row], calibration: str) -> ServingRows:
     """Return the rows of requests that a fit can use, on the constants of training."""
-    asked = []
+    found = []
     for row in rows:
         try:
-            asked.append(serving_job(row, calibration))
+            found.append(serving_job(row, calibration))
         except RefusedError:
             continue
-    return ServingRows(tuple(columns_of(asked)))
+    return ServingRows(tuple(columns_of(found)))
 
 
 def fit_serving(rows: ServingRows) -> ServingFit:

@@ -8,12 +8,11 @@ partition spends: computation, DRAM, network, then fill and setup. At the foot i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from html import escape
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
 from meshwright.dataflow.fusion.report import pass_of, title
-from meshwright.report.chart import group_class, style_sheet
+from meshwright.report.chart import group_class, label, page, rectangle
 
 MARGIN, HEAD, NAMES = 24.0, 82.0, 92.0
 """Around everything; above the chip; left of it [px]."""
@@ -37,13 +36,8 @@ def fusion_svg(answer: FusionAnswer) -> str:
         f"{grid.num_cores} cores, SRAM {format_bytes(grid.sram_bytes)}; {fusion.fidelity}"
     )
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" role="img">',
-        f"<title>{escape(title(answer))}</title>",
-        f"<style>{style_sheet()}</style>",
-        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
-        _text(MARGIN, 28, title(answer), "title"),
-        _text(MARGIN, 48, says, "note quiet"),
+        label(MARGIN, 28, title(answer), "title"),
+        label(MARGIN, 48, says, "note quiet"),
         *_names(),
     ]
     left = MARGIN + NAMES
@@ -52,14 +46,14 @@ def fusion_svg(answer: FusionAnswer) -> str:
         column = _column(number, part, wide, grid.num_cores, grid.sram_bytes)
         lines += [f'<g transform="translate({left:.1f} {HEAD:.0f})">', *column, "</g>"]
         left += wide
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    return page(width, height, title(answer), lines)
 
 
 def _names() -> Iterator[str]:
     """Yield what stands left of the rows."""
-    yield _text(MARGIN, HEAD + 12, "cores", "note quiet")
+    yield label(MARGIN, HEAD + 12, "cores", "note quiet")
     for row, name in enumerate(RESOURCES):
-        yield _text(MARGIN, HEAD + CHIP + GAP + ROW * row + 11, name, "note quiet")
+        yield label(MARGIN, HEAD + CHIP + GAP + ROW * row + 11, name, "note quiet")
 
 
 def _column(
@@ -68,21 +62,21 @@ def _column(
     """Yield one partition: its kernels on the cores, and what it spends."""
     idle = num_cores - sum(part.cores)
     yield from _heading(f"{number + 1}", f": {format_seconds(part.time_s)}", wide)
-    yield _rectangle(0.0, 0.0, wide, CHIP, "none", f"{idle} cores idle")
+    yield rectangle(0.0, 0.0, wide, CHIP, "die none", f"{idle} cores idle")
     top, unnamed = 0.0, []
     for kernel, (name, cores) in enumerate(zip(part.kernels, part.cores, strict=True)):
         high = CHIP * cores / num_cores
         colour = group_class(number + 3 * kernel)
-        yield _rectangle(0.0, top, wide, high, colour, f"{name}: {cores} cores")
+        yield rectangle(0.0, top, wide, high, f"die {colour}", f"{name}: {cores} cores")
         words = f"{name} {cores}"
         if high >= LEAST_LABEL and INSET + LETTER * len(words) < wide:
-            yield _text(INSET, top + min(high / 2 + 4, high - 2), words, "label")
+            yield label(INSET, top + min(high / 2 + 4, high - 2), words, "label")
         else:
             unnamed.append(words)
         top += high
     says = f"and {', '.join(unnamed)}"
     if unnamed and CHIP - top >= LEAST_LABEL and INSET + LETTER * len(says) < wide:
-        yield _text(INSET, CHIP - 4, says, "label quiet")
+        yield label(INSET, CHIP - 4, says, "label quiet")
     spent = (part.compute_s, part.dram_s, part.network_s, part.fill_s + part.setup_s)
     for row, (name, seconds) in enumerate(zip(RESOURCES, spent, strict=False)):
         says = f"{name} {format_seconds(seconds)}"
@@ -96,25 +90,14 @@ def _heading(number: str, time: str, wide: float) -> Iterator[str]:
     """Yield the number of a partition and its time, or what of them its column has room for."""
     for says in (number + time, number):
         if INSET + HEADING_LETTER * len(says) < wide:
-            yield _text(INSET, -6, says, "note")
+            yield label(INSET, -6, says, "note")
             return
 
 
 def _bar(row: int, wide: float, share: float, says: str, *, is_limit: bool) -> Iterator[str]:
     """Yield a bar of a share of the width of a partition, with its number where it has room."""
     top = CHIP + GAP + ROW * row
-    yield _rectangle(0.0, top, wide, BAR, "none", says)
-    yield _rectangle(0.0, top, wide * share, BAR, "h6" if is_limit else "h2", says)
+    yield rectangle(0.0, top, wide, BAR, "die none", says)
+    yield rectangle(0.0, top, wide * share, BAR, "die h6" if is_limit else "die h2", says)
     if INSET + LETTER * len(says) < wide:
-        yield _text(INSET, top + 11, says, "label")
-
-
-def _rectangle(x: float, y: float, wide: float, high: float, colour: str, says: str) -> str:
-    return (
-        f'<g><title>{escape(says)}</title><rect class="die {colour}" x="{x:.1f}" y="{y:.1f}" '
-        f'width="{wide:.1f}" height="{high:.1f}"/></g>'
-    )
-
-
-def _text(x: float, y: float, words: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}">{escape(words)}</text>'
+        yield label(INSET, top + 11, says, "label")

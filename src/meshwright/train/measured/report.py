@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import words, wrapped
+from meshwright.report.screen import WIDTH, screen_width, words, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.measured.diagnose import Diagnosis
 from meshwright.train.measured.factors import RESOURCES
@@ -22,10 +22,11 @@ def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> I
     """Yield a diagnosis; unless whole, its screen of 24 lines at most."""
     yield question_line(plan)
     yield from wrapped("plan  ", found.plan)
-    yield (
+    yield from wrapped(
+        "",
         f"measured {format_seconds(found.measured_s)} a step, predicted "
         f"{format_seconds(found.predicted_s)} ({found.measured_s / found.predicted_s - 1.0:+.1%}), "
-        f"{abs(found.surprise):.1f} standard deviations {_side(found.surprise)}; {found.fidelity}"
+        f"{abs(found.surprise):.1f} standard deviations {_side(found.surprise)}; {found.fidelity}",
     )
     if abs(found.surprise) > SURPRISING:
         text = (
@@ -64,16 +65,20 @@ def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:
     name, unit, each = ("seconds", "s", 1.0) if found.measured_s >= 1.0 else ("ms", "ms", 1e3)
     digits = max(3 - math.ceil(math.log10(found.measured_s * each)), 0) + 1
     yield "where the step differs from its prediction"
-    yield f"  {'':<31}{name:>9}{'5 to 95 %':>19}{'factor':>8}{'5 to 95 %':>15}{'before':>15}"
+    is_wide = screen_width() >= WIDTH
+    span, near = (19, 15) if is_wide else (17, 13)
+    head = f"  {'':<31}{name:>9}{'5 to 95 %':>{span}}{'factor':>8}{'5 to 95 %':>{near}}"
+    yield head + (f"{'before':>{near}}" if is_wide else "")
     for loss, factor in zip(found.losses, found.factors.factors, strict=True):
         low, high = (f"{seconds * each:+.{digits}f}" for seconds in (loss.low_s, loss.high_s))
-        lost = f"{loss.lost_s * each:>+9.{digits}f}{f'{low} to {high}':>19}"
+        lost = f"{loss.lost_s * each:>+9.{digits}f}{f'{low} to {high}':>{span}}"
         now, before = (
             f"{low:.2f} to {high:.2f}"
             for low, high in ((factor.low, factor.high), (factor.prior_low, factor.prior_high))
         )
         title = TITLES[loss.resource]
-        yield f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>15}{before:>15}"
+        line = f"  {title:<31}{lost}{factor.factor:>8.2f}{now:>{near}}"
+        yield line + (f"{before:>{near}}" if is_wide else "")
     yield f"  {'this plan alone, or noise':<31}{found.not_explained_s * each:>+9.{digits}f}"
     whole = (found.measured_s - found.predicted_s) * each
     yield f"  {'measured - predicted':<31}{whole:>+9.{digits}f}"
@@ -96,10 +101,11 @@ def _change_lines(found: Diagnosis, most: int) -> Iterator[str]:
         f"single changes under these factors: {len(helpful)} of {len(found.changes)} gain"
         + (f" ({left})" if left else "")
     )
+    room = 42 if screen_width() >= WIDTH else 30
     for entry in helpful[:most]:
         between = f"{entry.low_fraction:+.1%} to {entry.high_fraction:+.1%}"
         yield (
-            f"  {entry.what[:42]:<43}{format_seconds(entry.step_time_s):>8}"
+            f"  {entry.what[:room]:<{room + 1}}{format_seconds(entry.step_time_s):>8}"
             f"{entry.faster_by_fraction:>+8.1%} {between:>18}"
             f"{entry.is_faster_fraction:>6.0%} sure"
         )

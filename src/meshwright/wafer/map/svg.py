@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
+from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, page
 from meshwright.wafer.map.picture import (
     Arrow,
     Box,
@@ -153,6 +153,12 @@ LINE = 13.0
 """Distance of lines of a label [px]."""
 
 
+_HATCH = (
+    '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><path class="hatch" d="M0 0V7"/></pattern>'
+)
+
+
 def wafer_svg(picture: WaferMap) -> str:
     """Return the picture of a wafer: groups, ranks, link loads, faults and their legend."""
     canvas = make_canvas(picture.network)
@@ -161,13 +167,6 @@ def wafer_svg(picture: WaferMap) -> str:
     foot, foot_height = legend(picture, canvas, width - 2 * MARGIN)
     height = top + canvas.height + MARGIN + foot_height
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" role="img">',
-        f"<title>{escape(picture.title)}</title>",
-        f"<style>{style_sheet()}</style>",
-        '<defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
-        'patternTransform="rotate(45)"><path class="hatch" d="M0 0V7"/></pattern></defs>',
-        f'<rect class="paper" width="{width:.0f}" height="{height:.0f}"/>',
         f'<text class="title" x="{MARGIN:.0f}" y="{HEAD - 8:.0f}">{escape(picture.title)}</text>',
         f'<g transform="translate({left:.1f} {top:.1f})">',
         *_seams(canvas),
@@ -178,9 +177,8 @@ def wafer_svg(picture: WaferMap) -> str:
         f'<g transform="translate({MARGIN:.1f} {top + canvas.height + MARGIN:.1f})">',
         *foot,
         "</g>",
-        "</svg>",
     ]
-    return "\n".join(parts) + "\n"
+    return page(width, height, picture.title, parts, definitions=_HATCH)
 
 
 def _links(picture: WaferMap, canvas: Canvas) -> Iterator[str]:
