@@ -1,6 +1,6 @@
-"""What others would do: each recipe searched and placed as hard as our own space.
+"""Baselines: the recipes of other systems, each searched and placed with the same effort as ours.
 
-A recipe is what another system would look at, as a part of our own space.
+A recipe is the space of another system, as a part of our own.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.report.answer_file import plain_data
+from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.candidates import distinct, nothing_fits
+from meshwright.train.candidates import candidate, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
-from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
+from meshwright.wafer.answer import fastest_placed, has_placement
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ recipes.register("fsdp")(
 )
 recipes.register("fsdp-prefetch")(
     Recipe(
-        "fsdp that gathers the next layer beside the computation of this one",
+        "fsdp that gathers the next layer during the computation of this one",
         "Zhao et al. 2023, arXiv 2304.11277, section 3.3",
         _DATA_ONLY,
     )
@@ -215,7 +216,6 @@ def compare(
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = DEFAULT,
     factors: Factors | None = None,
-    placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
@@ -230,7 +230,7 @@ def compare(
         The recipe that comes first, and with which the others are compared.
     allowed
         What is fixed for all of them, as in :func:`plan`.
-    factors, placer
+    factors
         As in :func:`plan`.
 
     Raises
@@ -241,18 +241,15 @@ def compare(
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     names = (ours, *(_applicable(problem) if against is None else against))
-    is_placed = placer.has_placement(problem)
-    # One name is enough where there is nothing to place.
-    asked = [
+    runs = [
         (name, mapper)
         for name in dict.fromkeys(names)
-        for mapper in (recipes[name].mappers if is_placed else (Mapper.TMAP,))
+        for mapper in _mappers(problem, recipes[name])
     ]
     entries: list[Entry] = []
     try:
-        for name, mapper in asked:
-            mapped = replace(problem, mapper=mapper)
-            entries.append(_entry(mapped, placer, name, allowed or {}, progress))
+        for name, mapper in runs:
+            entries.append(_entry(replace(problem, mapper=mapper), name, allowed or {}, progress))
     except KeyboardInterrupt:
         if not entries:
             raise
@@ -264,6 +261,11 @@ def _applicable(problem: Problem) -> list[str]:
     return [name for name in recipes if problem.has_grid or not recipes[name].needs_grid]
 
 
+def _mappers(problem: Problem, recipe: Recipe) -> tuple[Mapper, ...]:
+    """Return who places a recipe; one name is enough where there is nothing to place."""
+    return recipe.mappers if has_placement(problem) else (Mapper.TMAP,)
+
+
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:
     """Return what both the recipe and the user allow."""
     both = {name: tuple(values) for name, values in allowed.items()}
@@ -273,9 +275,8 @@ def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices
 
 
 def _entry(
-    problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
-    progress: Progress | None,
-) -> Entry:  # fmt: skip
+    problem: Problem, name: str, allowed: Mapping[str, Sequence[object]], progress: Progress | None
+) -> Entry:
     """Return the best plan of a recipe under one mapper."""
     start_s = time.perf_counter()
     recipe = recipes[name]
@@ -283,14 +284,14 @@ def _entry(
     bound_s: float | None = None
     why_none = ""
     try:
-        best, bound_s = _best(problem, placer, _choices(recipe, allowed), progress)
+        best, bound_s = _best(problem, _choices(recipe, allowed), progress)
     except InfeasibleError as error:
         why_none = str(error)
     return Entry(
         recipe=name,
         title=recipe.title,
         source=recipe.source,
-        mapper=str(problem.mapper) if placer.has_placement(problem) else None,
+        mapper=str(problem.mapper) if has_placement(problem) else None,
         best=best,
         lower_bound_s=bound_s,
         why_none=why_none,
@@ -298,9 +299,7 @@ def _entry(
     )
 
 
-def _best(
-    problem: Problem, placer: Placer, choices: Choices, progress: Progress | None
-) -> tuple[Candidate, float]:
+def _best(problem: Problem, choices: Choices, progress: Progress | None) -> tuple[Candidate, float]:
     """Return the fastest plan of a space, and a bound of the time of all of them [s].
 
     Raises
@@ -312,4 +311,6 @@ def _best(
     found = distinct(result.found)
     if not found:
         raise InfeasibleError(nothing_fits(problem, result))
-    return placer.fastest(problem, found)
+    if has_placement(problem):
+        return fastest_placed(problem, found)
+    return candidate(problem, found[0].strategy, found[0].structure), found[0].time_s
