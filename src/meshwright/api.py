@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
+    from meshwright.train.placing import Placer
 
 T = TypeVar("T")
 
@@ -153,9 +154,21 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
         return Front(*planning.front(asked.model, asked.system, asked.workload, **shared))
     found = planning.plan(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
-        command=call.command, **shared,
+        placer=_placer(asked.system, is_needed=args.per_operator), command=call.command, **shared,
     )  # fmt: skip
     return _saved(found, path)
+
+
+def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
+    """Return who places candidates: on grids of devices :mod:`meshwright.wafer`, else nobody."""
+    levels = system.levels if system is not None else ()
+    if is_needed or any(level.kind in ("mesh", "torus") for level in levels):
+        from meshwright.wafer.training import GRIDS
+
+        return GRIDS
+    from meshwright.train.placing import CLOSED_FORM
+
+    return CLOSED_FORM
 
 
 def _saved(found: Plan, path: Path | None) -> Plan:
@@ -206,7 +219,7 @@ def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) ->
     )
     before = reading.value(needed, "--from", args.origin, load_plan, Plan)
     reading.done()
-    changed = replan(before, without=without, progress=call.search)
+    changed = replan(before, without=without, placer=_placer(before.system), progress=call.search)
     _saved(changed.plan, path)
     return changed
 
@@ -301,6 +314,7 @@ def _priced(args: Namespace, call: Call, *, is_placed: bool = True) -> Plan:
     return price(
         asked.model, asked.system, asked.workload, strategy, structure,
         calibration=args.calibration, factors=factors, is_placed=is_placed,
+        placer=_placer(asked.system if is_placed else None),
         command=call.command if is_placed else "",
     )  # fmt: skip
 
@@ -339,7 +353,8 @@ def compare(args: Namespace, call: Call) -> Comparison:
     reading.done()
     return side_by_side(
         asked.model, asked.system, asked.workload, against=against, allowed=asked.allowed,
-        calibration=args.calibration, factors=_factors(args, asked), progress=call.search,
+        calibration=args.calibration, factors=_factors(args, asked),
+        placer=_placer(asked.system), progress=call.search,
     )  # fmt: skip
 
 
@@ -382,7 +397,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
             write_whole(path, wafer_svg(draw(found, args.colors)))
         from meshwright.train.explain import explain as why
 
-        return found, why(found)
+        return found, why(found, _placer(found.system))
     from meshwright.train.measured.diagnose import diagnose
 
     step_s = reading.value(measured_step_s, args.measured, found)

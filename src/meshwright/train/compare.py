@@ -21,12 +21,12 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.candidates import candidate, distinct, nothing_fits
+from meshwright.train.candidates import distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
+from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.answer import fastest_placed, has_placement
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,7 @@ def compare(
     allowed: Mapping[str, Sequence[object]] | None = None,
     calibration: str = DEFAULT,
     factors: Factors | None = None,
+    placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
 ) -> Comparison:
     """Return the best plan of each recipe; ours comes first: unless named, with nothing fixed.
@@ -230,7 +231,7 @@ def compare(
         The recipe that comes first, and with which the others are compared.
     allowed
         What is fixed for all of them, as in :func:`plan`.
-    factors
+    factors, placer
         As in :func:`plan`.
 
     Raises
@@ -244,12 +245,13 @@ def compare(
     runs = [
         (name, mapper)
         for name in dict.fromkeys(names)
-        for mapper in _mappers(problem, recipes[name])
+        for mapper in (recipes[name].mappers if is_placed else (Mapper.TMAP,))
     ]
     entries: list[Entry] = []
     try:
         for name, mapper in runs:
-            entries.append(_entry(replace(problem, mapper=mapper), name, allowed or {}, progress))
+            mapped = replace(problem, mapper=mapper)
+            entries.append(_entry(mapped, placer, name, allowed or {}, progress))
     except KeyboardInterrupt:
         if not entries:
             raise
@@ -261,11 +263,6 @@ def _applicable(problem: Problem) -> list[str]:
     return [name for name in recipes if problem.has_grid or not recipes[name].needs_grid]
 
 
-def _mappers(problem: Problem, recipe: Recipe) -> tuple[Mapper, ...]:
-    """Return who places a recipe; one name is enough where there is nothing to place."""
-    return recipe.mappers if has_placement(problem) else (Mapper.TMAP,)
-
-
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:
     """Return what both the recipe and the user allow."""
     both = {name: tuple(values) for name, values in allowed.items()}
@@ -275,8 +272,9 @@ def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices
 
 
 def _entry(
-    problem: Problem, name: str, allowed: Mapping[str, Sequence[object]], progress: Progress | None
-) -> Entry:
+    problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
+    progress: Progress | None,
+) -> Entry:  # fmt: skip
     """Return the best plan of a recipe under one mapper."""
     start_s = time.perf_counter()
     recipe = recipes[name]
@@ -284,14 +282,14 @@ def _entry(
     bound_s: float | None = None
     why_none = ""
     try:
-        best, bound_s = _best(problem, _choices(recipe, allowed), progress)
+        best, bound_s = _best(problem, placer, _choices(recipe, allowed), progress)
     except InfeasibleError as error:
         why_none = str(error)
     return Entry(
         recipe=name,
         title=recipe.title,
         source=recipe.source,
-        mapper=str(problem.mapper) if has_placement(problem) else None,
+        mapper=str(problem.mapper) if placer.has_placement(problem) else None,
         best=best,
         lower_bound_s=bound_s,
         why_none=why_none,
@@ -299,7 +297,9 @@ def _entry(
     )
 
 
-def _best(problem: Problem, choices: Choices, progress: Progress | None) -> tuple[Candidate, float]:
+def _best(
+    problem: Problem, placer: Placer, choices: Choices, progress: Progress | None
+) -> tuple[Candidate, float]:
     """Return the fastest plan of a space, and a bound of the time of all of them [s].
 
     Raises
@@ -311,6 +311,4 @@ def _best(problem: Problem, choices: Choices, progress: Progress | None) -> tupl
     found = distinct(result.found)
     if not found:
         raise InfeasibleError(nothing_fits(problem, result))
-    if has_placement(problem):
-        return fastest_placed(problem, found)
-    return candidate(problem, found[0].strategy, found[0].structure), found[0].time_s
+    return placer.fastest(problem, found)

@@ -17,7 +17,7 @@ from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.candidates import candidate
 
 if TYPE_CHECKING:
-    from meshwright.train.search import Progress
+    from meshwright.search.exhaustive import Progress
 
 
 @dataclass(frozen=True)

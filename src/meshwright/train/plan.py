@@ -32,12 +32,11 @@ from meshwright.train.candidates import (
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.pareto import pareto_front
+from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import SearchResult, search
 from meshwright.train.space import SearchSpace
-from meshwright.wafer.answer import best_placed, placed_candidates
-from meshwright.wafer.operators.answer import check_operators, operator_plan
 
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
@@ -53,6 +52,7 @@ def plan(
     calibration: str = DEFAULT,
     factors: Factors | None = None,
     per_operator: bool = False,
+    placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
     command: str = "",
 ) -> Plan:
@@ -69,6 +69,8 @@ def plan(
         Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     per_operator
         Whether to look for a strategy for each group of operators as well (grids only).
+    placer
+        Who puts candidates on their devices, where ranks are placed.
     progress
         Called after each block of the search.
 
@@ -84,24 +86,24 @@ def plan(
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     if per_operator:
-        check_operators(problem)
+        placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
     watch = uses_streams if problem.has_grid else None
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
-    found = _answer(problem, calibration, factors, result, top)
+    found = _answer(problem, placer, calibration, factors, result, top)
     found = replace(found, command=command)
-    return _with_operators(problem, found, allowed, progress) if per_operator else found
+    return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
 
 
 def _with_operators(
-    problem: Problem, found: Plan, allowed: Mapping[str, Sequence[object]] | None,
-    progress: Progress | None,
+    problem: Problem, placer: Placer, found: Plan,
+    allowed: Mapping[str, Sequence[object]] | None, progress: Progress | None,
 ) -> Plan:  # fmt: skip
     """Add a strategy for each operator to a plan; after an interrupt the plan stays without."""
     try:
-        operators = operator_plan(problem, allowed=allowed, progress=progress)
+        operators = placer.operator_plan(problem, allowed=allowed, progress=progress)
     except KeyboardInterrupt:
         note = "interrupted: the search for a strategy for each operator was not finished"
         return replace(found, warnings=(*found.warnings, note))
@@ -109,11 +111,12 @@ def _with_operators(
 
 
 def _answer(
-    problem: Problem, calibration: str, factors: Factors | None, result: SearchResult, top: int
-) -> Plan:
+    problem: Problem, placer: Placer, calibration: str, factors: Factors | None,
+    result: SearchResult, top: int,
+) -> Plan:  # fmt: skip
     """Return the plan that a search leads to."""
     found = distinct(in_order_of_preference(result.found))[: max(top, NUM_PERTURBED)]
-    placed = placed_candidates(problem, found[:top])
+    placed = placer.placed(problem, found[:top])
     # Constants are perturbed under the closed form, which knows no placement.
     closed_form = {plan_string(f.strategy, f.structure): f for f in found}
     chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
@@ -133,7 +136,7 @@ def _answer(
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
         robustness=_robustness(chosen, drawn, slower, len(candidates)),
-        why_not=why_no_streams(problem, best, result),
+        why_not=why_no_streams(problem, placer, best, result),
         factors=factors,
         warnings=tuple(warnings(problem, best)),
         version=version(),
@@ -172,14 +175,16 @@ def uses_streams(columns: StrategyColumns) -> BoolArray:
     return mask
 
 
-def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> tuple[WhyNot, ...]:
+def why_no_streams(
+    problem: Problem, placer: Placer, best: Candidate, result: SearchResult
+) -> tuple[WhyNot, ...]:
     """Return the best plan with tensor streams, where there is one and the chosen one has none."""
     if best.strategy.tatp > 1 or not result.watched:
         return ()
     other = result.watched[0]
     return (
         compared(
-            "tensor streams (tatp)", best, best_placed(problem, other.strategy, other.structure)
+            "tensor streams (tatp)", best, placer.price(problem, other.strategy, other.structure)
         ),
     )
 
@@ -207,7 +212,9 @@ def front(
     return [candidate(problem, f.strategy, f.structure) for f in found.found], found.unknown
 
 
-def replan(before: Plan, *, without: int, progress: Progress | None = None) -> Replan:
+def replan(
+    before: Plan, *, without: int, placer: Placer = CLOSED_FORM, progress: Progress | None = None
+) -> Replan:
     """Return the plan for the devices that are left after some were lost, and what moves.
 
     The lost devices are taken from the end. A device that keeps its place in tp, tatp, pp and ep
@@ -222,7 +229,7 @@ def replan(before: Plan, *, without: int, progress: Progress | None = None) -> R
     smaller = system.model_copy(update={"dead_devices": dead})
     after = plan(
         before.model, smaller, before.workload, calibration=before.calibration,
-        factors=before.factors, progress=progress,
+        factors=before.factors, placer=placer, progress=progress,
     )  # fmt: skip
     old, new = before.best, after.best
     held = held_bytes(new.estimate)

@@ -9,13 +9,13 @@ from functools import partial
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import Progress
 from meshwright.train import compare as comparing
 from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.placing import Placed, Placer
-from meshwright.train.search import Progress
 from meshwright.wafer.answer import has_placement, place_or_none, placed_candidate
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 from meshwright.wafer.price import physical_network
