@@ -22,7 +22,7 @@ from meshwright.cli.progress import Counter, SearchProgress
 
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan
-    from meshwright.train.answer import Plan
+    from meshwright.train.answer import Candidate, Plan
 
 INTERRUPTED = 130
 
@@ -127,13 +127,16 @@ def estimate(args: Namespace) -> int:
 def fit(args: Namespace) -> int:
     """Print the memory of one strategy; 3 where it does not fit."""
     from meshwright.report.answer_file import plain_data
-    from meshwright.train.explain import what_would_fit
     from meshwright.train.report import fit_screen
     from meshwright.train.report_detail import device_lines
 
     found = api.fit.answer(args, _call(args))
     price = found.best.estimate
-    advice = [] if price.fits else what_would_fit(found)
+    advice: list[Candidate] = []
+    if not price.fits:
+        from meshwright.train.explain import what_would_fit
+
+        advice = what_would_fit(found)
     data = {
         "plan": found.best.text,
         "fits": price.fits,
