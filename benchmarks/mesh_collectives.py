@@ -18,8 +18,7 @@ import numpy as np
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
 from meshwright.collectives.group import Group, make_group
-from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.selection import affine_candidates, best_algorithm
+from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh

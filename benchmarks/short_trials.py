@@ -21,8 +21,9 @@ from meshwright.calibration.errors import Family, families_of
 from meshwright.calibration.prediction import measurement, predict
 from meshwright.calibration.reading import read_rows
 from meshwright.calibration.rows import published_rows
+from meshwright.search.robustness import choose_trials
 from meshwright.train.measured.factors import PLAN_ERROR, RESOURCES, STEP_NOISE, logs_and_slopes
-from meshwright.train.measured.trials import choose_trials, expected_spreads
+from meshwright.train.measured.trials import expected_spreads
 
 MOST = 3
 FEWEST_PLANS = 3

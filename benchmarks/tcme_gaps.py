@@ -21,7 +21,6 @@ from pathlib import Path
 
 import numpy as np
 
-from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.routing import xy_routes

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from meshwright.dataflow.fusion.answer import FusionQuestion
     from meshwright.options.question import Question
     from meshwright.options.values import Reading
+    from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import ServingPlan
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.sweep import SweepSpec
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
-    from meshwright.train.search import Progress
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from oracles.product_stream import ProductStream, enumerate_block, play_product
 from small_problems import chip, gqa, level, model, problem, system
 
 from meshwright.cost.layer import op_cost
-from meshwright.cost.streamed_layer import Way, stream_links
+from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.registry import links_of, reverse, streams
@@ -37,7 +37,7 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
-    return Way(what, structure, network, 0, stream_links(network, structure))
+    return StreamedPiece(what, structure, network, 0, stream_links(network, structure))
 
 
 def only(column):

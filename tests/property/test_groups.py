@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright.collectives.group import Group, group_size, make_group
-from meshwright.collectives.selection import best_affine_candidates, best_time_s
+from meshwright.collectives.registry import best_affine_candidates, best_time_s
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 

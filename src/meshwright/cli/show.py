@@ -87,8 +87,8 @@ def show_optimizer(args: argparse.Namespace) -> int:
 def show_collectives(args: argparse.Namespace) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first."""
     from meshwright.catalog.systems import load_system
+    from meshwright.collectives.comparison import timed_algorithms
     from meshwright.collectives.group import make_group
-    from meshwright.collectives.selection import timed_algorithms
     from meshwright.report.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
 

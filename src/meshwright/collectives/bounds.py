@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N, larger, where
+from meshwright.collectives.gathers import members_inside, message_s
 from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.stages import members_inside, message_s
 from meshwright.spec.collective import CollectiveKind
 
 

@@ -1,19 +1,16 @@
-"""What a collective algorithm is, and the registry that holds them.
-
-An algorithm has two faces: ``affine`` is its closed form for one group or a column of groups,
-``transfers`` lists what is sent, for a simulation and for the proof that both agree.
-"""
+"""What a collective algorithm is, the registry of all, and the best one for a group and a size."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, reduce
 from typing import Any, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, N, where
+from meshwright.base.arrays import FloatArray, N, smaller, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group, group_size
 from meshwright.spec.collective import CollectiveKind
@@ -127,3 +124,110 @@ def where_it_applies(applies: Any, group: Group[N], fixed_s: N, seconds_per_byte
         where(alone, 0.0, where(applies, fixed_s, np.inf)),
         where(alone | np.logical_not(applies), 0.0, seconds_per_byte),
     )
+
+
+_SHORT = 128
+"""Rows of a column whose forms are kept."""
+_NUMBERS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+Candidate = tuple[str, Any, Any]
+"""Name, fixed_s and seconds_per_byte of an algorithm: numbers or columns."""
+
+
+def algorithms_of(kind: CollectiveKind) -> list[tuple[str, Algorithm]]:
+    """Return the algorithms of one kind by name, in the order of registration."""
+    entries = [(name, collective_algorithms[name]) for name in collective_algorithms]
+    return [(name, algorithm) for name, algorithm in entries if algorithm.kind is kind]
+
+
+def affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
+    """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
+    return [form for form in affine_forms(kind, group) if np.any(np.isfinite(form[1]))]
+
+
+def affine_forms(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
+    """Return the form of every algorithm that spans of these kinds allow, infinite or not.
+
+    Groups on the same levels have forms of the same algorithms, so that tables of equal shape
+    arise.
+    """
+    forms: list[Candidate] = []
+    for name, algorithm in algorithms_of(kind):
+        if algorithm.may_apply(group):
+            fixed_s, seconds_per_byte = algorithm.affine(group)
+            forms.append((name, fixed_s, seconds_per_byte))
+    return forms
+
+
+def best_affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
+    """Return the algorithms that are best for some row at some size.
+
+    Those that another one beats or equals in every row at every size are left out; the minimum
+    over the rest is the minimum over all. What was found for short columns is kept: the same
+    groups come again and again when a few plans are priced in detail.
+    """
+    content = _Content(group)
+    return _known_candidates(kind, content) if content.is_short else _candidates(kind, group)
+
+
+class _Content:
+    """A group that equals others of the same numbers, while the same algorithms are known."""
+
+    def __init__(self, group: Group[Any]) -> None:
+        self.group = group
+        columns = [np.asarray(getattr(s, name)) for s in group.spans for name in _NUMBERS]
+        self.is_short = all(column.size <= _SHORT for column in columns)
+        kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
+        shapes = tuple((column.shape, column.dtype.char) for column in columns)
+        values = b"".join(column.tobytes() for column in columns) if self.is_short else b""
+        self.key = (tuple(collective_algorithms), kinds, shapes, values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Content) and self.key == other.key
+
+
+@lru_cache(maxsize=2048)
+def _known_candidates(kind: CollectiveKind, content: _Content) -> list[Candidate]:
+    return _candidates(kind, content.group)
+
+
+def _candidates(kind: CollectiveKind, group: Group[Any]) -> list[Candidate]:
+    kept: list[Candidate] = []
+    candidates = affine_candidates(kind, group)
+    for index, candidate in enumerate(candidates):
+        rivals = kept + candidates[index + 1 :]
+        if not any(_never_slower(rival, candidate) for rival in rivals):
+            kept.append(candidate)
+    return kept
+
+
+def _never_slower(rival: Candidate, candidate: Candidate) -> bool:
+    """Return whether the rival is at most as slow in every row, whatever the bytes."""
+    (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
+    beats = (rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))
+    return bool(np.all(beats))
+
+
+def best_time_s(kind: CollectiveKind, num_bytes: N, group: Group[N]) -> N:
+    """Return the time of the fastest algorithm [s]; a column chooses in each row."""
+    candidates = best_affine_candidates(kind, group)
+    times = [fixed_s + num_bytes * slope for _, fixed_s, slope in candidates]
+    fastest_s: N = reduce(smaller, times)
+    return fastest_s
+
+
+def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:
+    """Return the name of the fastest algorithm for one size and one group."""
+    forms = _forms_of_one(kind, group, tuple(collective_algorithms))
+    return min(forms, key=lambda form: form[1] + num_bytes * form[2])[0]
+
+
+@lru_cache(maxsize=4096)
+def _forms_of_one(
+    kind: CollectiveKind, group: Group[float], known: tuple[str, ...]
+) -> list[tuple[str, float, float]]:
+    """Return the algorithms that apply to one group, with numbers, among those that are known."""
+    forms = affine_candidates(kind, group)
+    return [(name, float(fixed_s), float(slope)) for name, fixed_s, slope in forms]

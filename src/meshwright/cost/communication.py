@@ -11,7 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import Num, larger, positive_part, smaller
 from meshwright.collectives.bounds import least_sent_bytes
-from meshwright.collectives.selection import affine_forms, best_affine_candidates
+from meshwright.collectives.registry import affine_forms, best_affine_candidates
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import AXIS
@@ -92,7 +92,7 @@ class OpSums:
     selected: OpCost = field(default_factory=OpCost)
     """What selective recomputation repeats."""
 
-    def again(self, recompute: Recompute) -> OpCost:
+    def recomputed(self, recompute: Recompute) -> OpCost:
         """Return the forward computation that the backward pass repeats."""
         return {
             Recompute.NONE: OpCost(),
@@ -145,7 +145,7 @@ def comm_cost(
     beside = Counter(
         _window(call)
         for call in together or calls
-        if runs_beside(call, overlaps_tensor_parallel=overlaps)
+        if is_overlapped(call, overlaps_tensor_parallel=overlaps)
     )
     for call in calls:
         axis = call.axis.split("/")[0].split("*")[0]
@@ -158,7 +158,7 @@ def comm_cost(
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
         exposure = plain(time_s)
-        if runs_beside(call, overlaps_tensor_parallel=overlaps):
+        if is_overlapped(call, overlaps_tensor_parallel=overlaps):
             exposure = _exposure(call, axis, time_s, sums, strategy, beside[_window(call)])
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
@@ -170,7 +170,7 @@ def comm_cost(
     return CommCost(**parts)
 
 
-def runs_beside(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
+def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
     """Return whether a call runs beside computation of its layer; over tatp only rounds do."""
     if call.per_step or call.of_weight or call.axis == AXIS:
         return False

@@ -26,7 +26,7 @@ from meshwright.cost.memory import kept_bytes, largest_transient_bytes, paramete
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost, _memory_bound_cost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import LayerStreams, Way, ways_to_stream
+from meshwright.cost.streamed_layer import LayerStreams, StreamedPiece, streamed_pieces
 from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
 from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.local_layer import LocalLayer
@@ -180,7 +180,7 @@ class BlockCost:
     """A part of a layer between two additions to the residual stream, on one device."""
 
     everything: OpCost
-    again: OpCost
+    recomputed: OpCost
     """What of it the backward pass repeats."""
     comm: CommCost
     kept_bytes: Num
@@ -193,16 +193,16 @@ class BlockCost:
     @property
     def stream_s(self) -> Num:
         """What links add to operators that work in rounds [s]."""
-        total, again = self.everything, self.again
-        return total.stream_forward_s + total.stream_backward_s + again.stream_forward_s
+        total, recomputed = self.everything, self.recomputed
+        return total.stream_forward_s + total.stream_backward_s + recomputed.stream_forward_s
 
     def total_s(self, rates: DeviceRates) -> Num:
         """Return one micro-batch through the block alone, both passes [s]."""
-        total, again, comm = self.everything, self.again, self.comm
+        total, recomputed, comm = self.everything, self.recomputed, self.comm
         ahead_s = total.forward_s
-        back_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+        back_s = total.input_gradient_s + total.weight_gradient_s + recomputed.forward_s
         ahead_s = ahead_s + exposed_launch_s(ahead_s, total.forward_kernels, rates)
-        kernels = total.backward_kernels + again.forward_kernels
+        kernels = total.backward_kernels + recomputed.forward_kernels
         back_s = back_s + exposed_launch_s(back_s, kernels, rates)
         return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
 
@@ -233,18 +233,18 @@ def _chosen(takes_second: Mask, first: _Sum, second: _Sum) -> _Sum:
 def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
     """Return the price of a layer; ``zero`` gives every part the length of the columns."""
     total = sum_of([block.everything for block in blocks], OpCost)
-    again = sum_of([block.again for block in blocks], OpCost)
+    recomputed = sum_of([block.recomputed for block in blocks], OpCost)
     comm = sum_of([block.comm for block in blocks], CommCost)
     launch_forward = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
-    backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
-    backward_kernels = total.backward_kernels + again.forward_kernels
+    backward_s = total.input_gradient_s + total.weight_gradient_s + recomputed.forward_s
+    backward_kernels = total.backward_kernels + recomputed.forward_kernels
     launch = launch_forward + exposed_launch_s(backward_s, backward_kernels, rates)
     ahead_s = total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
     parts = {
         "forward_s": total.forward_s,
         "input_gradient_s": total.input_gradient_s,
         "weight_gradient_s": total.weight_gradient_s,
-        "recompute_s": again.forward_s,
+        "recompute_s": recomputed.forward_s,
         "launch_s": launch,
         "tp_s": comm.tp_s,
         "cp_s": comm.cp_s,
@@ -257,15 +257,15 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         + sum(block.recomputed_bytes for block in blocks),
         "dense_params": sum(block.dense_params for block in blocks),
         "expert_params": sum(block.expert_params for block in blocks),
-        "flops": total.forward_flops + total.backward_flops + again.forward_flops,
+        "flops": total.forward_flops + total.backward_flops + recomputed.forward_flops,
         "memory_traffic_bytes": total.forward_traffic_bytes
         + total.backward_traffic_bytes
-        + again.forward_traffic_bytes,
+        + recomputed.forward_traffic_bytes,
         "hidden_s": comm.hidden_s,
         "link_traffic_bytes": comm.link_bytes
         + total.forward_link_bytes
         + total.backward_link_bytes
-        + again.forward_link_bytes,
+        + recomputed.forward_link_bytes,
     }
     return LayerCost(**{name: part + zero for name, part in parts.items()})
 
@@ -299,9 +299,9 @@ def price_layers(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     pieces: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
     for index in range(len(problem.pieces)):
-        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
-        priced = [PricedWay(way, collectives) for way in ways]
-        alone = on_links_of_their_own(priced)
+        ways = streamed_pieces(problem, structure, network, index, uses_tatp=uses_tatp)
+        priced = [PricedPiece(way, collectives) for way in ways]
+        alone = without_contention(priced)
         for recompute in recomputes:
             again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
             blocks = priced[0].blocks(again)
@@ -323,10 +323,10 @@ def _with_all_at_work(head: LayerCost) -> LayerCost:
 
 
 @dataclass(frozen=True)
-class PricedWay:
+class PricedPiece:
     """One kind of layer, or an edge, that streams one tensor, with the prices of its blocks."""
 
-    way: Way
+    way: StreamedPiece
     collectives: Collectives
 
     @cached_property
@@ -386,7 +386,7 @@ class PricedWay:
         return [
             BlockCost(
                 everything=sums.everything,
-                again=sums.again(recompute),
+                recomputed=sums.recomputed(recompute),
                 comm=comm_cost(
                     calls[number], whole, way.sizes, strategy, way.structure,
                     self.collectives.time_s, word, together,
@@ -401,7 +401,7 @@ class PricedWay:
         ]  # fmt: skip
 
 
-def on_links_of_their_own(priced: Sequence[PricedWay]) -> Sequence[PricedWay]:
+def without_contention(priced: Sequence[PricedPiece]) -> Sequence[PricedPiece]:
     """Return the same ways on links that nobody else uses.
 
     What streams is decided there, so that a plan is the same one at every fidelity.
@@ -411,14 +411,14 @@ def on_links_of_their_own(priced: Sequence[PricedWay]) -> Sequence[PricedWay]:
         return priced
     private = replace(network, slowdown={})
     collectives = Collectives(private, priced[0].collectives.launch_s)
-    ways = ways_to_stream(
+    ways = streamed_pieces(
         priced[0].way.problem, replace(priced[0].way.structure, streamed=Streamed.AUTO), private,
         priced[0].way.index, uses_tatp=True,
     )  # fmt: skip
-    return [PricedWay(way, collectives) for way in ways]
+    return [PricedPiece(way, collectives) for way in ways]
 
 
-def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Mask]:
+def takes_inputs(priced: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
     """Return for each block whether its inputs stream, for each row.
 
     They do where that is legal and takes less time in a micro-batch; sums once a step and memory
@@ -435,7 +435,7 @@ def takes_inputs(priced: Sequence[PricedWay], recompute: Recompute) -> list[Mask
 
 def streamed_blocks(
     problem: Problem, structure: PlanOptions, network: AxisNetwork
-) -> list[list[tuple[Way, LayerGraph]]]:
+) -> list[list[tuple[StreamedPiece, LayerGraph]]]:
     """Return how each block of each piece of the model streams, under one strategy.
 
     Parameters
@@ -447,10 +447,10 @@ def streamed_blocks(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found = []
     for index in range(len(problem.pieces)):
-        ways = ways_to_stream(problem, structure, network, index, uses_tatp=uses_tatp)
+        ways = streamed_pieces(problem, structure, network, index, uses_tatp=uses_tatp)
         takes = [False] * len(ways[0].blocks)
         if len(ways) > 1:
-            priced = on_links_of_their_own([PricedWay(way, collectives) for way in ways])
+            priced = without_contention([PricedPiece(way, collectives) for way in ways])
             takes = [bool(np.all(taken)) for taken in takes_inputs(priced, structure.recompute)]
         found.append(
             [(ways[int(t)], block) for t, block in zip(takes, ways[0].blocks, strict=True)]

@@ -68,7 +68,7 @@ class LayerStreams:
     """All that streams in one layer."""
 
     links: StreamLinks
-    travels: Mapping[str, Travel]
+    travels: Mapping[str, StreamedBytes]
     """By the name of the operator."""
     rows: LayerStreams | None = None
     """What travels over tp in the same rounds, where both tensors stream."""
@@ -86,7 +86,7 @@ class LinkTimes:
     backward_relay_s: Num
 
 
-def link_times(travel: Travel, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
+def link_times(travel: StreamedBytes, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
     """Return the times of one operator.
 
     Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
@@ -125,7 +125,7 @@ ROWS = "tp"
 
 
 @dataclass(frozen=True)
-class Travel:
+class StreamedBytes:
     """Sub-tensors that travel beside one operator: what one member owns of each [bytes]."""
 
     transfer: Transfer
@@ -166,7 +166,7 @@ def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Transfer:
     return Transfer.SUMS if dim in op.contracted else Transfer.INPUTS
 
 
-def beside(
+def overlapped_ops(
     calls: Sequence[CollectiveCall], layer: LayerGraph, structure: PlanOptions
 ) -> list[Op | None]:
     """Return for each call the product or attention core in whose rounds it travels; else None.
@@ -227,11 +227,11 @@ def call_word_bytes(call: CollectiveCall, rates: DeviceRates, gradient_bytes: fl
     return rates.activation_bytes if word is None else word
 
 
-def layer_travels(
+def streamed_bytes(
     layer: LayerGraph, calls: Sequence[CollectiveCall], structure: PlanOptions,
     sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
-) -> dict[str, Travel]:  # fmt: skip
+) -> dict[str, StreamedBytes]:  # fmt: skip
     """Return what travels beside each operator of a layer that works round by round, by name.
 
     Parameters
@@ -249,7 +249,7 @@ def layer_travels(
         transfer = transfer_of(op, structure, axis)
         if op.kind is OpKind.MATMUL and transfer is not Transfer.NOTHING:
             transfers[op.name] = transfer
-    for call, worker in zip(calls, beside(calls, layer, structure), strict=True):
+    for call, worker in zip(calls, overlapped_ops(calls, layer, structure), strict=True):
         if worker is None or call.replayed or call.axis != axis:
             continue
         transfers.setdefault(worker.name, transfer_of(worker, structure, axis))
@@ -260,7 +260,7 @@ def layer_travels(
         word = call_word_bytes(call, rates, gradient_bytes)
         owned = word * call_elements(call, sizes, strategy) / degree_of(axis, strategy)
         parts[name] = parts.get(name, 0.0) + owned
-    return {name: Travel(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
+    return {name: StreamedBytes(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
 
 
 def stream_links(network: AxisNetwork, structure: PlanOptions) -> StreamLinks:
@@ -353,8 +353,8 @@ Cut = Callable[[LayerGraph], tuple[LayerGraph, ...]]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One kind of layer, or an edge, with one tensor that streams: weights or inputs."""
+class StreamedPiece:
+    """One kind of layer, or an edge, that streams one tensor: weights or inputs."""
 
     problem: Problem
     structure: PlanOptions
@@ -404,11 +404,11 @@ class Way:
             rows = LayerStreams(row_links(self.network), self._travels(ROWS))
         return LayerStreams(self.links, self._travels(AXIS), rows)
 
-    def _travels(self, axis: str) -> dict[str, Travel]:
+    def _travels(self, axis: str) -> dict[str, StreamedBytes]:
         """Return what travels along an axis beside each operator."""
         calls = self.derived_shardings(Recompute.NONE).calls
         gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
-        return layer_travels(
+        return streamed_bytes(
             self.piece, calls, self.structure, self.sizes, self.network.strategy,
             self.problem.rates, gradient, axis,
         )  # fmt: skip
@@ -427,7 +427,7 @@ class Way:
         names = {op.name for op in self.piece.ops}
         calls = self.derived_shardings(recompute).calls
         found = []
-        workers = beside(calls, self.piece, self.structure)
+        workers = overlapped_ops(calls, self.piece, self.structure)
         for call, worker in zip(calls, workers, strict=True):
             site = call.site.partition(":")[0]
             name = site if site in names else self.piece.ops[0].name
@@ -467,10 +467,10 @@ class Way:
         )
 
 
-def ways_to_stream(
+def streamed_pieces(
     problem: Problem, structure: PlanOptions, network: AxisNetwork, index: int, *, uses_tatp: bool,
     cut: Cut = residual_blocks,
-) -> tuple[Way, ...]:  # fmt: skip
+) -> tuple[StreamedPiece, ...]:  # fmt: skip
     """Return the ways for one piece of the model; weights first, where the choice is left open.
 
     Edges split the vocabulary whatever streams.
@@ -490,6 +490,6 @@ def ways_to_stream(
     if is_edge or not uses_tatp:
         streamed = [Streamed.WEIGHTS]
     return tuple(
-        Way(problem, replace(structure, streamed=tensor), network, index, links, cut)
+        StreamedPiece(problem, replace(structure, streamed=tensor), network, index, links, cut)
         for tensor in streamed
     )

@@ -20,7 +20,13 @@ from meshwright.cost.matmul import (
     word_of,
 )
 from meshwright.cost.operator import OpCost
-from meshwright.cost.streamed_layer import LayerStreams, LinkTimes, StreamLinks, Travel, link_times
+from meshwright.cost.streamed_layer import (
+    LayerStreams,
+    LinkTimes,
+    StreamedBytes,
+    StreamLinks,
+    link_times,
+)
 from meshwright.graph.op import Op
 from meshwright.sharding.local_layer import LocalLayer
 from meshwright.streams.round_model import (
@@ -142,7 +148,7 @@ def stream_traffic_bytes(
 
 
 def _in_rounds(
-    op: Op, shape: MatmulShape, travel: Travel, links: StreamLinks, times: LinkTimes,
+    op: Op, shape: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
     rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer that computes with one sub-tensor while the next one arrives."""
@@ -187,7 +193,7 @@ def _pass_times(made: Products, links: StreamLinks, times: LinkTimes) -> tuple[N
 
 
 def _at_once(
-    op: Op, whole: MatmulShape, travel: Travel, links: StreamLinks, times: LinkTimes,
+    op: Op, whole: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
     rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer with all inputs gathered before, or all sums scattered after.

@@ -16,7 +16,7 @@ from math import prod
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
-from meshwright.collectives.selection import best_affine_candidates
+from meshwright.collectives.registry import best_affine_candidates
 from meshwright.cost.device import DeviceRates, device_rates, stated_rate
 from meshwright.cost.matmul import matmul_compute_s
 from meshwright.cost.network import level_efficiencies

@@ -32,7 +32,7 @@ class Counts:
 
     @property
     def summary(self) -> str:
-        """One line that tells how the space was covered."""
+        """How the space was covered, in one line."""
         refused = sum(self.refused.values())
         return (
             f"{self.total:,} candidates: {self.priced:,} priced, {refused:,} refused by rule, "

@@ -94,7 +94,7 @@ class PlanOptions:
     overlap_data_parallel: bool = True
     """Gradient and parameter collectives run beside computation."""
     overlap_tensor_parallel: bool = False
-    """Collectives of tp are decomposed and run beside the matrix product."""
+    """Async TP: collectives of tp are cut into pieces that overlap with the matrix product."""
     offload: Offload = Offload.NONE
     streamed: Streamed = Streamed.AUTO
     stream_form: StreamForm = StreamForm.AUTO

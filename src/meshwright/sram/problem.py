@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.collectives.group import make_group
-from meshwright.collectives.selection import affine_candidates
+from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import Collectives
 from meshwright.cost.layer import price_layers
 from meshwright.cost.network import level_efficiencies

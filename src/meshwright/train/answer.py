@@ -109,7 +109,7 @@ class Estimate:
     goodput_fraction: float = 1.0
     """Share of wall time that makes progress between checkpoints, failures and restarts."""
     energy_parts_j: Mapping[str, float] = field(default_factory=dict)
-    """As far as they can be told apart; empty where the energy is not known."""
+    """As far as they can be separated; empty where the energy is not known."""
     power_w: float | None = None
     """Mean over a step, of all devices in use with the overhead."""
     tokens_per_j: float | None = None
@@ -218,10 +218,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Trials:
-    """Plans to run for a few steps each, because paper does not tell which one is the best."""
+    """Plans to run for a few steps each, where the model alone cannot decide between them."""
 
     run: tuple[str, ...]
-    """Plan strings, the one that tells most first; empty: no trial is worth its steps."""
+    """Plan strings, the most informative one first; empty: no trial is worth its steps."""
     best_fraction: Mapping[str, float]
     """By plan string: probability that it is the fastest of them, before any trial."""
     regret_fractions: tuple[float, ...]
@@ -230,7 +230,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Robustness:
-    """How the choice stands up to the uncertainty of the calibrated constants."""
+    """How sensitive the choice is to the uncertainty of the calibrated constants."""
 
     num_draws: int
     best_stays_first_fraction: float
@@ -273,9 +273,9 @@ class Plan:
     robustness: Robustness | None = None
     why_not: tuple[WhyNot, ...] = ()
     operators: OperatorPlan | None = None
-    """The same with a strategy for each operator, where that was asked for."""
+    """The same with a strategy for each operator, where that was requested."""
     factors: Factors | None = None
-    """Of the resources, under which the constants stand, where jobs were measured."""
+    """By which measured jobs scale the constants of each resource."""
     warnings: tuple[str, ...] = ()
     version: str = ""
     format: int = FORMAT

@@ -170,7 +170,7 @@ def _wider(problem: Problem) -> str:
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:
-    """Return why no candidate is left, and the least change that could help."""
+    """Return why no candidate is left, and the nearest change that could help."""
     system = problem.system
     if result.counts.refused[IDLE_ABOVE_CAP] and not math.isfinite(result.least_memory_bytes):
         least_devices = float(min(problem.device_numbers))

@@ -1,6 +1,6 @@
-"""What others would do: each recipe searched and placed as hard as our own space.
+"""Baselines: the recipes of other systems, each searched and placed with the same effort as ours.
 
-A recipe is what another system would look at, as a part of our own space.
+A recipe is the space of another system, as a part of our own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.report.answer_file import plain_data
+from meshwright.search.exhaustive import Progress
 from meshwright.sharding.space import Choices
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -23,7 +24,7 @@ from meshwright.train.answer import Candidate
 from meshwright.train.candidates import candidate, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.answer import fastest_placed, has_placement
 
@@ -154,7 +155,7 @@ recipes.register("fsdp")(
 )
 recipes.register("fsdp-prefetch")(
     Recipe(
-        "fsdp that gathers the next layer beside the computation of this one",
+        "fsdp that gathers the next layer during the computation of this one",
         "Zhao et al. 2023, arXiv 2304.11277, section 3.3",
         _DATA_ONLY,
     )
@@ -240,14 +241,14 @@ def compare(
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     names = (ours, *(_applicable(problem) if against is None else against))
-    asked = [
+    runs = [
         (name, mapper)
         for name in dict.fromkeys(names)
         for mapper in _mappers(problem, recipes[name])
     ]
     entries: list[Entry] = []
     try:
-        for name, mapper in asked:
+        for name, mapper in runs:
             entries.append(_entry(replace(problem, mapper=mapper), name, allowed or {}, progress))
     except KeyboardInterrupt:
         if not entries:

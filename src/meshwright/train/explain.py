@@ -1,4 +1,4 @@
-"""Why a plan is what it is, what would change it, and which plans near it are leaner."""
+"""Why this plan: what limits it, the effect of better hardware, and nearby plans of less memory."""
 
 from __future__ import annotations
 

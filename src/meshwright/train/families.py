@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Num,
     column,
     groups_of,
     joined,
@@ -186,7 +186,7 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
 
 
 def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
-    """Return the first row of each group of rows that no layer can tell apart, and the groups."""
+    """Return the first row of each group with equal layer prices, and the group of each row."""
     columns = network.strategy
     parts = (
         columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
@@ -326,7 +326,7 @@ def _priced(
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
 ) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
-    """Return layer prices of rows that a layer can tell apart, the row of each, and its sends."""
+    """Return the distinct layer prices, the price row of each row, and its sends."""
     first, groups = layer_keys(network)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
     tables = price_layers(
@@ -351,12 +351,12 @@ class Block:
 
     @cached_property
     def price_with_mean(self) -> PipelinePrice:
-        """The same with the mean work of a device, collected when it is asked for."""
+        """The same with the mean work of a device, collected on first use."""
         return replace(self.price, mean=take_rows(self.families.price.mean, self.family_rows))
 
     @cached_property
     def strategy(self) -> StrategyColumns:
-        """The degrees of the members, collected when they are asked for."""
+        """The degrees of the members, collected on first use."""
         strategy = take(self.families.strategy, self.family_rows)
         replicas = strategy.dp / self.dp_shard
         return replace(strategy, dp_shard=self.dp_shard, dp_replicate=replicas)
@@ -364,7 +364,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some of the families, collected side by side, so that members find them in the cache."""
+    """Some of the families, contiguous in memory, so that pricing their members stays in cache."""
 
     families: Families
     links: LinkTable
@@ -483,7 +483,7 @@ _GRID = ("tp", "tatp", "cp", "pp", "dp_shard", "ep", "etp")
 class LinkTable:
     """Collectives by row; families know the rows of their divisions.
 
-    Row ``whole_row`` of a family is the undivided one; its useful divisions stand at
+    Row ``whole_row`` of a family is the undivided one; its useful divisions are at
     ``first_division`` and the ``num_divisions`` - 1 rows behind it.
     """
 
@@ -536,7 +536,7 @@ def _unique_grids(strategy: StrategyColumns) -> tuple[StrategyColumns, IntArray]
 
 def _divisions(
     space: SearchSpace, grids: StrategyColumns
-) -> tuple[IntArray, FloatArray, IntArray, Any]:
+) -> tuple[IntArray, FloatArray, IntArray, BoolArray]:
     """Return (grid, dp_shard) of every division, the number of each grid's, and whether 1 is one.
 
     The undivided one comes first, whether it is a division (of cp alone) or not.
@@ -548,7 +548,7 @@ def _divisions(
     divided = take(grids, index)
     divided = replace(divided, dp_shard=shard, dp_replicate=divided.dp_shard / shard)
     regroups, is_one = experts_regroup(space, divided), shard == 1
-    divides_one = regroups[is_one] & (grids.cp > 1) & space.choices.keeps("dp_shard", 1)
+    divides_one: BoolArray = regroups[is_one] & (grids.cp > 1) & space.choices.keeps("dp_shard", 1)
     kept = regroups | is_one
     lengths = np.bincount(index[kept], minlength=len(degrees))
     return index[kept], shard[kept], lengths, divides_one
@@ -582,7 +582,7 @@ def _thin(links: DataParallelLinks) -> DataParallelLinks:
 
 def _winners(transfer: Transfer) -> Transfer:
     """Return the forms of which no single other one is at least as fast in every row."""
-    kept: list[tuple[Any, Any]] = []
+    kept: list[tuple[Num, Num]] = []
     for number, form in enumerate(transfer.forms):
         rivals = [*kept, *transfer.forms[number + 1 :]]
         beaten = any(

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, column
+from meshwright.base.arrays import FloatArray, column
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
+from meshwright.search.exhaustive import Progress
+from meshwright.search.pareto import dominated_by, front_of
 from meshwright.sharding.strategy import row
 from meshwright.train.families import Block
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 OBJECTIVES = ("step_time_s", "memory_bytes", "energy_j", "cost_usd")
@@ -54,32 +56,6 @@ class Front:
         self.found += [_found(block, int(index)) for index in fresh]
 
 
-def dominated_by(values: FloatArray, others: FloatArray) -> BoolArray:
-    """Return which rows some other row equals or beats in every objective."""
-    mask = np.zeros(len(values), dtype=bool)
-    left = np.arange(len(values))
-    for other in others:
-        beaten = (values[left] >= other).all(axis=1)
-        mask[left[beaten]] = True
-        left = left[~beaten]
-        if not len(left):
-            break
-    return mask
-
-
-def front_of(values: FloatArray) -> list[int]:
-    """Return the rows that no other row equals or beats, in order of the first objective."""
-    kept: list[int] = []
-    order = np.lexsort(values.T[::-1])
-    left = list(order)
-    while left:
-        first, rest = left[0], np.array(left[1:], dtype=np.int64)
-        kept.append(int(first))
-        beaten = dominated_by(values[rest], values[first : first + 1])
-        left = list(rest[~beaten])
-    return kept
-
-
 def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Front:
     """Return the front of the whole space; every candidate that fits is priced."""
     front = Front(space.problem)
@@ -93,13 +69,11 @@ def pareto_front(space: SearchSpace, *, progress: Progress | None = None) -> Fro
 def _found(block: Block, index: int) -> Found:
     table, family = block.families, int(block.family_rows[index])
     own = table.structures[int(table.structure_of[family])]
-    structure = type(own)(
-        **{
-            **vars(own),
-            "zero_stage": block.structure.zero_stage,
-            "reshard_after_forward": block.structure.reshard_after_forward,
-            "offload": block.structure.offload,
-        }
+    structure = replace(
+        own,
+        zero_stage=block.structure.zero_stage,
+        reshard_after_forward=block.structure.reshard_after_forward,
+        offload=block.structure.offload,
     )
     time_s, memory = column(block.time.total_s)[index], block.memory_bytes[index]
     return Found(row(block.strategy, index), structure, float(time_s), float(memory))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import Progress
+from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import StrategyColumns, plan_string
 from meshwright.spec.model import ModelSpec
@@ -28,16 +30,16 @@ from meshwright.train.candidates import (
     warnings,
 )
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
-from meshwright.train.measured.trials import trials_of, with_measured_interval, with_plan_errors
+from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.pareto import pareto_front
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.robustness import NUM_DRAWS, Verdict, robustness
-from meshwright.train.search import Progress, SearchResult, search
+from meshwright.train.robustness import NUM_DRAWS, robustness
+from meshwright.train.search import SearchResult, search
 from meshwright.train.space import SearchSpace
 from meshwright.wafer.answer import best_placed, placed_candidates
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 
-SHAKEN = 8
+NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
 
 
@@ -77,7 +79,7 @@ def plan(
     UnsupportedError
         Strategies for each operator where there are none.
     InfeasibleError
-        Nothing fits; carries the counts and the least change that would.
+        Nothing fits; carries the counts and the nearest change that would fit.
     """
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
@@ -97,7 +99,7 @@ def _with_operators(
     problem: Problem, found: Plan, allowed: Mapping[str, Sequence[object]] | None,
     progress: Progress | None,
 ) -> Plan:  # fmt: skip
-    """Return a plan with a strategy for each operator beside it; after an interrupt without."""
+    """Add a strategy for each operator to a plan; after an interrupt the plan stays without."""
     try:
         operators = operator_plan(problem, allowed=allowed, progress=progress)
     except KeyboardInterrupt:
@@ -110,12 +112,12 @@ def _answer(
     problem: Problem, calibration: str, factors: Factors | None, result: SearchResult, top: int
 ) -> Plan:
     """Return the plan that a search leads to."""
-    found = distinct(in_order_of_preference(result.found))[: max(top, SHAKEN)]
+    found = distinct(in_order_of_preference(result.found))[: max(top, NUM_PERTURBED)]
     placed = placed_candidates(problem, found[:top])
     # Constants are perturbed under the closed form, which knows no placement.
     closed_form = {plan_string(f.strategy, f.structure): f for f in found}
     chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
-    verdict = robustness(problem, chosen[:SHAKEN], factors=factors)
+    drawn = robustness(problem, chosen[:NUM_PERTURBED], factors=factors)
     candidates = [entry.candidate for entry in placed]
     if factors is not None:
         candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
@@ -130,7 +132,7 @@ def _answer(
         fastest_s=min(entry.found.time_s for entry in placed),
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
-        robustness=_robustness(chosen, verdict, slower, len(candidates)),
+        robustness=_robustness(chosen, drawn, slower, len(candidates)),
         why_not=why_no_streams(problem, best, result),
         factors=factors,
         warnings=tuple(warnings(problem, best)),
@@ -139,7 +141,7 @@ def _answer(
 
 
 def _robustness(
-    chosen: Sequence[Found], verdict: Verdict, slower: float, num_shown: int
+    chosen: Sequence[Found], drawn: DrawnTimes, slower: float, num_shown: int
 ) -> Robustness:
     """Return what perturbed constants say of the chosen candidates, the shown ones first.
 
@@ -148,25 +150,26 @@ def _robustness(
     slower
         How many times as long the best one takes with contention.
     """
-    low_s, high_s = verdict.interval_s(0)
-    regret = verdict.largest_regret
+    low_s, high_s = drawn.interval_s(0)
+    regret = drawn.largest_regret
     safest = int(regret.argmin())
     texts = [plan_string(f.strategy, f.structure) for f in chosen]
-    logs = np.log(verdict.times_s[:num_shown])
+    logs = np.log(drawn.times_s[:num_shown])
     return Robustness(
         num_draws=NUM_DRAWS,
-        best_stays_first_fraction=verdict.stays_first(0),
+        best_stays_first_fraction=drawn.stays_first(0),
         least_regret=texts[safest],
         least_regret_fraction=float(regret[safest]),
-        ties=tuple(t for t, w in zip(texts, verdict.wins.tolist(), strict=False) if w >= 0.05),
+        ties=tuple(t for t, w in zip(texts, drawn.wins.tolist(), strict=False) if w >= 0.05),
         step_time_s=(low_s * slower, high_s * slower),
         trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
     )
 
 
-def uses_streams(columns: StrategyColumns) -> Any:
+def uses_streams(columns: StrategyColumns) -> BoolArray:
     """Return which candidates stream tensors between neighbours."""
-    return columns.tatp > 1
+    mask: BoolArray = columns.tatp > 1
+    return mask
 
 
 def why_no_streams(problem: Problem, best: Candidate, result: SearchResult) -> tuple[WhyNot, ...]:

@@ -20,19 +20,15 @@ from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import FIRST_ROWS, BoundedSearch, Price, Progress
 from meshwright.sharding.space import Grid, degree_columns
 from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
 from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
 from meshwright.train.space import SearchSpace
 
-BLOCK_ROWS = 8_192
-"""Families of one block: with their divisions about the size of a cache."""
-FIRST_ROWS = 256
-"""Families of the first block, which finds a first good plan."""
 KEPT = 512
 ROUNDING = 1e-9
 """What sums of the same parts in another order may differ by, as a fraction."""
-Progress = Callable[[Counts, Best, float], None]
 Watch = Callable[[StrategyColumns], BoolArray]
 Visit = Callable[[Block], None]
 
@@ -84,7 +80,7 @@ def search(
     progress
         Called after each block with counts, the best so far, and the bound of what is left [s].
     watch
-        Marks candidates of which the best one is wanted beside the best of all: why not those?
+        Marks candidates of which the best one is wanted too, to answer "why not those?".
     visit
         Called with each priced block: for fronts and for materialising samples.
     """
@@ -99,7 +95,7 @@ def search(
             _found(run.families, run.watched, index) for index in range(len(run.watched.times_s))
         ),
         counts=run.counts,
-        lower_bound_s=proven_s if is_complete else min(proven_s, run.left_s),
+        lower_bound_s=proven_s if is_complete else min(proven_s, run.bounded.left_s),
         least_memory_bytes=run.least_memory_bytes,
         is_complete=is_complete,
         elapsed_s=time.perf_counter() - started,
@@ -113,61 +109,52 @@ class _Run:
         self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
     ) -> None:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
-        self.watched = Best(1, 1)
-        self.counts = Counts()
+        self.watched, self.counts = Best(1, 1), Counts()
         self.families = families(space, degree_tables(space), self.counts)
-        self.num_members = self.families.column(lambda part: part.num_members)
-        self.bound_s = self.families.column(lambda part: _bound_s(space.problem, part))
-        self.left_s = self.least_memory_bytes = float("inf")
+        self.bounded = BoundedSearch(
+            bound_s=self.families.column(lambda part: _bound_s(space.problem, part)),
+            num_members=self.families.column(lambda part: part.num_members),
+            counts=self.counts,
+            best=best,
+            watched=self.watched,
+            is_watched=None if watch is None else watch(self.families.strategy),
+            prepare=self._pricing,
+        )
+        self.least_memory_bytes = float("inf")
 
     def cover(self, *, prune: bool, progress: Progress | None) -> bool:
-        """Go through all families in order of their bounds; False after an interrupt.
-
-        The first ones set a limit beyond which no others are collected.
-        """
+        """Go through all families in order of their bounds; False after an interrupt."""
         rows = self._fitting()
-        if not self.families.is_complete:
-            self._price(rows[:FIRST_ROWS], prune=False, progress=None)
-            self.left_s = arithmetic_s(self.space.problem)
-            return False
-        try:
-            for part in (rows[:FIRST_ROWS], rows[FIRST_ROWS:]):
-                self._price(part, prune=prune, progress=progress)
-        except KeyboardInterrupt:
-            return False
-        return True
+        if self.families.is_complete:
+            return self.bounded.cover(rows, prune=prune, progress=progress)
+        self.bounded.price(rows[:FIRST_ROWS], prune=False, progress=None)
+        self.bounded.left_s = arithmetic_s(self.space.problem)
+        return False
 
     def _fitting(self) -> IntArray:
         """Return the families that can run and may fit, in order of their bounds."""
-        problem, counts = self.space.problem, self.counts
-        can_run = np.isfinite(self.bound_s)
-        counts.refused[IDLE_ABOVE_CAP] += int(self.num_members[~can_run].sum())
+        problem, counts, bounded = self.space.problem, self.counts, self.bounded
+        can_run = np.isfinite(bounded.bound_s)
+        counts.refused[IDLE_ABOVE_CAP] += int(bounded.num_members[~can_run].sum())
         least = self.families.column(lambda part: _least_memory_bytes(self.space, part))
         needed = np.where(can_run, least, np.inf)
         can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
-        counts.pruned_by_memory += int(self.num_members[can_run & ~can_fit].sum())
+        counts.pruned_by_memory += int(bounded.num_members[can_run & ~can_fit].sum())
         self.least_memory_bytes = float(needed.min())
         rows = np.flatnonzero(can_fit)
-        return rows[np.argsort(self.bound_s[rows], kind="stable")]
+        return rows[np.argsort(bounded.bound_s[rows], kind="stable")]
 
-    def _price(self, rows: IntArray, *, prune: bool, progress: Progress | None) -> None:
-        """Collect and price some families block by block, in order of their bounds."""
-        rows = self._near(rows) if prune else rows
-        if not len(rows):
-            return
-        collected = np.sort(rows)
+    def _pricing(self, collected: IntArray) -> Price:
+        """Return what prices members of the collected families: links are priced once for all."""
         table = self.families.take(collected)
         links = link_table(self.space, table)
-        for first in range(0, len(rows), BLOCK_ROWS):
-            part = rows[first : first + BLOCK_ROWS]
-            self.left_s = float(self.bound_s[part[0]])
-            part = self._near(part) if prune and first else part
-            if len(part):
-                places = np.searchsorted(collected, part)
-                for block in members(self.space, table, links, places, self.counts):
-                    self._fold(block, collected)
-            if progress is not None:
-                progress(self.counts, self.best, self.left_s)
+
+        def price(part: IntArray) -> None:
+            places = np.searchsorted(collected, part)
+            for block in members(self.space, table, links, places, self.counts):
+                self._fold(block, collected)
+
+        return price
 
     def _fold(self, block: Block, collected: IntArray) -> None:
         """Take the members of a block into account."""
@@ -178,16 +165,6 @@ class _Run:
             self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
         if self.visit is not None:
             self.visit(block)
-
-    def _near(self, rows: IntArray) -> IntArray:
-        """Return the families that may hold one of the best, or the best watched one."""
-        bound_s = self.bound_s[rows]
-        near = bound_s <= self.best.limit_s
-        if self.watch is not None:
-            is_watched = self.watch(self.families.strategy)[rows]
-            near |= (bound_s <= self.watched.limit_s) & is_watched
-        self.counts.pruned_by_bound += int(self.num_members[rows[~near]].sum())
-        return rows[near]
 
 
 def _bound_s(problem: Problem, table: Families) -> FloatArray:

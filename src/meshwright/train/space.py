@@ -50,7 +50,7 @@ class SearchSpace:
 
     @property
     def overlaps_data_parallel(self) -> bool:
-        """Whether gradients and parameters travel beside computation: yes, unless it is fixed.
+        """Whether data-parallel communication overlaps computation: yes, unless it is fixed.
 
         That is never slower: what is hidden costs only a share of itself.
         """
@@ -75,7 +75,7 @@ class SearchSpace:
 def orders_of(space: SearchSpace, columns: StrategyColumns) -> BoolArray:
     """Return which orders of the axes each row is to be tried in, shape (orders, rows).
 
-    Orders that differ only in axes of one device are the same plan; the first one stands.
+    Orders that differ only in axes of one device are the same plan; the first one is kept.
     """
     mask = np.zeros(len(columns.tp), dtype=np.int64)
     for bit, name in enumerate(AXES):

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.communication import runs_beside
+from meshwright.cost.communication import is_overlapped
 from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost, streamed_blocks
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import Way, call_word_bytes
+from meshwright.cost.streamed_layer import StreamedPiece, call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_sizes import degree_of
@@ -100,7 +100,7 @@ class _Step:
 
     op: Op
     cost: OpCost
-    way: Way
+    way: StreamedPiece
     recompute: Recompute
     calls: Sequence[tuple[CollectiveCall, str, bool]]
     """Of its layer: each with the operator that needs it, and whether it travels in rounds."""
@@ -126,7 +126,7 @@ class _Step:
         gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
         elements = call_elements(call, self.way.sizes, strategy)
         num_bytes = call_word_bytes(call, problem.rates, gradient) * elements
-        is_beside = in_rounds or runs_beside(call, overlaps_tensor_parallel=overlaps)
+        is_beside = in_rounds or is_overlapped(call, overlaps_tensor_parallel=overlaps)
         return Message(call.axis, call.kind, _number(num_bytes), is_beside, call.streamed)
 
 

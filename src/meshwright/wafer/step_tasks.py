@@ -12,8 +12,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.group import Group
-from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.selection import affine_candidates, best_algorithm
+from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.cost.network import AxisNetwork
 from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes

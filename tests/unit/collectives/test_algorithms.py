@@ -4,11 +4,11 @@ import pytest
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.collectives.group import Group, Span, make_group
-from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.selection import (
+from meshwright.collectives.registry import (
     best_affine_candidates,
     best_algorithm,
     best_time_s,
+    collective_algorithms,
 )
 from meshwright.collectives.trees import binary_tree, ceil_log2, second_tree
 from meshwright.spec.collective import CollectiveKind

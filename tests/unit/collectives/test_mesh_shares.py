@@ -4,7 +4,7 @@ import pytest
 
 from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, Span
-from meshwright.collectives.selection import best_algorithm, best_time_s
+from meshwright.collectives.registry import best_algorithm, best_time_s
 from meshwright.spec.collective import CollectiveKind
 
 MIB = 2.0**20

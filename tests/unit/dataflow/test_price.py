@@ -5,7 +5,7 @@ import pytest
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
-from meshwright.collectives.selection import best_time_s
+from meshwright.collectives.registry import best_time_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights

@@ -10,7 +10,6 @@ from oracles.operations import (
     stream_sends,
 )
 
-from meshwright.collectives import selection as _algorithms  # noqa: F401
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.messages import make_messages

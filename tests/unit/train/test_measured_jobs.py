@@ -90,7 +90,7 @@ def test_changes_are_priced_as_plans_under_the_factors(ran, slow):
 
 def test_recorded_launches_gain_what_launches_cost(ran, slow):
     """A setting of the software leaves what the measurement holds beyond the factors."""
-    entry = next(e for e in slow.changes if e.what == "kernel launches are recorded")
+    entry = next(e for e in slow.changes if e.what == "CUDA graphs")
     recorded = WORK.software.model_copy(update={"cuda_graphs": True})
     work = WORK.model_copy(update={"software": recorded})
     priced = estimate("gpt2-medium", "8xH100", work, STRATEGY, STRUCTURE, factors=slow.factors)

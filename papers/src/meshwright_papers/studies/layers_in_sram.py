@@ -10,7 +10,7 @@ from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
-from meshwright.collectives.selection import affine_candidates
+from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.network import level_efficiencies
 from meshwright.serve.operators import product_compute_s

@@ -17,10 +17,17 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N, larger, where
-from meshwright.collectives.gathers import coordinates_of, crossed_level, rank_of
+from meshwright.collectives.gathers import (
+    coordinates_of,
+    crossed_level,
+    members_inside,
+    message_s,
+    rank_of,
+    shape_of,
+    spans_switches_only,
+)
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import members_inside, message_s, shape_of, spans_switches_only
 from meshwright.spec.collective import CollectiveKind
 
 

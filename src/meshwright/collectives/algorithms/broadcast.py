@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshwright.base.arrays import N
-from meshwright.collectives.gathers import coordinates_of
+from meshwright.collectives.gathers import (
+    coordinates_of,
+    pipeline_affine,
+    shape_of,
+    spans_switches_only,
+)
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import pipeline_affine, shape_of, spans_switches_only
 from meshwright.collectives.trees import ceil_log2, chain, nested_tree
 from meshwright.spec.collective import CollectiveKind
 

@@ -13,10 +13,15 @@ from itertools import combinations
 from typing import Any
 
 from meshwright.base.arrays import N, larger, where
-from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather
+from meshwright.collectives.gathers import (
+    GATHER_KINDS,
+    Stream,
+    StreamGather,
+    gather_affine,
+    shape_of,
+)
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.stages import gather_affine, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 

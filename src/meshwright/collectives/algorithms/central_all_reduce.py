@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwright.base.arrays import N
-from meshwright.collectives.gathers import coordinates_of, rank_of
+from meshwright.collectives.gathers import coordinates_of, message_s, rank_of, shape_of
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import message_s, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 

@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N
-from meshwright.collectives.blocks import BlockGather, block_of, levels_of, sides_of
-from meshwright.collectives.gathers import GATHER_KINDS
+from meshwright.collectives.gathers import (
+    GATHER_KINDS,
+    BlockGather,
+    block_of,
+    levels_of,
+    sides_of,
+    two_way_ring_moves,
+)
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Transfer, collective_algorithms
-from meshwright.collectives.stages import two_way_ring_moves
 
 
 def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:

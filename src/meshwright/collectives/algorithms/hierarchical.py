@@ -12,10 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshwright.base.arrays import N, larger
-from meshwright.collectives.gathers import GATHER_KINDS, Stream, StreamGather, outermost_first
+from meshwright.collectives.gathers import (
+    GATHER_KINDS,
+    Stream,
+    StreamGather,
+    gather_affine,
+    gather_steps,
+    members_inside,
+    outermost_first,
+)
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import collective_algorithms
-from meshwright.collectives.stages import gather_affine, gather_steps, members_inside
 from meshwright.spec.collective import CollectiveKind
 
 NUM_PIECES = 32

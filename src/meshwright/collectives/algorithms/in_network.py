@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwright.base.arrays import N
+from meshwright.collectives.gathers import pipeline_affine, shape_of
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import pipeline_affine, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshwright.base.arrays import N, larger, where
-from meshwright.collectives.gathers import crossed_level
+from meshwright.collectives.gathers import crossed_level, message_s, shape_of
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import message_s, shape_of
 from meshwright.spec.collective import CollectiveKind
 
 

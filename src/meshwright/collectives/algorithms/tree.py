@@ -19,20 +19,18 @@ from meshwright.collectives.gathers import (
     Stream,
     all_gather_transfers,
     coordinates_of,
-    num_gather_chunks,
-    outermost_first,
-    rank_of,
-    reversed_transfers,
-)
-from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
-from meshwright.collectives.stages import (
     gather_affine,
     members_inside,
+    num_gather_chunks,
+    outermost_first,
     pipeline_affine,
+    rank_of,
+    reversed_transfers,
     shape_of,
     spans_switches_only,
 )
+from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
 from meshwright.collectives.trees import TREE_STREAMS, ceil_log2, double_tree_moves
 from meshwright.spec.collective import CollectiveKind
 

@@ -23,15 +23,16 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N, larger, smaller
-from meshwright.collectives.blocks import (
+from meshwright.collectives.gathers import (
+    GATHER_KINDS,
     Block,
     BlockGather,
     block_of,
     levels_of,
     may_span_a_block,
+    rank_of,
     sides_of,
 )
-from meshwright.collectives.gathers import GATHER_KINDS, rank_of
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import (
     Algorithm,

@@ -15,7 +15,7 @@ from meshwright.streams.registry import Send, StreamRounds, reverse
 
 
 @dataclass(frozen=True)
-class Way:
+class StreamedPiece:
     """One pass of a stream, with the sends of each member and round."""
 
     rounds: StreamRounds
@@ -34,7 +34,7 @@ class Form:
     """A form of the stream on a group: the way of the items, and that of the accumulators."""
 
     def __init__(self, rounds: StreamRounds) -> None:
-        self.items, self.accumulators = Way(rounds), Way(reverse(rounds))
+        self.items, self.accumulators = StreamedPiece(rounds), StreamedPiece(reverse(rounds))
         self.num_rounds = len(rounds.uses)
         self.num_parts = rounds.num_parts
 
@@ -43,7 +43,7 @@ class Form:
 class _Travel:
     """What one member holds of what travels one way, as numbers of nodes by item."""
 
-    way: Way
+    way: StreamedPiece
     member: int
     num_bytes: float
     """Of one item [bytes]."""

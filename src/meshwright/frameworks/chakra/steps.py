@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.cost.layer import op_cost
 from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import Way, stream_links
+from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.schedule.registry import TaskKind
 from meshwright.sharding.calls import CollectiveCall, call_elements
@@ -79,9 +79,9 @@ class Pieces:
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
 
-    def way(self, index: int) -> Way:
+    def way(self, index: int) -> StreamedPiece:
         """Return a piece with its weights streamed over tatp."""
-        return Way(self.problem, self.structure, self.network, index, self.links)
+        return StreamedPiece(self.problem, self.structure, self.network, index, self.links)
 
     def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
         """Return what a device does in a task with one piece of the model."""

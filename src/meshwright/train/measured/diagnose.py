@@ -12,6 +12,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.problem import Problem
+from meshwright.search.robustness import with_plan_errors
 from meshwright.sharding.space import virtual_stage_counts
 from meshwright.sharding.strategy import (
     Offload,
@@ -35,7 +36,7 @@ from meshwright.train.measured.factors import (
     losses_s,
     step_seconds,
 )
-from meshwright.train.measured.trials import expected_spreads, learn, trials_of, with_plan_errors
+from meshwright.train.measured.trials import expected_spreads, learn, trials_of
 from meshwright.train.question import make_problem
 from meshwright.train.robustness import NUM_DRAWS, SEED
 
@@ -240,14 +241,14 @@ def _software_changes(
     software = problem.workload.software
     if not structure.overlap_data_parallel and strategy.dp > 1:
         overlapped = replace(structure, overlap_data_parallel=True)
-        yield SingleChange("gradients travel beside computation", problem, strategy, overlapped)
+        yield SingleChange("overlapped data-parallel communication", problem, strategy, overlapped)
     if not structure.overlap_tensor_parallel and structure.sequence_parallel and strategy.tp > 1:
         changed = _with_software(problem, async_tensor_parallel=True)
-        decomposed = replace(structure, overlap_tensor_parallel=True)
-        yield SingleChange("tp communication is decomposed", changed, strategy, decomposed)
+        overlapped = replace(structure, overlap_tensor_parallel=True)
+        yield SingleChange("async tensor parallelism", changed, strategy, overlapped)
     if not software.cuda_graphs:
-        recorded = _with_software(problem, cuda_graphs=True)
-        yield SingleChange("kernel launches are recorded", recorded, strategy, structure)
+        with_graphs = _with_software(problem, cuda_graphs=True)
+        yield SingleChange("CUDA graphs", with_graphs, strategy, structure)
 
 
 def _with_software(problem: Problem, **settings: bool) -> Problem:
@@ -372,8 +373,8 @@ def _losses(case: _Case) -> tuple[Loss, ...]:
     job = case.job
     lost = losses_s(job.problem, job.strategy, job.structure, case.columns)
     low, high = np.percentile(lost[:, 1:], [5.0, 95.0], axis=1)
-    told = zip(NAMES, lost[:, 0].tolist(), low.tolist(), high.tolist(), strict=True)
-    return tuple(Loss(*entry) for entry in told)
+    columns = zip(NAMES, lost[:, 0].tolist(), low.tolist(), high.tolist(), strict=True)
+    return tuple(Loss(*entry) for entry in columns)
 
 
 def _parts_s(case: _Case) -> dict[str, float]:

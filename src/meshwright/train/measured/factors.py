@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, Num
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
@@ -35,7 +35,7 @@ class Resource:
 
     @property
     def main(self) -> str:
-        """The constant that tells how well the resource is known."""
+        """The constant whose interval says how well the resource is known."""
         return (*self.rates, *self.times)[0]
 
 
@@ -55,7 +55,7 @@ RESOURCES = (
     Resource("launches", "launches by the host", times=("launch_s", "collective_launch_s")),
     Resource("waiting", "waiting for the slowest device", times=("jitter",)),
 )
-"""In the order in which they are told."""
+"""In the order in which they are listed."""
 
 NAMES = tuple(resource.name for resource in RESOURCES)
 SCALED = tuple(name for resource in RESOURCES for name in (*resource.rates, *resource.times))
@@ -65,7 +65,7 @@ LEAST_FACTOR = 1e-3
 
 
 def scaled(
-    calibration: CalibrationOf[Any], factors: Sequence[Any] | FloatArray
+    calibration: CalibrationOf[Any], factors: Sequence[Num] | FloatArray
 ) -> CalibrationOf[Any]:
     """Return the constants under factors of the resources.
 
@@ -110,7 +110,7 @@ UNFITTED = 0.15
 MOST = 0.42
 """No resource is expected to be off by more than a factor of 2, 5th to 95th percentile."""
 HALF_OF_80_PERCENT = 1.2816
-"""Four of five normal values lie within so many standard deviations of their mean."""
+"""Standard deviations on either side of the mean that hold 80 % of normal values."""
 
 
 def residual_spread(half_width: float | None) -> float:
@@ -129,7 +129,7 @@ def residual_spread(half_width: float | None) -> float:
     return UNFITTED if half_width is None else half_width / HALF_OF_80_PERCENT
 
 
-def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArray:
+def prior_spreads(calibration: CalibrationOf[float], residual: float) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before measurements.
 
     The larger of two, up to ``MOST``: the residual, which any one resource could have caused, and
@@ -144,7 +144,7 @@ def prior_spreads(calibration: CalibrationOf[Any], residual: float) -> FloatArra
     return np.minimum(widths, MOST)
 
 
-def _of_interval(calibration: CalibrationOf[Any], resource: Resource) -> float:
+def _of_interval(calibration: CalibrationOf[float], resource: Resource) -> float:
     """Return the standard deviation of the logarithm of a constant that is uniform there.
 
     Of a lognormal value with the same ratio v of standard deviation to mean: sqrt(ln(1 + v^2)).
@@ -224,11 +224,11 @@ class Factors:
         """Return constants under the factors, with intervals as wide as those of the factors."""
         changed = scaled(calibration, self.values)
         widths = [(e.low / e.factor, e.high / e.factor) for e in self.factors]
-        told = f"{self.num_measurements} measurement" + "s" * (self.num_measurements > 1)
+        jobs = f"{self.num_measurements} measurement" + "s" * (self.num_measurements > 1)
         return replace(
             changed,
             intervals=scaled_intervals(calibration.intervals, changed, widths),
-            source=f"{calibration.source}; adjusted by {told}",
+            source=f"{calibration.source}; adjusted by {jobs}",
         )
 
 
@@ -281,7 +281,9 @@ def most_probable(
     return np.asarray(found), np.asarray(np.linalg.inv(matrix.T @ matrix), dtype=float)
 
 
-def expected_log_spread(measurement: Measurement, log_covariance: Any) -> float:
+def expected_log_spread(
+    measurement: Measurement, log_covariance: Sequence[Sequence[float]] | FloatArray
+) -> float:
     """Return the standard deviation of ln(measured / predicted) that is expected of a job.
 
     Parameters
@@ -346,7 +348,7 @@ def _factors(
 ) -> Factors:
     """Return the estimate as plain numbers."""
     deviations = np.sqrt(np.diag(covariance))
-    told = tuple(
+    entries = tuple(
         Factor(
             name,
             float(np.exp(value)),
@@ -358,7 +360,7 @@ def _factors(
         for name, value, deviation, spread in zip(NAMES, values, deviations, spreads, strict=True)
     )
     rows = tuple(tuple(float(entry) for entry in row) for row in covariance)
-    return Factors(number, told, rows)
+    return Factors(number, entries, rows)
 
 
 def losses_s(

@@ -1,10 +1,10 @@
-"""What measured jobs teach, and which few plans to run for some steps when not all can be."""
+"""Factors learned from measured jobs, and which few plans to run for some steps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.cost.interval import half_width
 from meshwright.cost.problem import Problem
+from meshwright.search.robustness import choose_trials
 from meshwright.train.answer import Candidate, Trials
 from meshwright.train.measured.factors import (
     HALF_OF_80_PERCENT,
@@ -23,109 +24,6 @@ from meshwright.train.measured.factors import (
     prior_spreads,
     residual_spread,
 )
-
-MOST_TRIALS = 3
-WORTH = 0.002
-"""Trials that lower the expected regret by less than this share of a step are not worth it."""
-SEED = 20_240_003
-
-
-@dataclass(frozen=True)
-class TrialChoice:
-    """Plans to run for some steps, by their place among the candidates, and what that is worth."""
-
-    chosen: tuple[int, ...]
-    """In the order in which they tell most; empty: nothing is worth a trial."""
-    best_shares: FloatArray
-    """Share of the draws in which each candidate is the fastest."""
-    regrets: tuple[float, ...]
-    """Expected regret before any trial, and after each one more of those chosen, as fractions."""
-
-
-def with_plan_errors(log_times: FloatArray, spread: float, seed: int = SEED) -> FloatArray:
-    """Return draws of ln(time) with what is wrong with the price of each single plan on top.
-
-    Parameters
-    ----------
-    log_times
-        Shape (candidates, draws): what shared constants do to all candidates together.
-    spread
-        Standard deviation of the error of one plan alone.
-    """
-    generator = np.random.default_rng(seed)
-    return np.asarray(log_times + spread * generator.standard_normal(log_times.shape))
-
-
-def expected_regret(
-    log_times: FloatArray, trials: Sequence[int], noise: float, seed: int = SEED
-) -> float:
-    """Return how much slower than the best the plan chosen after some trials is, on average [1].
-
-    Draws of ln(time) are taken as jointly normal with their mean m and covariance C. Trials T
-    measure y = ln(time) + noise; the plan of the least expected ln(time) is chosen:
-
-        m' = m + C[:, T] (C[T, T] + noise^2)^-1 (y - m[T])
-
-    Each draw serves as the truth once. Plans that share a resource move together in C, so that a
-    trial of one tells of the others.
-
-    Parameters
-    ----------
-    log_times
-        Shape (candidates, draws).
-    noise
-        Standard deviation of ln(measured time) of a trial.
-
-    Source: Raiffa and Schlaifer, Applied Statistical Decision Theory (1961), chapter 5
-    (preposterior analysis of normal processes).
-    """
-    mean = log_times.mean(axis=1, keepdims=True)
-    run = list(trials)
-    expected = np.broadcast_to(mean, log_times.shape)
-    if run:
-        errors = np.random.default_rng(seed).standard_normal(log_times.shape)[run]
-        apart = log_times - mean
-        covariance = apart @ apart.T / apart.shape[1]
-        gain = covariance[:, run] @ np.linalg.inv(
-            covariance[np.ix_(run, run)] + noise**2 * np.eye(len(run))
-        )
-        expected = mean + gain @ (apart[run] + noise * errors)
-    chosen = expected.argmin(axis=0)
-    taken = log_times[chosen, np.arange(log_times.shape[1])]
-    return float(np.expm1(taken - log_times.min(axis=0)).mean())
-
-
-def choose_trials(
-    log_times: FloatArray,
-    noise: float,
-    *,
-    known: Sequence[int] = (),
-    most: int = MOST_TRIALS,
-    worth: float = WORTH,
-) -> TrialChoice:
-    """Return the trials that lower the expected regret most, one after another.
-
-    Parameters
-    ----------
-    log_times
-        Draws of ln(time), shape (candidates, draws).
-    noise
-        Standard deviation of ln(measured time) of a trial.
-    known
-        Candidates that were measured already.
-    """
-    chosen: list[int] = []
-    regrets = [expected_regret(log_times, (), noise)]
-    while len(chosen) < most:
-        left = [n for n in range(len(log_times)) if n not in chosen and n not in known]
-        after = [expected_regret(log_times, [*chosen, n], noise) for n in left]
-        if not left or regrets[-1] - min(after) < worth:
-            break
-        chosen.append(left[int(np.argmin(after))])
-        regrets.append(min(after))
-    counts = np.bincount(log_times.argmin(axis=0), minlength=len(log_times))
-    return TrialChoice(tuple(chosen), counts / log_times.shape[1], tuple(regrets))
-
 
 LEAST_SHARE = 0.05
 """Plans that are the best in fewer draws are not listed with the trials."""
@@ -149,7 +47,7 @@ def learn(measurements: Sequence[Measurement]) -> Factors:
 
 def expected_spreads(problem: Problem) -> FloatArray:
     """Return the standard deviation of ln(factor) of each resource before any measurement."""
-    return prior_spreads(problem.calibration, residual_spread(half_width(problem)))
+    return prior_spreads(problem.nominal_calibration, residual_spread(half_width(problem)))
 
 
 def with_measured_interval(problem: Problem, entry: Candidate, factors: Factors) -> Candidate:

@@ -15,10 +15,10 @@ import numpy as np
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
+from meshwright.search.exhaustive import Progress
 from meshwright.sharding.strategy import AXES, plan_string
 from meshwright.topology.network import Network
 from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
-from meshwright.train.search import Progress
 from meshwright.wafer.answer import MOST_DEVICES, has_placement
 from meshwright.wafer.operators.assignment import (
     Assignment,

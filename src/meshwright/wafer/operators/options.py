@@ -17,6 +17,7 @@ from meshwright.collectives.group import Reach
 from meshwright.cost.network import AxisNetwork, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice, all_choices
+from meshwright.search.exhaustive import Progress
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, factorizations
 from meshwright.sharding.strategy import (
@@ -30,7 +31,7 @@ from meshwright.sharding.strategy import (
     stack,
     take,
 )
-from meshwright.train.search import Progress, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 MOST_OPTIONS = 6_000

@@ -39,9 +39,9 @@ def words(problem, strategy, structure):
 
 def test_what_can_change_is_named():
     assert {"tp 4 to 2, dp 8 to 16", "vpp 1 to 2", "mbs 1 to 2", "recompute none to full",
-            "zero 1 to 3", "without sequence parallelism", "tp communication is decomposed",
-            "kernel launches are recorded"} <= words(*CASES[0])  # fmt: skip
+            "zero 1 to 3", "without sequence parallelism", "async tensor parallelism",
+            "CUDA graphs"} <= words(*CASES[0])  # fmt: skip
     assert "weights kept for the backward pass" in words(*CASES[1])
     assert {"dp 16 to 8, tp 1 to 2", "vpp 2 to 1", "mbs 2 to 1",
-            "gradients travel beside computation"} <= words(*CASES[2])  # fmt: skip
+            "overlapped data-parallel communication"} <= words(*CASES[2])  # fmt: skip
     assert {"ep 4 to 8", "ep 4 to 2", "recompute full to none"} <= words(*CASES[3])

@@ -6,7 +6,7 @@ from math import pi, sqrt
 import numpy as np
 import pytest
 
-from meshwright.train.measured.trials import choose_trials, expected_regret, with_plan_errors
+from meshwright.search.robustness import choose_trials, expected_regret, with_plan_errors
 
 NUM_DRAWS = 40_000
 GENERATOR = np.random.default_rng(7)
