@@ -242,6 +242,8 @@ def compare(
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
     names = (ours, *(_applicable(problem) if against is None else against))
+    is_placed = placer.has_placement(problem)
+    # One name is enough where there is nothing to place.
     runs = [
         (name, mapper)
         for name in dict.fromkeys(names)
