@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from meshwright.frameworks.chakra.program import Collective, Message
+from meshwright.frameworks.chakra.wire import Collective, Message
 
 
 class Replay:

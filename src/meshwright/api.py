@@ -498,8 +498,8 @@ def _played(args: Namespace) -> tuple[Plan, Any]:
 @verb
 def export(args: Namespace, call: Call) -> Any:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
+    from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
-    from meshwright.frameworks.writing import export as write
     from meshwright.options.values import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan

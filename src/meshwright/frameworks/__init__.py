@@ -1,5 +1,5 @@
 """Plans as files that frameworks read: one target per file, and what each cannot express."""
 
 from meshwright.frameworks import targets as targets
+from meshwright.frameworks.registry import export as export
 from meshwright.frameworks.registry import rendered as rendered
-from meshwright.frameworks.writing import export as export

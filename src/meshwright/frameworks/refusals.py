@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks.launch import host_size
-from meshwright.frameworks.layout import MESH_AXES, degrees
+from meshwright.frameworks.launch import MESH_AXES, degrees, host_size
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack

@@ -5,7 +5,7 @@ from math import prod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.frameworks.layout import chunk_lengths
+from meshwright.frameworks.launch import chunk_lengths
 from meshwright.frameworks.registry import exporters, refusals, rendered
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 

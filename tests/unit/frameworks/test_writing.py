@@ -8,8 +8,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.cli.main import main
-from meshwright.frameworks.registry import rendered
-from meshwright.frameworks.writing import export
+from meshwright.frameworks.registry import export, rendered
 from meshwright.train.plan_file import save
 
 

@@ -13,9 +13,9 @@ from meshwright.sharding.strategy import Strategy
 
 PIPELINE_ENDS = "pp ends"
 """The first and the last stage of each pipeline."""
-_LENDERS = ("tp", "cp", "dp_shard", "dp_replicate")
+_DENSE_AXES = ("tp", "cp", "dp_shard", "dp_replicate")
 """Axes whose devices the experts use again."""
-_BORROWERS = ("edp_replicate", "edp_shard", "ep", "etp")
+_EXPERT_AXES = ("edp_replicate", "edp_shard", "ep", "etp")
 """Axes of the experts, outermost first."""
 _PRODUCTS = {"dp": ("dp_shard", "dp_replicate"), "edp": ("edp_shard", "edp_replicate")}
 
@@ -56,7 +56,7 @@ class RankMesh:
         names, _, is_shared = axis.partition("/")
         listed = [part for name in names.split("*") for part in _PRODUCTS.get(name, (name,))]
         array, axes = self.ranks, self.axes
-        if set(listed) & set(_BORROWERS):
+        if set(listed) & set(_EXPERT_AXES):
             array, axes = self._regrouped()
         places = [axes.index(name) for name in listed]
         moved = np.moveaxis(array, places, range(-len(places), 0))
@@ -68,11 +68,11 @@ class RankMesh:
 
     def _regrouped(self) -> tuple[IntArray, tuple[str, ...]]:
         """Return the ranks by the axes of the experts."""
-        others = tuple(axis for axis in self.axes if axis not in _LENDERS)
-        lent = [axis for axis in self.axes if axis in _LENDERS]
-        first = np.moveaxis(self.ranks, [self.axes.index(a) for a in lent], range(-len(lent), 0))
-        sizes = [int(degree_of(axis, self.strategy)) for axis in _BORROWERS]
-        return first.reshape(*first.shape[: len(others)], *sizes), (*others, *_BORROWERS)
+        others = tuple(axis for axis in self.axes if axis not in _DENSE_AXES)
+        dense = [axis for axis in self.axes if axis in _DENSE_AXES]
+        first = np.moveaxis(self.ranks, [self.axes.index(a) for a in dense], range(-len(dense), 0))
+        sizes = [int(degree_of(axis, self.strategy)) for axis in _EXPERT_AXES]
+        return first.reshape(*first.shape[: len(others)], *sizes), (*others, *_EXPERT_AXES)
 
     def group_of(
         self, rank: int, axis: str, sizes: Mapping[str, int] | None = None

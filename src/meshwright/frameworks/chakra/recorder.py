@@ -1,16 +1,24 @@
-"""The program of one rank while it is being written: numbers, groups, tags, and what waits."""
+"""The program of one rank while it is being written, and tensor streams in it.
+
+A stream is written round by round: its messages, and the share of the work of each round. An item
+is sent on one round after its arrival, and not before the computation of the round before has
+ended. Accumulators take the reversed route: each leaves with the partials that were added to it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from meshwright.frameworks.chakra.groups import RankMesh
-from meshwright.frameworks.chakra.program import Collective, Compute, Message, Node
-from meshwright.frameworks.chakra.steps import Exchange, Work
+from meshwright.frameworks.chakra.steps import Exchange, Stream, Work
+from meshwright.frameworks.chakra.wire import Collective, Compute, Message, Node
+from meshwright.streams.registry import Send, StreamRounds, reverse
 
 
-class Whole:
-    """Whole numbers whose sum is that of the numbers asked for, to within one half."""
+class CumulativeRounding:
+    """CumulativeRounding numbers whose sum is that of the numbers asked for, to within one half."""
 
     def __init__(self) -> None:
         self._exact, self._given = 0.0, 0
@@ -45,8 +53,12 @@ class Recorder:
         """What the next computation waits for."""
         self._last_of_group: dict[int, int] = {}
         self.arrived: list[int] = []
-        """Gradients of streams that came home in this piece."""
-        self._ops, self._bytes, self._us = Whole(), Whole(), Whole()
+        """Gradients of streams that are complete on their owner in this piece."""
+        self._ops, self._bytes, self._us = (
+            CumulativeRounding(),
+            CumulativeRounding(),
+            CumulativeRounding(),
+        )
 
     def begin_piece(self) -> None:
         """State that the next piece of the model begins."""
@@ -111,3 +123,127 @@ class Recorder:
 def unique(*needs: Iterable[int]) -> tuple[int, ...]:
     """Return numbers in ascending order, each once."""
     return tuple(sorted(set().union(*needs)))
+
+
+@dataclass(frozen=True)
+class StreamPass:
+    """One pass of a stream, with the sends of each member and round."""
+
+    rounds: StreamRounds
+
+    @cached_property
+    def sends(self) -> dict[tuple[int, int], list[tuple[int, Send]]]:
+        """Sends that a member makes or receives in a round, with their numbers in the pass."""
+        found: dict[tuple[int, int], list[tuple[int, Send]]] = {}
+        for number, send in enumerate(self.rounds.sends):
+            for member in (send.source, send.destination):
+                found.setdefault((send.round, member), []).append((number, send))
+        return found
+
+
+class Form:
+    """A form of the stream on a group: the pass of the items, and that of the accumulators."""
+
+    def __init__(self, rounds: StreamRounds) -> None:
+        self.items, self.accumulators = StreamPass(rounds), StreamPass(reverse(rounds))
+        self.num_rounds = len(rounds.uses)
+        self.num_parts = rounds.num_parts
+
+
+@dataclass
+class _Transit:
+    """Items of one pass of a stream at one member, as numbers of the nodes that they wait for."""
+
+    stream_pass: StreamPass
+    member: int
+    num_bytes: float
+    """Of one item [bytes]."""
+    adds_up: bool
+    first_tag: int
+    held: dict[int, list[int]] = field(default_factory=dict)
+    _arriving: list[tuple[int, int]] = field(default_factory=list)
+
+    def exchange(self, round_index: int, name: str, group: list[int], recorder: Recorder) -> None:
+        """Write down the messages of a round."""
+        began = recorder.waiting()
+        for number, send in self.stream_pass.sends.get((round_index, self.member), []):
+            ends, tag = (group[send.source], group[send.destination]), self.first_tag + number
+            if send.source == self.member:
+                needs = unique(began, self.held.get(send.item, ()))
+                recorder.message(name, ends, self.num_bytes, tag, needs)
+                if self.adds_up:
+                    self.held[send.item] = []
+            else:
+                received = recorder.message(name, ends, self.num_bytes, tag, ())
+                self._arriving.append((send.item, received))
+
+    def uses(self, round_index: int) -> tuple[int, ...]:
+        """Return the items that the member multiplies in a round."""
+        return self.stream_pass.rounds.uses[round_index][self.member]
+
+    def end_round(self, round_index: int, computed: int | None) -> None:
+        """Take in what has arrived, and the partials that were computed."""
+        for item, received in self._arriving:
+            before = self.held.get(item, []) if self.adds_up else []
+            self.held[item] = [*before, received]
+        self._arriving = []
+        if self.adds_up and computed is not None:
+            for item in self.uses(round_index):
+                self.held.setdefault(item, []).append(computed)
+
+    def own_accumulators(self) -> list[int]:
+        """Return what completes the accumulators of the member itself."""
+        rounds = self.stream_pass.rounds
+        own = [item for item in range(rounds.num_items) if rounds.home(item) == self.member]
+        return [number for item in own for number in self.held.get(item, [])]
+
+
+def write_stream(recorder: Recorder, form: Form, name: str, step: Stream) -> list[int]:
+    """Write down an operator round by round, and return what completes the gradients it owns.
+
+    Where weights and gradients are both streamed, a round computes with the item of the round and
+    adds to the accumulator of the reversed round: each is half of the work.
+    """
+    group = recorder.mesh.along(recorder.rank, "tatp")
+    member = group.index(recorder.rank)
+    transits = []
+    for stream_pass, sub_tensor_bytes, adds_up in (
+        (form.items, step.item_bytes, False),
+        (form.accumulators, step.accumulator_bytes, True),
+    ):
+        if sub_tensor_bytes:
+            size = sub_tensor_bytes / form.num_parts
+            transits.append(_Transit(stream_pass, member, size, adds_up, recorder.next_tag))
+            recorder.next_tag += len(stream_pass.rounds.sends)
+    for round_index in range(form.num_rounds):
+        _write_round(recorder, transits, round_index, f"{name} round {round_index}", group, step)
+    return [
+        number for transit in transits if transit.adds_up for number in transit.own_accumulators()
+    ]
+
+
+def _write_round(
+    recorder: Recorder,
+    transits: list[_Transit],
+    round_index: int,
+    name: str,
+    group: list[int],
+    step: Stream,
+) -> None:
+    """Write down the messages of a round, and the share of the work that its items are."""
+    for transit in transits:
+        transit.exchange(round_index, name, group, recorder)
+    used = sum(len(transit.uses(round_index)) for transit in transits)
+    items = sum(transit.stream_pass.rounds.num_items for transit in transits)
+    computed = None
+    if used:
+        after = [
+            number
+            for transit in transits
+            if not transit.adds_up
+            for item in transit.uses(round_index)
+            for number in transit.held.get(item, [])
+        ]
+        computed = recorder.compute(name, step.work, used / items, after)
+    for transit in transits:
+        transit.end_round(round_index, computed)

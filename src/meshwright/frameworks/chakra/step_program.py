@@ -1,4 +1,4 @@
-"""The training step of a plan as one program for each rank.
+"""The training step of a plan as one program for each rank, and the files that hold them.
 
 Ranks run the tasks of their pipeline stage in the order of the schedule. Parameters are gathered
 and gradients summed layer by layer, as the stage of ZeRO says; the update comes last. Left out:
@@ -7,22 +7,116 @@ launches, the sum of one number for the gradient norm, and traffic to a host.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+from meshwright.base.arrays import ceil_div
+from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import micro_batches, send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import deal_layers
-from meshwright.frameworks.chakra.groups import RankMesh
-from meshwright.frameworks.chakra.program import Groups, Node
-from meshwright.frameworks.chakra.recorder import Recorder
-from meshwright.frameworks.chakra.rounds import Form, write_stream
-from meshwright.frameworks.chakra.state import State
+from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
+from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
+from meshwright.frameworks.chakra.wire import Groups, Node, encoded_trace
 from meshwright.schedule.registry import Task, TaskKind, schedules
+from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
+from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import enumerate_rounds, streams
+
+
+@dataclass(frozen=True)
+class HeldParameters:
+    """Parameters of one kind that a device holds of a piece, and the axes that share them."""
+
+    kind: str
+    params: float
+    shard: str
+    replicate: str
+    everyone: str
+
+
+class DataParallelState:
+    """What keeps the parameters of the pieces in step, under one stage of ZeRO."""
+
+    def __init__(self, problem: Problem, structure: PlanOptions, strategy: Strategy) -> None:
+        self.problem, self.structure, self.strategy = problem, structure, strategy
+        self.optimizer = problem.workload.optimizer
+
+    def held(self, index: int) -> tuple[HeldParameters, ...]:
+        """Return the parameters of a piece on one device, outside of routed experts and in them."""
+        piece = self.problem.pieces[index]
+        dense, expert = parameters_on_device(piece, self.structure, self.strategy)
+        is_second = piece is self.problem.graph.head and self.strategy.pp == 1
+        if self.problem.graph.tied and is_second:
+            dense = dense - self.table_params
+        return (
+            HeldParameters(
+                "weights", float(dense), "dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp"
+            ),
+            HeldParameters("expert weights", float(expert), "edp_shard", "edp_replicate", "edp"),
+        )
+
+    @property
+    def table_params(self) -> float:
+        """Parameters of the token table on one device [1]."""
+        rows = ceil_div(self.problem.model.vocab_size, self.strategy.tp * self.strategy.tatp)
+        return float(rows * self.problem.model.hidden_size)
+
+    def gathers(self, index: int) -> list[Exchange]:
+        """Return what brings the whole parameters of a piece to a device."""
+        word = self.optimizer.gathered_weight_bytes_per_param
+        kind = CollectiveKind.ALL_GATHER
+        return [
+            Exchange(f"{held.kind} {kind}", kind, held.shard, held.params * word, is_early=True)
+            for held in self.held(index)
+            if held.params
+        ]
+
+    def scatters(self, index: int) -> list[Exchange]:
+        """Return what brings the sums of gradients over the shards to those who keep them."""
+        return self._reductions(index, CollectiveKind.REDUCE_SCATTER, is_shard=False)
+
+    def sums(self, index: int) -> list[Exchange]:
+        """Return the sums of gradients over replicas: of all of them, or of shards under ZeRO."""
+        return self._reductions(
+            index, CollectiveKind.ALL_REDUCE, is_shard=self.structure.zero_stage > 0
+        )
+
+    def tied_sum(self) -> Exchange:
+        """Return the sum of the gradient of a tied table over both ends of the pipeline."""
+        kind = CollectiveKind.ALL_REDUCE
+        word = self.optimizer.reduced_gradient_bytes_per_param
+        return Exchange(f"table gradient {kind}", kind, PIPELINE_ENDS, self.table_params * word)
+
+    def _reductions(self, index: int, kind: CollectiveKind, *, is_shard: bool) -> list[Exchange]:
+        word = self.optimizer.reduced_gradient_bytes_per_param
+        found = []
+        for held in self.held(index):
+            axis = held.shard if kind is CollectiveKind.REDUCE_SCATTER else held.everyone
+            num_bytes = held.params * word
+            if is_shard:
+                axis = held.replicate
+                num_bytes = num_bytes / degree_of(held.shard, self.strategy)
+            if held.params:
+                found.append(Exchange(f"{held.kind} gradient {kind}", kind, axis, num_bytes))
+        return found
+
+    def update(self, indices: Sequence[int]) -> Work:
+        """Return the update of the parameters of some pieces: the traffic of the optimizer."""
+        is_sharded = self.structure.zero_stage > 0
+        params = sum(
+            held.params / (degree_of(held.shard, self.strategy) if is_sharded else 1.0)
+            for index in indices
+            for held in self.held(index)
+        )
+        traffic_bytes = params * self.optimizer.step_traffic_bytes_per_param
+        seconds = traffic_bytes / float(self.problem.rates.memory_bytes_per_s)
+        return Work("update", 0.0, traffic_bytes, seconds)
 
 
 class StepProgram:
@@ -32,7 +126,7 @@ class StepProgram:
         self.problem, self.structure, self.strategy = problem, structure, strategy
         self.mesh = RankMesh(strategy, structure.axis_order)
         self.pieces = Pieces(problem, structure, strategy)
-        self.state = State(problem, structure, strategy)
+        self.state = DataParallelState(problem, structure, strategy)
         self.num_stages = int(strategy.pp)
         self.num_runs = self.num_stages * int(strategy.num_virtual_stages)
         self.num_micro_batches = int(micro_batches(problem, strategy))
@@ -86,7 +180,7 @@ class _RankWriter:
         self.pipeline = program.mesh.along(rank, "pp")
         self.stage = self.pipeline.index(rank)
         self.zero_stage = program.structure.zero_stage
-        self.gradients_at_home: list[int] = []
+        self.complete_gradients: list[int] = []
         """What completes the gradients of streams in the last micro-batch."""
 
     def nodes(self) -> list[Node]:
@@ -156,7 +250,7 @@ class _RankWriter:
             self._exchange(label, self.state.scatters(index), holds_up=False)
         if is_last:
             self._exchange(label, self.state.sums(index), holds_up=False)
-            self.gradients_at_home += self.recorder.arrived
+            self.complete_gradients += self.recorder.arrived
 
     def _receive(self, task: Task, boundary: int, stage: int, what: str) -> None:
         """Write down what arrives over the boundary behind a run, if there is one."""
@@ -196,8 +290,34 @@ class _RankWriter:
         if program.problem.graph.tied and program.num_stages > 1 and self.stage in ends:
             self._exchange("end", [self.state.tied_sum()], holds_up=False)
         update = self.state.update([index for _, index in mine])
-        self.recorder.finish(update, self.gradients_at_home)
+        self.recorder.finish(update, self.complete_gradients)
 
 
 _COMPLETE = (TaskKind.BACKWARD, TaskKind.BACKWARD_WEIGHT)
 """Tasks that complete the gradients of a micro-batch."""
+
+
+PREFIX = "step"
+"""Traces are named by it, the rank and ``et``."""
+GROUPS = "comm_groups.json"
+
+
+class TraceFiles(Mapping[str, bytes]):
+    """Content of each file by name; a trace is made when it is asked for, as all may be large."""
+
+    def __init__(self, program: StepProgram) -> None:
+        self._program = program
+        self._groups = {str(name): members for name, members in program.groups.items()}
+        self._ranks = {f"{PREFIX}.{rank}.et": rank for rank in range(program.num_ranks)}
+
+    def __getitem__(self, name: str) -> bytes:
+        if name == GROUPS:
+            return (json.dumps(self._groups, indent=1) + "\n").encode()
+        return b"".join(encoded_trace(self._program.nodes(self._ranks[name])))
+
+    def __iter__(self) -> Iterator[str]:
+        yield GROUPS
+        yield from self._ranks
+
+    def __len__(self) -> int:
+        return len(self._ranks) + 1

@@ -56,13 +56,13 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Stream:
-    """An operator whose weights travel over tatp while it computes, round by round."""
+    """An operator whose weights are streamed over tatp while it computes, round by round."""
 
     work: Work
     item_bytes: float
-    """Of one travelling sub-weight; 0 where none travels [bytes]."""
+    """Of one streamed sub-weight; 0 where none is streamed [bytes]."""
     accumulator_bytes: float
-    """Of one travelling gradient; 0 where none travels [bytes]."""
+    """Of one streamed gradient; 0 where none is streamed [bytes]."""
 
 
 Step = Work | Exchange | Stream
@@ -79,7 +79,7 @@ class Pieces:
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
 
-    def way(self, index: int) -> StreamedPiece:
+    def streamed_piece(self, index: int) -> StreamedPiece:
         """Return a piece with its weights streamed over tatp."""
         return StreamedPiece(self.problem, self.structure, self.network, index, self.links)
 
@@ -111,10 +111,11 @@ class Pieces:
 
     def _costs(self, index: int) -> list[tuple[Op, OpCost]]:
         """Return the price of each operator of a piece on one device."""
-        way = self.way(index)
+        priced = self.streamed_piece(index)
         rates, causal = self.problem.rates, self.problem.workload.causal
         return [
-            (op, op_cost(op, way.local, rates, way.streams, causal=causal)) for op in way.piece.ops
+            (op, op_cost(op, priced.local, rates, priced.streams, causal=causal))
+            for op in priced.piece.ops
         ]
 
     def _steps(self, index: int, kind: TaskKind) -> Iterator[Step]:
@@ -151,7 +152,7 @@ class Pieces:
         own = [call for call in calls if call.site.partition(":")[0] == op.name]
         streamed = [call for call in own if call.streamed and call.of_weight]
         plain = [call for call in own if not (call.streamed and call.of_weight)]
-        late = [call for call in plain if call.site.endswith(_AFTERWARDS)]
+        late = [call for call in plain if call.site.endswith(_SITES_AFTER_WORK)]
         yield from (self._exchange(index, call) for call in plain if call not in late)
         if streamed:
             gathers = [c for c in streamed if c.kind is CollectiveKind.ALL_GATHER]
@@ -187,7 +188,7 @@ class Pieces:
         return float(word * call_elements(call, sizes, self.strategy))
 
 
-_AFTERWARDS = (": output", ": weight gradient")
+_SITES_AFTER_WORK = (": output", ": weight gradient")
 """Sites of what an operator sends when it has computed."""
 _PHASES = {
     TaskKind.BACKWARD: (Phase.INPUT_GRADIENT, Phase.WEIGHT_GRADIENT),

@@ -8,8 +8,7 @@ from meshwright.base.errors import Fault
 from meshwright.catalog.calibration import load_calibration
 from meshwright.cost.layer import streamed_blocks
 from meshwright.cost.problem import Problem
-from meshwright.frameworks.chakra.files import TraceFiles
-from meshwright.frameworks.chakra.step_program import StepProgram
+from meshwright.frameworks.chakra.step_program import StepProgram, TraceFiles
 from meshwright.frameworks.refusals import choice_refusal, offload_refusals, plan_refusals
 from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import Streamed, stack

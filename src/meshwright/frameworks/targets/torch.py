@@ -1,5 +1,7 @@
 """PyTorch: a script that builds the device mesh, its groups, and wraps a model as planned.
 
+The script is fixed functions below constants that come from the plan.
+
 Source: PyTorch 2.13, ``init_device_mesh``, ``fully_shard``, ``torch.distributed.pipelining``.
 """
 
@@ -8,18 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshwright.base.errors import Fault
-from meshwright.frameworks import torch_script as text
-from meshwright.frameworks.launch import header, plan_launch, torchrun_words
-from meshwright.frameworks.layout import (
+from meshwright.frameworks.launch import (
     GRADIENT_AXES,
     MESH_AXES,
     SHARD_AXES,
     axes_in_use,
     chunk_lengths,
     degrees,
+    header,
     mesh_dims,
     micro_batches,
     ordered_as,
+    plan_launch,
+    torchrun_words,
 )
 from meshwright.frameworks.refusals import (
     choice_refusal,
@@ -31,6 +34,173 @@ from meshwright.frameworks.registry import exporters
 from meshwright.sharding.strategy import ContextKind, Offload, Recompute, ScheduleKind
 from meshwright.train.answer import Plan
 
+IMPORTS = """\
+import itertools
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""
+
+MESH = """\
+def build_mesh() -> DeviceMesh:
+    \"\"\"Return the mesh of all ranks, outermost dim first.\"\"\"
+    return init_device_mesh(
+        DEVICE,
+        {shape},
+        mesh_dim_names={names},
+    )
+
+
+def build_groups(mesh: DeviceMesh) -> dict[str, DeviceMesh]:
+    \"\"\"Return the mesh of each axis, and of the axes that act together.
+
+    data: each rank reads its own part of the batch. gradients: sums of weight gradients.
+    shards: ranks that share the sharded state.
+    \"\"\"
+    groups = {{name: mesh[name] for name in mesh.mesh_dim_names}}
+    groups["data"] = mesh[{data}]._flatten("data")
+    groups["shards"] = mesh[{shards}]._flatten("shards")
+    groups["gradients"] = mesh[{gradients}]._flatten("gradients")
+    return groups
+"""
+
+EXPERTS = """\
+def build_expert_groups() -> dict[str, DeviceMesh]:
+    \"\"\"Return the same ranks as the experts see them: copies x parts x parts of each.\"\"\"
+    mesh = init_device_mesh(DEVICE, {shape}, mesh_dim_names={names})
+    return {{name: mesh[name] for name in ("expert_dp", "ep", "etp")}}
+"""
+
+DISTRIBUTED_DATA_PARALLEL = """\
+def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], mesh, groups) -> nn.Module:
+    \"\"\"Return the model with replicated weights and summed gradients.\"\"\"
+    from torch.nn.parallel import DistributedDataParallel
+
+    return DistributedDataParallel(model, device_mesh=groups["gradients"])
+"""
+
+ZERO_OPTIMIZER = """\
+def build_optimizer(model: nn.Module, groups, **options) -> torch.optim.Optimizer:
+    \"\"\"Return AdamW with its state sharded over the shards (ZeRO 1).\"\"\"
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    group = groups["shards"].get_group()
+    return ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, group, **options)
+"""
+
+PLAIN_OPTIMIZER = """\
+def build_optimizer(model: nn.Module, groups, **options) -> torch.optim.Optimizer:
+    \"\"\"Return AdamW; its state lies as the parameters do.\"\"\"
+    return torch.optim.AdamW(model.parameters(), **options)
+"""
+
+FULLY_SHARD = """\
+def wrap_data_parallel(model: nn.Module, blocks: list[nn.Module], mesh, groups) -> nn.Module:
+    \"\"\"Return the model with parameters, gradients and state sharded (ZeRO {stage}).\"\"\"
+    from torch.distributed.fsdp import MixedPrecisionPolicy, {offload}, fully_shard
+
+    options = {{
+        "mesh": {mesh},
+        "reshard_after_forward": {reshard},
+        "mp_policy": MixedPrecisionPolicy(param_dtype=DTYPE, reduce_dtype=torch.float32),
+        "offload_policy": {offload}({pin}),
+    }}
+    for block in blocks:
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
+"""
+
+FULL_RECOMPUTE = """\
+def wrap_recompute(block: nn.Module) -> nn.Module:
+    \"\"\"Return the block so that its forward pass runs again in the backward pass.\"\"\"
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    return checkpoint_wrapper(block)
+"""
+
+SELECTIVE_RECOMPUTE = """\
+def wrap_recompute(block: nn.Module) -> nn.Module:
+    \"\"\"Return the block so that only its attention runs again in the backward pass.\"\"\"
+    from functools import partial
+
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(context, operator, *args, **kwargs):
+        is_attention = "scaled_dot_product" in str(operator)
+        return CheckpointPolicy.MUST_RECOMPUTE if is_attention else CheckpointPolicy.MUST_SAVE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    return checkpoint_wrapper(block, context_fn=contexts)
+"""
+
+NO_RECOMPUTE = """\
+def wrap_recompute(block: nn.Module) -> nn.Module:
+    \"\"\"Return the block as it is: every activation is kept.\"\"\"
+    return block
+"""
+
+SAVE_ON_CPU = """\
+def saved_activations():
+    \"\"\"Return the context of the forward pass: kept activations move to the host.\"\"\"
+    return torch.autograd.graph.save_on_cpu(pin_memory=DEVICE == "cuda")
+"""
+
+PIPELINE = """\
+def stage_layers(mesh: DeviceMesh) -> list[tuple[int, range]]:
+    \"\"\"Return the number of each stage of this rank, and its layers.\"\"\"
+    ends = list(itertools.accumulate(LAYERS_OF_STAGE))
+    mine = range(mesh["pp"].get_local_rank(), len(ends), mesh["pp"].size())
+    return [(stage, range(ends[stage] - LAYERS_OF_STAGE[stage], ends[stage])) for stage in mine]
+
+
+def build_schedule(stages: list, loss_fn):
+    \"\"\"Return the schedule for the PipelineStage objects of this rank, in order.\"\"\"
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
+
+    schedule = get_schedule_class(PIPELINE_SCHEDULE)
+    parts = stages if issubclass(schedule, PipelineScheduleMulti) else stages[0]
+    return schedule(parts, n_microbatches=NUM_MICRO_BATCHES, loss_fn=loss_fn)
+"""
+
+ADD_EXPERT_GROUPS = "    groups |= build_expert_groups()\n"
+
+MAIN = """\
+def check_groups() -> dict[str, int]:
+    \"\"\"Build every group, send one number through each, and return their sizes.\"\"\"
+    groups = build_groups(build_mesh())
+    groups |= build_expert_groups()
+    for name, group in groups.items():
+        ones = torch.ones(1, device=DEVICE)
+        dist.all_reduce(ones, group=group.get_group())
+        if ones.item() != group.size():
+            raise SystemExit(f"group {name}: {ones.item():.0f} of {group.size()} ranks answered")
+    return {name: group.size() for name, group in groups.items()}
+
+
+def main() -> None:
+    \"\"\"Start all ranks and check the groups.\"\"\"
+    if DEVICE == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
+    if dist.get_world_size() != NUM_DEVICES:
+        raise SystemExit(f"the plan uses {NUM_DEVICES} devices, not {dist.get_world_size()}")
+    sizes = check_groups()
+    if dist.get_rank() == 0:
+        print(sizes)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
 FILE_NAME = "device_mesh.py"
 SCHEDULES = {
     ScheduleKind.GPIPE: "GPipe",
@@ -39,9 +209,9 @@ SCHEDULES = {
     ScheduleKind.ZERO_BUBBLE: "InterleavedZeroBubble",
 }
 RECOMPUTE = {
-    Recompute.NONE: text.NO_RECOMPUTE,
-    Recompute.SELECTIVE: text.SELECTIVE_RECOMPUTE,
-    Recompute.FULL: text.FULL_RECOMPUTE,
+    Recompute.NONE: NO_RECOMPUTE,
+    Recompute.SELECTIVE: SELECTIVE_RECOMPUTE,
+    Recompute.FULL: FULL_RECOMPUTE,
 }
 DTYPES = {"bf16": "torch.bfloat16", "fp32": "torch.float32", "tf32": "torch.float32"}
 ADAM_BYTES = 16.0
@@ -71,7 +241,7 @@ class TorchScript:
         notes = [f"start on each host: {start}", *_notes(plan)]
         parts = [*_functions(plan), _main(plan)]
         head = ["#!/usr/bin/env python3", *header(plan, TorchScript.title, notes), ""]
-        body = "\n\n".join([text.IMPORTS + _constants(plan), *parts])
+        body = "\n\n".join([IMPORTS + _constants(plan), *parts])
         return {FILE_NAME: "\n".join(head) + "\n" + body}
 
 
@@ -163,14 +333,14 @@ def _functions(plan: Plan) -> Iterable[str]:
     yield from _data_parallel(plan)
     yield RECOMPUTE[structure.recompute]
     if structure.offload is not Offload.NONE:
-        yield text.SAVE_ON_CPU
+        yield SAVE_ON_CPU
     if sizes["pp"] > 1:
-        yield text.PIPELINE
+        yield PIPELINE
 
 
 def _mesh(plan: Plan) -> str:
     dims = mesh_dims(plan)
-    return text.MESH.format(
+    return MESH.format(
         shape=tuple(dims.values()),
         names=_written(tuple(dims)),
         data=_written(_in_order(dims, ("dp_replicate", "dp_shard"))),
@@ -188,32 +358,32 @@ def _expert_mesh(sizes: dict[str, int]) -> str:
     """Return the second view of the ranks: copies of the experts x ep x etp in each stage."""
     copies = sizes["dp"] * sizes["cp"] * sizes["tp"] // (sizes["ep"] * sizes["etp"])
     shape = (sizes["pp"], copies, sizes["ep"], sizes["etp"])
-    return text.EXPERTS.format(shape=shape, names=_written(("pp", "expert_dp", "ep", "etp")))
+    return EXPERTS.format(shape=shape, names=_written(("pp", "expert_dp", "ep", "etp")))
 
 
 def _data_parallel(plan: Plan) -> Iterable[str]:
     """Yield the wrapper and the optimizer of the ZeRO stage."""
     structure = plan.best.structure
     if structure.zero_stage < 2:
-        yield text.DISTRIBUTED_DATA_PARALLEL
-        yield text.ZERO_OPTIMIZER if structure.zero_stage else text.PLAIN_OPTIMIZER
+        yield DISTRIBUTED_DATA_PARALLEL
+        yield ZERO_OPTIMIZER if structure.zero_stage else PLAIN_OPTIMIZER
         return
     keeps_weights = structure.zero_stage == 2 or not structure.reshard_after_forward
     on_host = structure.offload is Offload.ALL
-    yield text.FULLY_SHARD.format(
+    yield FULLY_SHARD.format(
         stage=structure.zero_stage,
         mesh='mesh["dp_replicate", "shards"]' if is_hybrid(plan) else 'groups["shards"]',
         reshard=not keeps_weights,
         offload="CPUOffloadPolicy" if on_host else "OffloadPolicy",
         pin='pin_memory=DEVICE == "cuda"' if on_host else "",
     )
-    yield text.PLAIN_OPTIMIZER
+    yield PLAIN_OPTIMIZER
 
 
 def _main(plan: Plan) -> str:
     sizes = degrees(plan)
     has_experts = sizes["ep"] * sizes["etp"] > 1
-    return text.MAIN if has_experts else text.MAIN.replace(text.ADD_EXPERT_GROUPS, "")
+    return MAIN if has_experts else MAIN.replace(ADD_EXPERT_GROUPS, "")
 
 
 def _written(value: object) -> str:

@@ -8,8 +8,7 @@ from small_problems import model
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.cli.main import main
-from meshwright.frameworks.registry import rendered
-from meshwright.frameworks.writing import export
+from meshwright.frameworks.registry import export, rendered
 from meshwright.sharding.strategy import Offload, Recompute, Streamed
 from meshwright.train.plan_file import save
 

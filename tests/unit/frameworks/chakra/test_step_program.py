@@ -12,10 +12,10 @@ from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.cost.layer import op_cost, price_layers
 from meshwright.cost.step import price_one
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
-from meshwright.frameworks.chakra.program import Collective, Compute, Message
-from meshwright.frameworks.chakra.recorder import Whole
+from meshwright.frameworks.chakra.recorder import CumulativeRounding
 from meshwright.frameworks.chakra.step_program import StepProgram
 from meshwright.frameworks.chakra.steps import Exchange, Stream
+from meshwright.frameworks.chakra.wire import Collective, Compute, Message
 from meshwright.schedule.registry import TaskKind
 from meshwright.sharding.strategy import (
     AXES,
@@ -217,7 +217,7 @@ def test_bytes_over_layer_axes_are_those_of_the_price(name):
 
 def gathered_instead(program, structure, index):
     """Return what keys and values add as collectives, less all that travels in rounds [bytes]."""
-    way, what = program.pieces.way(index), program.problem
+    way, what = program.pieces.streamed_piece(index), program.problem
     if way.streams is None:
         return 0.0
     recompute = structure.recompute if index < len(what.graph.layers) else Recompute.NONE
@@ -368,6 +368,6 @@ def test_ends_and_shared_heads_by_hand():
 
 
 def test_whole_numbers_keep_the_sum():
-    chance, whole = random.Random(3), Whole()
+    chance, whole = random.Random(3), CumulativeRounding()
     values = [chance.random() * 7 for _ in range(1000)]
     assert sum(map(whole, values)) == round(sum(values))

@@ -8,8 +8,14 @@ from chakra_traces import packed, read_trace, read_varint
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshwright.frameworks.chakra.program import Collective, Compute, Message
-from meshwright.frameworks.chakra.wire import delimited, encoded_trace, varint
+from meshwright.frameworks.chakra.wire import (
+    Collective,
+    Compute,
+    Message,
+    delimited,
+    encoded_trace,
+    varint,
+)
 from meshwright.spec.collective import CollectiveKind
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "data" / "chakra_wire.json").read_text())
