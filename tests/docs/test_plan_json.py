@@ -9,8 +9,7 @@ import pytest
 
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
-from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
@@ -56,8 +55,8 @@ DECLARED = {
     "Strategy": StrategyOf,
     "PlanOptions": PlanOptions,
     "Estimate": Estimate,
-    "Time parts": TIME_PARTS,
-    "Memory parts": MEMORY_PARTS,
+    "Time parts": tuple(TimePart),
+    "Memory parts": tuple(MemoryPart),
     "Coverage": Coverage,
     "Robustness": Robustness,
     "Trials": Trials,

@@ -8,7 +8,7 @@ import pytest
 from small_problems import chip, dense, gqa, level, model, problem, system
 
 from meshwright.catalog.chips import load_chip
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
@@ -26,7 +26,7 @@ PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 def parts(task, structure, **degrees):
     time = price_one(task, structure, make_strategy(**degrees)).step.time
-    return {name: float((getattr(time, name) + 0.0 * time.total_s)[0]) for name in TIME_PARTS}
+    return {name: float((time[name] + 0.0 * time.total_s)[0]) for name in TimePart}
 
 
 def test_1_numerics_are_the_users_and_never_searched():
@@ -96,8 +96,8 @@ def test_4_memory_keeps_a_margin_and_buffers():
     use = price_one(task, PLAIN, make_strategy(dp_replicate=8)).step.memory[0]
     capacity = task.system.chip.main_memory.capacity_bytes
     assert task.calibration.memory_margin_fraction >= 0.06
-    assert use.margin_bytes[0] == task.calibration.memory_margin_fraction * capacity
-    assert use.buffers_bytes[0] == task.calibration.communication_buffer_bytes > 0
+    assert use[MemoryPart.MARGIN][0] == task.calibration.memory_margin_fraction * capacity
+    assert use[MemoryPart.BUFFERS][0] == task.calibration.communication_buffer_bytes > 0
 
 
 def found(time_s, gib, **degrees):

@@ -10,7 +10,7 @@ from sampled import sampled
 from small_problems import random_problem
 
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_columns
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import ContextKind, Recompute, StrategyOf, row
@@ -50,7 +50,7 @@ class Sample:
                 reshard_after_forward=block.structure.reshard_after_forward,
                 offload=block.structure.offload,
             )
-            parts = [np.broadcast_to(getattr(block.time, n), number)[index] for n in TIME_PARTS]
+            parts = [np.broadcast_to(block.time[n], number)[index] for n in TimePart]
             found = (row(block.strategy, index), (*parts, block.memory_bytes[index]))
             self.rows[structure].append(found)
 
@@ -64,7 +64,7 @@ def priced_whole(problem, structure, strategies):
     """Return time parts and memory of some strategies, through the chain that prices one."""
     step = price_columns(problem, structure, columns_of(strategies)).step
     number = len(strategies)
-    parts = [np.broadcast_to(getattr(step.time, name), number) for name in TIME_PARTS]
+    parts = [np.broadcast_to(step.time[name], number) for name in TimePart]
     return np.stack([*parts, np.broadcast_to(step.memory_bytes, number)], axis=1)
 
 

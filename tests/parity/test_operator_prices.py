@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
-from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns
 from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
@@ -47,13 +46,13 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
         strategy, structure = options.strategy(index), options.structures[index]
         laid = choice_network(what, strategy, [options.choices[index]])
         alone = price_columns(what, structure, stack([strategy]), laid)
-        for name in TIME_PARTS:
-            expected = np.asarray(getattr(alone.step.time, name)).reshape(-1)[0]
-            assert getattr(found.time, name)[0] == pytest.approx(expected, rel=1e-9, abs=1e-15)
+        for name in TimePart:
+            expected = np.asarray(alone.step.time[name]).reshape(-1)[0]
+            assert found.time[name][0] == pytest.approx(expected, rel=1e-9, abs=1e-15)
         assert found.reshard_s == 0.0
-        for name in MEMORY_PARTS:
-            expected = np.asarray(getattr(alone.step.memory[0], name)).reshape(-1)[0]
-            assert np.ravel(getattr(found.memory, name))[0] == pytest.approx(expected)
+        for name in MemoryPart:
+            expected = np.asarray(alone.step.memory[0][name]).reshape(-1)[0]
+            assert np.ravel(found.memory[name])[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("window_share", [0.0, 0.4, 1.0])
@@ -67,8 +66,12 @@ def test_the_graph_is_below_the_price_of_any_choice(zero_stage, window_share):
         drawn = tuple(rng.choice(used, len(graph.places)).tolist())
         found = graph.price(drawn)
         assert choices.time_s(drawn) <= found.total_s * (1 + 1e-9)
-        fixed = found.memory.working_bytes + found.memory.buffers_bytes + found.memory.margin_bytes
-        fixed = fixed + found.memory.gathered_weights_bytes
+        fixed = (
+            found.memory[MemoryPart.WORKING]
+            + found.memory[MemoryPart.BUFFERS]
+            + found.memory[MemoryPart.MARGIN]
+        )
+        fixed = fixed + found.memory[MemoryPart.GATHERED_WEIGHTS]
         held = float(np.max(found.memory_bytes - fixed))
         assert choices.num_bytes(drawn) >= held * (1 - 1e-9)
 

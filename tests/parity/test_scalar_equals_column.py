@@ -10,8 +10,7 @@ import pytest
 from sampled import sampled
 from small_problems import random_problem, random_strategy, structures
 
-from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns, price_one
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import Offload, row, stack
@@ -26,6 +25,9 @@ def numbers_of(record, path=""):
     if is_dataclass(record):
         for entry in fields(record):
             yield from numbers_of(getattr(record, entry.name), f"{path}.{entry.name}")
+    elif isinstance(record, dict):
+        for name, entry in record.items():
+            yield from numbers_of(entry, f"{path}.{name}")
     elif isinstance(record, tuple):
         for index, entry in enumerate(record):
             yield from numbers_of(entry, f"{path}[{index}]")
@@ -77,16 +79,16 @@ def test_parts_sum_to_the_whole_and_none_is_negative(seed):
     problem, structure, found = drawn(seed)
     step = price_columns(problem, structure, stack(found)).step
     total = np.zeros(len(found))
-    for name in TIME_PARTS:
-        part = getattr(step.time, name) + np.zeros(len(found))
+    for name in TimePart:
+        part = step.time[name] + np.zeros(len(found))
         assert np.isfinite(part).all(), name
         assert (part >= 0).all(), name
         total = total + part
     np.testing.assert_array_equal(total, step.time.total_s)
     for use in step.memory:
         whole = np.zeros(len(found))
-        for name in MEMORY_PARTS:
-            part = getattr(use, name) + np.zeros(len(found))
+        for name in MemoryPart:
+            part = use[name] + np.zeros(len(found))
             assert (np.isfinite(part) & (part >= 0)).all(), name
             whole = whole + part
         np.testing.assert_array_equal(whole, use.total_bytes)

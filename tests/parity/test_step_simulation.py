@@ -14,7 +14,7 @@ from oracles.pipeline_timeline import StageTimes, build_timeline
 from placed_problems import ROOM, grid_problem, grid_system, groups_of, placed, simulated, step_s
 from small_problems import chip, model, problem
 
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.timeline import critical_path, seconds_by_track
 from meshwright.schedule.registry import schedules
@@ -55,7 +55,7 @@ def agrees(asked, strategy, structure):
 @pytest.mark.parametrize("make", [grid_problem, real_problem])
 def test_one_device_takes_what_it_computes(make, recompute):
     price, step = agrees(make(2, 2), make_strategy(), PlanOptions(recompute=recompute))
-    priced = {name: only(getattr(price.contended.step.time, name)) for name in TIME_PARTS}
+    priced = {name: only(price.contended.step.time[name]) for name in TimePart}
     assert step.time_parts_s == pytest.approx(priced, abs=1e-15)
 
 
@@ -273,7 +273,7 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
     times = blocking(forward_s, backward_s, send_s)
     expected_s = build_timeline(schedules[schedule], 2, 1, count, times).makespan_s
     assert step.timeline.makespan_s == pytest.approx(expected_s, **EXACT)
-    update_s = only(price.contended.step.time.optimizer_s)
+    update_s = only(price.contended.step.time[TimePart.OPTIMIZER])
     assert step.step_time_s == pytest.approx(expected_s + update_s, **EXACT)
     assert price.ranks.device.reshape(-1).tolist() == [0, 1]
     if speeds:
@@ -350,7 +350,7 @@ def test_the_critical_path_sums_to_the_makespan(played):
 
 def test_parts_sum_to_the_step_and_none_is_negative(played):
     _, price, step = played
-    assert tuple(step.time_parts_s) == TIME_PARTS
+    assert tuple(step.time_parts_s) == tuple(TimePart)
     assert sum(step.time_parts_s.values()) == pytest.approx(step.step_time_s, **EXACT)
     assert min(step.time_parts_s.values()) >= 0.0
     assert step.step_time_s >= step.timeline.makespan_s

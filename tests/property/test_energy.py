@@ -7,7 +7,7 @@ import pytest
 from placed_problems import drawn, every_placement, grid_problem
 from small_problems import problem, random_problem, random_strategy, structures
 
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import TimePart
 from meshwright.cost.step import price_one
 from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
@@ -150,11 +150,11 @@ def test_below_a_cap_a_plan_draws_the_cap_or_what_it_drew(seed):
         cap_w = idle_w + share * (drawn_w - idle_w)
         capped = with_energies(asked, max_power_w=cap_w)
         held = price_one(capped, structure, strategy).step
-        parts = [only(getattr(held.time, name)) for name in TIME_PARTS]
+        parts = [only(held.time[name]) for name in TimePart]
         assert sum(parts) == pytest.approx(only(held.time.total_s), rel=1e-12)
         power_w = only(held.energy_j) / only(held.time.total_s)
         assert power_w == pytest.approx(min(cap_w, drawn_w), rel=1e-9)
-        assert (only(held.time.throttle_s) > 0) is (share < 1)
+        assert (only(held.time[TimePart.THROTTLE]) > 0) is (share < 1)
 
 
 @pytest.mark.slow

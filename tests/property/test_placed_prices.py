@@ -4,7 +4,7 @@ import pytest
 from placed_problems import ROOM, drawn, every_placement, step_s
 from small_problems import level, problem, system
 
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import TimePart
 from meshwright.network.placement import all_choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.wafer.price import only, physical_network, price_placed
@@ -20,7 +20,7 @@ def test_contention_costs_time_and_no_memory(seed):
         alone, together = price.closed_form, price.contended
         assert step_s(together) >= step_s(alone) * (1 - 1e-12)
         for priced in (alone, together):
-            parts = [only(getattr(priced.step.time, name)) for name in TIME_PARTS]
+            parts = [only(priced.step.time[name]) for name in TimePart]
             assert min(parts) >= 0.0
             assert sum(parts) == pytest.approx(step_s(priced), rel=1e-12)
         assert only(together.step.memory_bytes) == only(alone.step.memory_bytes)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from small_problems import random_problem, random_strategy, structures
 
 from meshwright.base.errors import SpecError
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
@@ -188,8 +189,10 @@ def test_recomputation_never_keeps_more_nor_computes_less(seed):
     kept, computed = [], []
     for kind in (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL):
         priced = price_columns(task, replace(structure, recompute=kind), columns)
-        kept.append(max(use.activations_bytes.max() for use in priced.step.memory))
-        computed.append((priced.step.time.compute_s + priced.step.time.recompute_s).max())
+        kept.append(max(use[MemoryPart.ACTIVATIONS].max() for use in priced.step.memory))
+        computed.append(
+            (priced.step.time[TimePart.COMPUTE] + priced.step.time[TimePart.RECOMPUTE]).max()
+        )
     assert kept[0] >= kept[1] >= kept[2]
     assert computed[0] <= computed[1] * TOLERANCE
     assert computed[1] <= computed[2] * TOLERANCE
@@ -211,7 +214,7 @@ def test_each_zero_stage_holds_no_more_state_than_the_one_before(seed):
     held = []
     for stage in range(4):
         uses = price_columns(task, replace(structure, zero_stage=stage), columns).step.memory
-        totals = [use.total_bytes - use.gathered_weights_bytes for use in uses]
+        totals = [use.total_bytes - use[MemoryPart.GATHERED_WEIGHTS] for use in uses]
         held.append(np.maximum.reduce(totals))
     for more, less in pairwise(held):
         assert (less <= more * TOLERANCE).all()
@@ -224,8 +227,10 @@ def test_gpipe_holds_at_least_what_1f1b_holds_in_the_same_time(seed):
     gpipe = replace(structure, schedule=ScheduleKind.GPIPE)
     assert (memory(task, gpipe, columns) * TOLERANCE >= memory(task, structure, columns)).all()
     zero_bubble = replace(structure, schedule=ScheduleKind.ZERO_BUBBLE)
-    faster = price_columns(task, zero_bubble, columns).step.time.bubble_s
-    assert (faster <= price_columns(task, structure, columns).step.time.bubble_s * TOLERANCE).all()
+    faster = price_columns(task, zero_bubble, columns).step.time[TimePart.BUBBLE]
+    assert (
+        faster <= price_columns(task, structure, columns).step.time[TimePart.BUBBLE] * TOLERANCE
+    ).all()
 
 
 @FEW

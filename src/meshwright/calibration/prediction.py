@@ -20,8 +20,9 @@ from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
 from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import interval
-from meshwright.cost.memory import MEMORY_PARTS, MemoryUse, fullest
-from meshwright.cost.pipeline import TIME_PARTS, num_communicators
+from meshwright.cost.memory import fullest
+from meshwright.cost.parts import MemoryPart, MemoryUse
+from meshwright.cost.pipeline import num_communicators
 from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters
@@ -110,10 +111,10 @@ class RowMemory:
         counted = {
             Counting.DEVICE: used_bytes(use),
             Counting.ALLOCATOR: use.allocator_bytes,
-            Counting.TENSORS: use.weights_bytes
-            + use.gradients_bytes
-            + use.optimizer_bytes
-            + use.activations_bytes,
+            Counting.TENSORS: use[MemoryPart.WEIGHTS]
+            + use[MemoryPart.GRADIENTS]
+            + use[MemoryPart.OPTIMIZER]
+            + use[MemoryPart.ACTIVATIONS],
         }
         return float(counted[self.counting])
 
@@ -149,7 +150,7 @@ def row_memory(job: Job, priced: Priced) -> RowMemory:
 
 def used_bytes(use: MemoryUse) -> float:
     """Return what is used, without the margin that plans leave free [bytes]."""
-    return float(use.total_bytes - use.margin_bytes)
+    return float(use.total_bytes - use[MemoryPart.MARGIN])
 
 
 def _fits(job: Job, use: MemoryUse) -> bool:
@@ -165,7 +166,7 @@ def _fits(job: Job, use: MemoryUse) -> bool:
 def _fullest(priced: Priced) -> MemoryUse:
     """Return the memory of the fullest device as plain numbers."""
     use, _ = fullest(priced.step.memory)
-    return MemoryUse(**{name: _one(getattr(use, name)) for name in MEMORY_PARTS})
+    return MemoryUse({part: _one(column) for part, column in use.columns.items()})
 
 
 DID_NOT_FIT = "oom"
@@ -241,7 +242,7 @@ def compared(job: Job) -> Prediction:
         predicted_tokens_per_s=predicted,
         measured_tokens_per_s=measured,
         memory=memory,
-        parts_s={name: _one(getattr(priced.step.time, name)) for name in TIME_PARTS},
+        parts_s=priced.step.time.row(),
         interval=interval(job.problem, predicted),
     )
 

@@ -36,7 +36,7 @@ from meshwright.catalog.calibration import (
     serving_record,
 )
 from meshwright.catalog.workloads import load_server, server_names
-from meshwright.cost.memory import MEMORY_PARTS
+from meshwright.cost.parts import MemoryPart
 from meshwright.report.markdown import markdown_table
 from meshwright.report.screen import percent
 
@@ -197,7 +197,7 @@ def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
                 "measured_bytes": entry.memory.measured_bytes,
                 "counting": str(entry.memory.counting),
                 "fits": entry.memory.fits,
-                "parts_bytes": asdict(entry.memory.use),
+                "parts_bytes": entry.memory.use.row(),
             }
             for entry in predictions
             if entry.memory is not None
@@ -416,7 +416,7 @@ def _memory_rows(title: str, entries: Sequence[Prediction], table: Table) -> Ite
     for entry in entries:
         assert entry.memory is not None
         use, error = entry.memory.use, entry.memory_log_error
-        parts = {name: getattr(use, name) / GIB for name in MEMORY_PARTS if name != "margin_bytes"}
+        parts = {n: size / GIB for n, size in use.row().items() if n != MemoryPart.MARGIN}
         largest = ", ".join(
             f"{name.removesuffix('_bytes').replace('_', ' ')} {size:.1f}"
             for name, size in sorted(parts.items(), key=lambda part: -part[1])[:3]

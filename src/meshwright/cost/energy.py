@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
 from meshwright.cost.data_parallel import synced_bytes
-from meshwright.cost.pipeline import MeanWork, PipelinePrice, StepTime
+from meshwright.cost.parts import StepTime, TimePart
+from meshwright.cost.pipeline import MeanWork, PipelinePrice
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
@@ -168,7 +168,7 @@ def step_energy_parts_j(
     work = _mean_of(price)
     if link_j is None:
         link_j = least_link_j(problem, structure, strategy, work, price)
-    busy_s = work.busy_s + time.optimizer_s
+    busy_s = work.busy_s + time[TimePart.OPTIMIZER]
     memory_bytes = work.memory_traffic_bytes + _update_bytes(problem, time)
     system = problem.system
     dynamic_j = dynamic_parts_j(system.chip, busy_s, work.flops, memory_bytes, link_j)
@@ -221,20 +221,21 @@ def throttled(
     work = _mean_of(price)
     if link_j is None:
         link_j = least_link_j(problem, structure, strategy, work, price)
-    free_s = time.total_s - time.throttle_s
+    free_s = time.total_s - time[TimePart.THROTTLE]
     update = _update_bytes(problem, time)
     mean_j = dynamic_parts_j(
-        system.chip, work.busy_s + time.optimizer_s, work.flops,
+        system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,
         work.memory_traffic_bytes + update, link_j,
     )  # fmt: skip
     busiest_j = dynamic_parts_j(
-        system.chip, time.compute_s + time.recompute_s + time.optimizer_s, price.flops,
-        price.memory_traffic_bytes + update, link_j,
+        system.chip,
+        time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + time[TimePart.OPTIMIZER],
+        price.flops, price.memory_traffic_bytes + update, link_j,
     )  # fmt: skip
     least_s = least_step_s(
         system, sum(mean_j.values()), sum(busiest_j.values()), strategy.num_devices
     )
-    return replace(time, throttle_s=positive_part(least_s - free_s))
+    return time.plus({TimePart.THROTTLE: positive_part(least_s - free_s)})
 
 
 def least_pipeline_s(
@@ -247,13 +248,13 @@ def least_pipeline_s(
     system = problem.system
     if not system.is_power_capped:
         return 0.0 * price.flops
-    work, pipeline = _mean_of(price), price.pipeline
+    work, passes = _mean_of(price), price.pipeline.time
     link_j = link_energy_j(system, work.link_traffic_bytes)
     mean_j = dynamic_parts_j(
         system.chip, work.busy_s, work.flops, work.memory_traffic_bytes, link_j
     )
     busiest_j = dynamic_parts_j(
-        system.chip, pipeline.compute_s + pipeline.recompute_s, price.flops,
+        system.chip, passes[TimePart.COMPUTE] + passes[TimePart.RECOMPUTE], price.flops,
         price.memory_traffic_bytes, link_j,
     )  # fmt: skip
     return least_step_s(system, sum(mean_j.values()), sum(busiest_j.values()), strategy.num_devices)
@@ -271,7 +272,7 @@ def idles_above_cap(system: SystemSpec, num_devices: Num) -> Mask:
 
 def _update_bytes(problem: Problem, time: StepTime) -> Num:
     """Return the memory traffic of the update [bytes]."""
-    return time.optimizer_s * problem.rates.memory_bytes_per_s
+    return time[TimePart.OPTIMIZER] * problem.rates.memory_bytes_per_s
 
 
 def _mean_of(price: PipelinePrice) -> MeanWork:

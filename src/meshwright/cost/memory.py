@@ -11,6 +11,7 @@ from functools import reduce
 
 from meshwright.base.arrays import Mask, Num, larger, smaller, where
 from meshwright.base.errors import Fault, SpecError
+from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_layer import LocalLayer
@@ -23,44 +24,6 @@ from meshwright.spec.workload import OptimizerPreset
 
 GATHERED_LAYERS = 2.0
 """Layers that ZeRO-3 holds whole at a time: the one at work and the next one."""
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """What fills the memory of one device [bytes]; the parts sum to ``total_bytes``."""
-
-    weights_bytes: Num
-    gradients_bytes: Num
-    optimizer_bytes: Num
-    gathered_weights_bytes: Num
-    """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
-    activations_bytes: Num
-    """Kept for the backward pass by all micro-batches in flight."""
-    working_bytes: Num
-    """Largest transient: recomputed layer, logits, stream buffers."""
-    fragmentation_bytes: Num
-    """What the allocator holds beyond the tensors: rests of blocks that nothing fits into."""
-    buffers_bytes: Num
-    """Runtime and communication library."""
-    margin_bytes: Num
-    """Left free, as a guard against what the model does not know."""
-
-    @property
-    def allocator_bytes(self) -> Num:
-        """What the allocator of the framework holds: neither runtime nor margin [bytes]."""
-        return self.total_bytes - self.buffers_bytes - self.margin_bytes
-
-    @property
-    def total_bytes(self) -> Num:
-        """All of it [bytes]."""
-        total = getattr(self, MEMORY_PARTS[0])
-        for name in MEMORY_PARTS[1:]:
-            total = total + getattr(self, name)
-        result: Num = total
-        return result
-
-
-MEMORY_PARTS = tuple(entry.name for entry in fields(MemoryUse))
 
 
 @dataclass(frozen=True)
@@ -137,17 +100,17 @@ def memory_use(
         activations = state.kept_bytes * part_at_work
     in_tensors = weights + gradients + states + gathered + activations + state.working_bytes
     zero = weights * 0.0
-    return MemoryUse(
-        weights_bytes=weights,
-        gradients_bytes=gradients,
-        optimizer_bytes=states,
-        gathered_weights_bytes=gathered,
-        activations_bytes=activations,
-        working_bytes=state.working_bytes + zero,
-        fragmentation_bytes=(allocator_factor - 1.0) * in_tensors,
-        buffers_bytes=buffer_bytes + communicator_bytes * state.num_communicators + zero,
-        margin_bytes=margin_fraction * capacity_bytes + zero,
-    )
+    return MemoryUse({
+        MemoryPart.WEIGHTS: weights,
+        MemoryPart.GRADIENTS: gradients,
+        MemoryPart.OPTIMIZER: states,
+        MemoryPart.GATHERED_WEIGHTS: gathered,
+        MemoryPart.ACTIVATIONS: activations,
+        MemoryPart.WORKING: state.working_bytes + zero,
+        MemoryPart.FRAGMENTATION: (allocator_factor - 1.0) * in_tensors,
+        MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators + zero,
+        MemoryPart.MARGIN: margin_fraction * capacity_bytes + zero,
+    })  # fmt: skip
 
 
 def _state_bytes(
@@ -201,8 +164,8 @@ def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
     best, index = uses[0], uses[0].total_bytes * 0.0
     for number, use in enumerate(uses[1:], start=1):
         wins = use.total_bytes > best.total_bytes
-        parts = {n: where(wins, getattr(use, n), getattr(best, n)) for n in MEMORY_PARTS}
-        best, index = MemoryUse(**parts), where(wins, float(number), index)
+        parts = {part: where(wins, size, best[part]) for part, size in use.columns.items()}
+        best, index = MemoryUse(parts), where(wins, float(number), index)
     return best, index
 
 

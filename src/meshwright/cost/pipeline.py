@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from meshwright.cost.memory import (
     heaviest,
     num_axes,
 )
+from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
 from meshwright.schedule.registry import schedules
@@ -90,11 +91,16 @@ def price_pipeline(
         send_s, strategy.pp, strategy.num_virtual_stages, num_micro_batches,
     )  # fmt: skip
     slowest = stage.bottleneck
-    parts = _pipeline_cost(
-        problem, slowest, num_micro_batches, bubble_s, strategy, structure, send_s
-    )
     pipeline = PipelineCost(
-        **parts,
+        time=_passes_time(
+            problem, slowest, num_micro_batches, bubble_s, strategy, structure, send_s
+        ),
+        forward_window_s=slowest.forward_s,
+        backward_window_s=slowest.input_gradient_s
+        + slowest.weight_gradient_s
+        + slowest.recompute_s,
+        num_micro_batches=num_micro_batches,
+        hidden_s=num_micro_batches * slowest.hidden_s,
         num_layers=stage.layers_of_bottleneck,
         tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
     )
@@ -146,10 +152,10 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     return ceil_div(sequences, strategy.micro_batch_size)
 
 
-def _pipeline_cost(
+def _passes_time(
     problem: Problem, slowest: LayerCost, num_micro_batches: Num, bubble_s: Num,
     strategy: StrategyOf[Num], structure: PlanOptions, send_s: Num,
-) -> dict[str, Num]:  # fmt: skip
+) -> StepTime:  # fmt: skip
     """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
 
     Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
@@ -163,23 +169,18 @@ def _pipeline_cost(
         sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s
     else:
         sends_s = m * schedule.sends_per_micro_batch(v) * send_s
-    backward_window_s = slowest.input_gradient_s + slowest.weight_gradient_s + slowest.recompute_s
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
-    return {
-        "compute_s": m * (slowest.forward_s + gradients_s),
-        "recompute_s": m * slowest.recompute_s,
-        "launch_s": m * slowest.launch_s,
-        "tp_comm_s": m * slowest.tp_s + slowest.per_step_s,
-        "cp_comm_s": m * slowest.cp_s,
-        "ep_comm_s": m * slowest.ep_s,
-        "tatp_stream_s": m * slowest.stream_s,
-        "pp_comm_s": sends_s * (strategy.pp > 1),
-        "hidden_s": m * slowest.hidden_s,
-        "bubble_s": bubble_s,
-        "forward_window_s": slowest.forward_s,
-        "backward_window_s": backward_window_s,
-        "num_micro_batches": m,
-    }
+    return StepTime({
+        TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
+        TimePart.RECOMPUTE: m * slowest.recompute_s,
+        TimePart.LAUNCH: m * slowest.launch_s,
+        TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
+        TimePart.CP_COMM: m * slowest.cp_s,
+        TimePart.EP_COMM: m * slowest.ep_s,
+        TimePart.TATP_STREAM: m * slowest.stream_s,
+        TimePart.PP_COMM: sends_s * (strategy.pp > 1),
+        TimePart.BUBBLE: bubble_s,
+    })  # fmt: skip
 
 
 def send_bytes(
@@ -267,63 +268,11 @@ def _stage_state(
 
 
 @dataclass(frozen=True)
-class StepTime:
-    """Where the time of a step goes, on the slowest stage [s]; the parts sum to ``total_s``."""
-
-    compute_s: Num
-    """Forward, input gradients and weight gradients."""
-    recompute_s: Num
-    launch_s: Num
-    """Waiting for the host to launch kernels."""
-    tp_comm_s: Num
-    """Exposed communication of tensor and sequence parallelism."""
-    cp_comm_s: Num
-    ep_comm_s: Num
-    tatp_stream_s: Num
-    """Rounds of tensor streams that wait for a link or for memory."""
-    pp_comm_s: Num
-    bubble_s: Num
-    dp_comm_s: Num
-    """Exposed synchronisation of gradients and parameters."""
-    overlap_slowdown_s: Num
-    """What computation loses while transfers run beside it."""
-    optimizer_s: Num
-    offload_s: Num
-    jitter_s: Num
-    """Waiting for the slowest of many devices."""
-    throttle_s: Num
-    """Slowed down, so that the mean power stays below a cap."""
-
-    @property
-    def total_s(self) -> Num:
-        """The whole step [s]."""
-        total = getattr(self, TIME_PARTS[0])
-        for name in TIME_PARTS[1:]:
-            total = total + getattr(self, name)
-        result: Num = total
-        return result
-
-
-TIME_PARTS = tuple(entry.name for entry in fields(StepTime))
-
-
-PIPELINE_PARTS = TIME_PARTS[:9]
-"""Parts that do not depend on how data-parallel state is sharded."""
-
-
-@dataclass(frozen=True)
 class PipelineCost:
     """All micro-batches through the pipeline, and what the rest of the step needs to know."""
 
-    compute_s: Num
-    recompute_s: Num
-    launch_s: Num
-    tp_comm_s: Num
-    cp_comm_s: Num
-    ep_comm_s: Num
-    tatp_stream_s: Num
-    pp_comm_s: Num
-    bubble_s: Num
+    time: StepTime
+    """Parts of the passes; their sum is a lower bound of the step [s]."""
     forward_window_s: Num
     """Computation of one micro-batch on the slowest stage, forward [s]."""
     backward_window_s: Num
@@ -334,15 +283,6 @@ class PipelineCost:
     """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
     hidden_s: Num
     """Communication of all micro-batches that runs beside computation [s]."""
-
-    @property
-    def total_s(self) -> Num:
-        """The pipeline alone: a lower bound of the step [s]."""
-        total = getattr(self, PIPELINE_PARTS[0])
-        for name in PIPELINE_PARTS[1:]:
-            total = total + getattr(self, name)
-        result: Num = total
-        return result
 
 
 def jitter_fraction(num_devices: Num, spread: Num) -> Num:

@@ -11,7 +11,6 @@ from meshwright.cost.data_parallel import SyncLinks, gradient_sync, sharding_cop
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.layer import price_layers
 from meshwright.cost.memory import (
-    MemoryUse,
     ShardDegrees,
     StageState,
     host_bytes,
@@ -21,11 +20,10 @@ from meshwright.cost.memory import (
     step_memory,
 )
 from meshwright.cost.network import AxisNetwork
+from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import (
-    PIPELINE_PARTS,
     PipelineCost,
     PipelinePrice,
-    StepTime,
     price_pipeline,
     send_bytes,
 )
@@ -62,7 +60,7 @@ def offload_step_s(
     forward and backward pass, activations leave and come back; both hide under computation of
     the same pass, except for one layer of each.
     """
-    exposed = pipeline.compute_s * 0.0
+    exposed = pipeline.time[TimePart.COMPUTE] * 0.0
     if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
         moved = resident_bytes(
             state, optimizer.state_bytes_per_param, shards, is_sharded=structure.zero_stage >= 1
@@ -104,16 +102,15 @@ def step_time(
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
     slowdown = slowdown_s(hidden_s, window_s, sigma)
-    before = pipeline.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
-    return StepTime(
-        **{name: getattr(pipeline, name) for name in PIPELINE_PARTS},
-        dp_comm_s=dp_comm_s,
-        overlap_slowdown_s=slowdown,
-        optimizer_s=optimizer_s,
-        offload_s=offload.exposed_s,
-        jitter_s=before * jitter,
-        throttle_s=before * 0.0,
-    )
+    before = pipeline.time.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
+    return pipeline.time.plus({
+        TimePart.DP_COMM: dp_comm_s,
+        TimePart.OVERLAP_SLOWDOWN: slowdown,
+        TimePart.OPTIMIZER: optimizer_s,
+        TimePart.OFFLOAD: offload.exposed_s,
+        TimePart.JITTER: before * jitter,
+        TimePart.THROTTLE: before * 0.0,
+    })  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.base.arrays import Num
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.device import stated_rate
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w
 from meshwright.cost.interval import UNSEEN, interval
-from meshwright.cost.memory import MEMORY_PARTS, fullest
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.memory import fullest
+from meshwright.cost.parts import number_at
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import POSITIONS
 from meshwright.cost.step import Priced, price_columns
@@ -64,35 +63,35 @@ def estimate_of(
     """Return the price of one row of priced columns, with the figures that derive from it."""
     step, work, constants = priced.step, problem.workload, problem.nominal_calibration
     use, stage = fullest(step.memory)
-    step_s, num_devices = _at(step.time.total_s, row), int(_at(step.num_devices, row))
+    step_s, num_devices = number_at(step.time.total_s, row), int(number_at(step.num_devices, row))
     tokens_per_s = work.tokens_per_step / step_s
     mfu_causal, mfu_full, hfu = utilizations(
         problem, priced.structure.recompute, step_s, num_devices
     )
-    energy_j = _known(_at(step.energy_j, row))
+    energy_j = _known(number_at(step.energy_j, row))
     power_w = None if energy_j is None else energy_j / step_s
     return Estimate(
         fidelity=fidelity,
         is_calibrated=problem.calibration.is_calibrated,
         step_time_s=step_s,
-        time_parts_s={name: _at(getattr(step.time, name), row) for name in TIME_PARTS},
-        memory_bytes=_at(use.total_bytes, row),
-        memory_parts_bytes={name: _at(getattr(use, name), row) for name in MEMORY_PARTS},
-        fullest_stage=POSITIONS[int(_at(stage, row))],
+        time_parts_s=step.time.row(row),
+        memory_bytes=number_at(use.total_bytes, row),
+        memory_parts_bytes=use.row(row),
+        fullest_stage=POSITIONS[int(number_at(stage, row))],
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
-        host_bytes_per_device=_at(step.host_bytes, row),
+        host_bytes_per_device=number_at(step.host_bytes, row),
         num_devices_used=num_devices,
-        num_micro_batches=int(_at(priced.pipeline.pipeline.num_micro_batches, row)),
+        num_micro_batches=int(number_at(priced.pipeline.pipeline.num_micro_batches, row)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / num_devices,
         mfu_causal=mfu_causal,
         mfu_full=mfu_full,
         hfu=hfu,
         energy_j=energy_j,
-        energy_parts_j={name: _at(part, row) for name, part in step.energy_parts_j.items()},
+        energy_parts_j={name: number_at(part, row) for name, part in step.energy_parts_j.items()},
         power_w=power_w,
         tokens_per_j=tokens_per_s / power_w if power_w else None,
-        cost_usd=_known(_at(step.cost_usd, row)),
+        cost_usd=_known(number_at(step.cost_usd, row)),
         goodput_fraction=goodput_fraction(
             num_devices,
             constants.mtbf_device_hours,
@@ -124,12 +123,6 @@ def utilizations(
 
     causal, full = flops(ScoreCount.CAUSAL), flops(ScoreCount.FULL)
     return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
-
-
-def _at(column: Num, index: int) -> float:
-    """Return one entry of a column; a number stands for all its rows."""
-    values = np.asarray(column, dtype=float).reshape(-1)
-    return float(values[index if len(values) > 1 else 0])
 
 
 def _known(value: float) -> float | None:

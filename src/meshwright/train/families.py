@@ -37,7 +37,8 @@ from meshwright.cost.network import (
     AxisPlacement,
     crosses_data_parallel_network,
 )
-from meshwright.cost.pipeline import PipelinePrice, StepTime, price_pipeline
+from meshwright.cost.parts import StepTime
+from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import send_s, step_times
 from meshwright.search.counts import Counts
@@ -80,7 +81,7 @@ class Families:
     @property
     def bound_s(self) -> FloatArray:
         """The pipeline alone: no member is faster [s]."""
-        return column(self.price.pipeline.total_s)
+        return column(self.price.pipeline.time.total_s)
 
     def __len__(self) -> int:
         return len(self.structure_of)

@@ -7,8 +7,7 @@ from math import prod
 from typing import Any
 
 from meshwright.base.errors import Fault
-from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.report.answer_file import AnswerFile
 from meshwright.sharding.strategy import AXES
 from meshwright.spec.system import SystemSpec
@@ -61,7 +60,7 @@ def candidate_faults(path: str, candidate: Candidate) -> Iterator[Fault]:
     for index, segment in enumerate(candidate.segments):
         yield from _segment_faults(f"{path}.segments.{index}", segment)
     price = candidate.estimate
-    for name, expected in (("time_parts_s", TIME_PARTS), ("memory_parts_bytes", MEMORY_PARTS)):
+    for name, expected in (("time_parts_s", TimePart), ("memory_parts_bytes", MemoryPart)):
         if set(getattr(price, name)) != set(expected):
             yield Fault(f"{path}.estimate.{name}", f"expected the parts {', '.join(expected)}")
     for name in ("step_time_s", "tokens_per_s", "memory_capacity_bytes", "num_devices_used"):

@@ -16,6 +16,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, larger
 from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
 from meshwright.cost.memory import shard_degrees, step_memory
+from meshwright.cost.parts import MemoryPart
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
@@ -220,7 +221,8 @@ def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
     uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
     factor = problem.calibration.allocator_factor
     needed: FloatArray = reduce(
-        larger, [column(use.total_bytes - factor * use.gathered_weights_bytes) for use in uses]
+        larger,
+        [column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses],
     )
     return needed
 

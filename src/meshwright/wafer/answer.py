@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
+from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import PlanOptions, Strategy
@@ -28,7 +29,6 @@ from meshwright.wafer.search import Placing, place
 NUM_HOTTEST = 6
 MOST_DEVICES = 1024
 """Larger grids keep their closed form: link loads of all groups would take too long."""
-EXPOSED = ("tp_comm_s", "cp_comm_s", "ep_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
 
 
 def has_placement(problem: Problem) -> bool:
@@ -131,7 +131,7 @@ def _busy(problem: Problem, price: PlacedPrice, d2d_s: float) -> dict[str, float
     hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
     return {
         "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
-        "hbm": hbm_s + only(time.optimizer_s),
+        "hbm": hbm_s + only(time[TimePart.OPTIMIZER]),
         "d2d": d2d_s,
-        "exposed": sum(only(getattr(time, name)) for name in EXPOSED),
+        "exposed": sum(only(column) for part, column in time.columns.items() if part.axis),
     }

@@ -16,7 +16,7 @@ from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.flow_files import FlowFile, FlowScenario, read_flow_file
 from meshwright.cost.communication import Collectives
 from meshwright.cost.network import AxisNetwork
-from meshwright.cost.pipeline import TIME_PARTS, send_bytes
+from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import run_lengths
 from meshwright.network.placement import Choice, Ranks
@@ -231,7 +231,7 @@ def _parts(
         Data-parallel communication that is as priced [s].
     """
     time, pipeline = price.contended.step.time, price.contended.pipeline
-    priced = {name: only(getattr(time, name)) for name in TIME_PARTS}
+    priced = time.row()
     own = _at_most({name: priced[name] for name in COMPUTED}, pipeline_s)
     scale = pipeline_s / timeline.makespan_s
     waits = dict.fromkeys(_PART_OF_TRACK.values(), 0.0)

@@ -10,7 +10,7 @@ from meshwright.calibration.jobs import Reason, job_of
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory, predict
 from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, validation_data, validation_lines
-from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
+from meshwright.cost.parts import MemoryPart, MemoryUse
 
 ROW = {
     "id": "a", "group": "lab", "precision": "bf16", "global_batch": 64,
@@ -22,7 +22,7 @@ PLANS = ({"tp": 1}, {"tp": 2}, {"tp": 4}, {"tp": 8})
 
 def compared(plan, name, predicted, measured):
     (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}], "x")
-    use = MemoryUse(*[0.0] * len(MEMORY_PARTS))
+    use = MemoryUse(dict.fromkeys(MemoryPart, 0.0))
     memory = RowMemory(replace(use, weights_bytes=1.0), Counting.DEVICE, 1.0, 2.0, fits=True)
     return Prediction(row, job_of(row, "uncalibrated"), predicted, measured, memory)
 

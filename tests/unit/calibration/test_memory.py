@@ -20,7 +20,7 @@ from meshwright.calibration.jobs import job_of
 from meshwright.calibration.prediction import Counting, RowMemory, predict
 from meshwright.calibration.reading import rows_of
 from meshwright.calibration.report import Validation, memory_data, validation_lines
-from meshwright.cost.memory import MEMORY_PARTS, MemoryUse
+from meshwright.cost.parts import MemoryPart, MemoryUse
 
 LLAMA = {"layers": 32, "hidden": 4096, "ffn": 14336, "ffn_gated": True, "heads": 32,
          "kv_heads": 8, "head_dim": 128, "vocab": 128256, "seq": 8192}  # fmt: skip
@@ -41,7 +41,7 @@ def predicted(**changes):
     return entry
 
 
-PARTS = MemoryUse(**{name: 2.0**n for n, name in enumerate(MEMORY_PARTS)})
+PARTS = MemoryUse({part: 2.0**n for n, part in enumerate(MemoryPart)})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ PARTS = MemoryUse(**{name: 2.0**n for n, name in enumerate(MEMORY_PARTS)})
 )  # fmt: skip
 def test_a_source_counts_some_parts(counting, left_out):
     memory = RowMemory(PARTS, counting, 1.0, 64.0, fits=True)
-    assert memory.predicted_bytes == PARTS.total_bytes - sum(getattr(PARTS, n) for n in left_out)
+    assert memory.predicted_bytes == PARTS.total_bytes - sum(PARTS[n] for n in left_out)
     assert memory.log_error == pytest.approx(np.log(memory.predicted_bytes / 64.0))
 
 
@@ -82,8 +82,8 @@ def test_a_row_that_does_not_say_what_it_recomputes_did_what_it_took(recompute, 
 
 def test_the_margin_of_plans_is_no_part_of_what_a_row_uses():
     memory = predicted().memory
-    assert memory.use.margin_bytes > 0
-    assert memory.predicted_bytes < memory.use.total_bytes - memory.use.margin_bytes
+    assert memory.use[MemoryPart.MARGIN] > 0
+    assert memory.predicted_bytes < memory.use.total_bytes - memory.use[MemoryPart.MARGIN]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,9 @@ def test_no_row_no_fit():
 def test_rows_are_multiples_of_the_constants():
     entry = predicted(group="bigscience-a100", parallelism={"tp": 4, "pp": 1, "dp": 2})
     use, rows = entry.memory.use, memory_rows([entry])
-    assert rows.multiples.tolist() == [[use.allocator_bytes - use.fragmentation_bytes, 1.0, 2.0]]
+    assert rows.multiples.tolist() == [
+        [use.allocator_bytes - use[MemoryPart.FRAGMENTATION], 1.0, 2.0]
+    ]
     assert rows.measured_bytes.tolist() == [5e10]
 
 
@@ -189,6 +191,6 @@ def test_memory_is_told_by_source_with_its_worst_rows_and_its_parts():
     data = memory_data(entries)
     assert data["overall"]["rows"] == data["groups"]["torchtitan"]["rows"] == 2
     parts = data["rows"][0]["parts_bytes"]
-    assert set(parts) == set(MEMORY_PARTS)
+    assert set(parts) == set(MemoryPart)
     whole = replace(PARTS, **parts)
     assert data["rows"][0]["predicted_bytes"] == pytest.approx(whole.allocator_bytes)

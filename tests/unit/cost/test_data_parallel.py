@@ -7,6 +7,7 @@ import pytest
 from meshwright.cost.communication import Transfer, overlapped, plain, slowdown_s
 from meshwright.cost.data_parallel import DataParallelLinks, gradient_sync, sharding_copies_s
 from meshwright.cost.memory import StageState
+from meshwright.cost.parts import Phase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelineCost
 from meshwright.cost.step import step_time
 from meshwright.sharding.strategy import PlanOptions
@@ -33,6 +34,7 @@ LINKS = DataParallelLinks(
 def pipeline(**given):
     """Return a pipeline that takes no time but what is given."""
     known = {entry.name: 0.0 for entry in fields(PipelineCost)}
+    known["time"] = StepTime({p: given.pop(p, 0.0) for p in TimePart if p.phase == Phase.PASSES})
     known |= {"num_micro_batches": MICRO_BATCHES, "num_layers": BUCKETS}
     return PipelineCost(**(known | given))
 
@@ -146,9 +148,10 @@ def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
     synced, hosted = overlapped(8.0, 6.0, 4.0), overlapped(4.0, 3.0, 4.0)
     time = step_time(work, synced, 5.0, hosted, sigma=0.5, jitter=0.1)
     # Hidden: 10 + 6 + 3 of a window of 5 x 20. Before jitter: 100 + (2 + 2) + 9.5 + 5 + 1.
-    assert time.overlap_slowdown_s == 9.5
-    assert (time.dp_comm_s, time.optimizer_s, time.offload_s) == (4.0, 5.0, 1.0)
-    assert time.jitter_s == pytest.approx(11.95)
+    assert time[TimePart.OVERLAP_SLOWDOWN] == 9.5
+    assert time[TimePart.DP_COMM] == 4.0
+    assert (time[TimePart.OPTIMIZER], time[TimePart.OFFLOAD]) == (5.0, 1.0)
+    assert time[TimePart.JITTER] == pytest.approx(11.95)
     assert time.total_s == pytest.approx(131.45)
 
 

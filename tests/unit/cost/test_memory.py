@@ -5,14 +5,13 @@ from dataclasses import fields, replace
 import pytest
 
 from meshwright.cost.memory import (
-    MEMORY_PARTS,
-    MemoryUse,
     ShardDegrees,
     StageState,
     fullest,
     host_bytes,
     memory_use,
 )
+from meshwright.cost.parts import MemoryPart, MemoryUse, Phase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelineCost
 from meshwright.cost.step import offload_step_s, optimizer_step_s
 from meshwright.sharding.strategy import Offload, PlanOptions
@@ -49,27 +48,27 @@ def use(stage, offload=Offload.NONE, **changes):
 )
 def test_each_zero_stage_shards_one_thing_more(stage, weights, gradients, states, gathered):
     found = use(stage)
-    assert found.weights_bytes == weights
-    assert found.gradients_bytes == gradients
-    assert found.optimizer_bytes == states
-    assert found.gathered_weights_bytes == gathered
+    assert found[MemoryPart.WEIGHTS] == weights
+    assert found[MemoryPart.GRADIENTS] == gradients
+    assert found[MemoryPart.OPTIMIZER] == states
+    assert found[MemoryPart.GATHERED_WEIGHTS] == gathered
 
 
 def test_the_rest_is_activations_in_flight_a_transient_buffers_and_the_margin():
     found = use(1)
-    assert found.activations_bytes == 300
-    assert found.working_bytes == 50
-    assert found.buffers_bytes == 7
-    assert found.margin_bytes == 600
+    assert found[MemoryPart.ACTIVATIONS] == 300
+    assert found[MemoryPart.WORKING] == 50
+    assert found[MemoryPart.BUFFERS] == 7
+    assert found[MemoryPart.MARGIN] == 600
     assert found.total_bytes == 2 * 960 + 4 * 960 + 12 * SHARD + 300 + 50 + 7 + 600
 
 
 def test_offload_leaves_two_layers_behind_and_the_host_holds_the_rest():
     found = use(1, Offload.ALL)
-    assert found.optimizer_bytes == 0
-    assert found.weights_bytes == 0
-    assert found.gathered_weights_bytes == 2 * 960 * 2 / 8
-    assert found.activations_bytes == 100 * 2 / 8
+    assert found[MemoryPart.OPTIMIZER] == 0
+    assert found[MemoryPart.WEIGHTS] == 0
+    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960 * 2 / 8
+    assert found[MemoryPart.ACTIVATIONS] == 100 * 2 / 8
     structure = PlanOptions(zero_stage=1, offload=Offload.ALL)
     assert host_bytes(STATE, SHARDS, structure, ADAM) == 12 * SHARD + 2 * 960 + 300
     assert host_bytes(STATE, SHARDS, PlanOptions(), ADAM) == 0
@@ -81,21 +80,22 @@ def test_nothing_is_lost_between_device_and_host(offload):
     structure = PlanOptions(zero_stage=1, offload=offload)
     on_host = host_bytes(STATE, SHARDS, structure, ADAM)
     plain, less = use(1), use(1, offload)
-    at_work = less.gathered_weights_bytes
+    at_work = less[MemoryPart.GATHERED_WEIGHTS]
     if offload in (Offload.ACTIVATIONS, Offload.ALL):
-        at_work = at_work + less.activations_bytes
+        at_work = at_work + less[MemoryPart.ACTIVATIONS]
     assert plain.total_bytes - less.total_bytes == on_host - at_work
 
 
 def test_the_fullest_stage_is_taken_whole():
-    small = MemoryUse(*[1.0] * len(MEMORY_PARTS))
-    large = replace(small, activations_bytes=5.0)
+    small = MemoryUse(dict.fromkeys(MemoryPart, 1.0))
+    large = small.plus({MemoryPart.ACTIVATIONS: 5.0})
     assert fullest((small, large, small)) == (large, 1.0)
     assert fullest((large, large, small)) == (large, 0.0)
 
 
 def pipeline(**given):
     known = {entry.name: 0.0 for entry in fields(PipelineCost)}
+    known["time"] = StepTime({p: given.pop(p, 0.0) for p in TimePart if p.phase == Phase.PASSES})
     return PipelineCost(**(known | {"num_micro_batches": 5.0, "num_layers": 8.0} | given))
 
 
@@ -134,10 +134,10 @@ def test_the_allocator_holds_more_than_the_tensors_and_each_axis_has_communicato
         allocator_factor=1.1,
     )  # fmt: skip
     plain = use(1)
-    in_tensors = plain.total_bytes - plain.buffers_bytes - plain.margin_bytes
-    assert tensors.fragmentation_bytes == pytest.approx(0.1 * in_tensors)
+    in_tensors = plain.total_bytes - plain[MemoryPart.BUFFERS] - plain[MemoryPart.MARGIN]
+    assert tensors[MemoryPart.FRAGMENTATION] == pytest.approx(0.1 * in_tensors)
     assert tensors.allocator_bytes == pytest.approx(1.1 * in_tensors)
-    assert tensors.buffers_bytes == 7.0 + 3 * 5.0
+    assert tensors[MemoryPart.BUFFERS] == 7.0 + 3 * 5.0
 
 
 @pytest.mark.parametrize(("sums_before_scatter", "waiting"), [(0.0, 0.0), (1.0, 4.0 * 960)])
@@ -147,8 +147,8 @@ def test_gathered_weights_through_a_pipeline_have_whole_gradients(sums_before_sc
         replace(STATE, sums_before_scatter=sums_before_scatter), SHARDS, kept, ADAM,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
-    assert found.gathered_weights_bytes == 2 * 960
-    assert found.gradients_bytes == 4 * SHARD + waiting
+    assert found[MemoryPart.GATHERED_WEIGHTS] == 2 * 960
+    assert found[MemoryPart.GRADIENTS] == 4 * SHARD + waiting
 
 
 @pytest.mark.parametrize(("replicas", "copied"), [(1.0, 0.0), (8.0, 500.0)])
@@ -158,5 +158,5 @@ def test_a_bucket_is_copied_where_there_is_somebody_to_send_it_to(replicas, copi
         STATE, ShardDegrees(dense=replicas, expert=2.0), PlanOptions(zero_stage=0), preset,
         capacity_bytes=0.0, margin_fraction=0.0, buffer_bytes=0.0,
     )  # fmt: skip
-    assert found.gradients_bytes == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
-    assert found.optimizer_bytes == (12 + 4) * 960
+    assert found[MemoryPart.GRADIENTS] == 4 * 960 + copied * preset.reduced_gradient_bytes_per_param
+    assert found[MemoryPart.OPTIMIZER] == (12 + 4) * 960

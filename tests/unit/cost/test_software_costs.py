@@ -7,6 +7,7 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.parts import TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
@@ -29,7 +30,7 @@ def problem(*, model="llama3-8b", system="8xA100", constants=None, **software):
 
 def compute_s(found, structure=STRUCTURE, part="compute_s"):
     time = price_one(found, structure, PLAN).step.time
-    return float(np.asarray(getattr(time, part)).reshape(-1)[0])
+    return float(np.asarray(time[part]).reshape(-1)[0])
 
 
 def test_uncalibrated_constants_leave_every_switch_at_no_price():
@@ -147,7 +148,9 @@ def test_casts_of_each_local_expert_show_in_narrow_types_alone():
             replace(work, workload=narrow, calibration=replace(work.calibration, expert_kernels=k))
             for k in (0.0, 10.0)
         ]
-        few, many = (float(price_one(f, STRUCTURE, plan).step.time.compute_s[0]) for f in found)
+        few, many = (
+            float(price_one(f, STRUCTURE, plan).step.time[TimePart.COMPUTE][0]) for f in found
+        )
         return many - few
 
     launch_s = problem(system="8xH100").calibration.launch_s
@@ -180,7 +183,7 @@ def test_frozen_weights_save_a_third_of_the_products():
     frozen = replace(found, workload=adapters)
     time = price_one(frozen, STRUCTURE, PLAN).step.time
     assert 0.6 < compute_s(frozen) / compute_s(found) < 0.75
-    assert float(np.asarray(time.optimizer_s).reshape(-1)[0]) == 0.0
+    assert float(np.asarray(time[TimePart.OPTIMIZER]).reshape(-1)[0]) == 0.0
 
 
 def test_operands_are_cast_before_they_are_gathered():

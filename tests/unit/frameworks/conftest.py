@@ -7,8 +7,7 @@ import pytest
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.memory import MEMORY_PARTS
-from meshwright.cost.pipeline import TIME_PARTS
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Segment
@@ -18,9 +17,10 @@ def hand_made_estimate(num_devices: int) -> Estimate:
     """Return an estimate of round numbers; no exporter prices anything."""
     return Estimate(
         fidelity="closed_form", is_calibrated=False, step_time_s=2.5,
-        time_parts_s=dict.fromkeys(TIME_PARTS, 0.0) | {"compute_s": 2.5},
+        time_parts_s=dict.fromkeys([p.value for p in TimePart], 0.0) | {"compute_s": 2.5},
         memory_bytes=2.0**36,
-        memory_parts_bytes=dict.fromkeys(MEMORY_PARTS, 0.0) | {"weights_bytes": 2.0**36},
+        memory_parts_bytes=dict.fromkeys([p.value for p in MemoryPart], 0.0)
+        | {"weights_bytes": 2.0**36},
         fullest_stage="first",
         memory_capacity_bytes=80 * 2.0**30, host_bytes_per_device=0.0,
         num_devices_used=num_devices, num_micro_batches=1, tokens_per_s=1.0,

@@ -20,6 +20,7 @@ from meshwright.cost.energy import (
     system_parts_j,
     total_energy_j,
 )
+from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.timeline import busy_fractions
@@ -87,8 +88,8 @@ def closed_form(problem: Problem, alone: Priced, bare: Priced) -> FloatArray:
     time, messages = alone.step.time, bare.step.time
     step_s = column(time.total_s)
     columns = (
-        time.compute_s + time.recompute_s + time.launch_s,
-        sum(getattr(messages, name) for name in MESSAGE_PARTS),
+        time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + time[TimePart.LAUNCH],
+        sum(messages[name] for name in MESSAGE_PARTS),
         step_s,
         _power_w(problem, alone, step_s),
     )
@@ -127,9 +128,9 @@ def _power_w(
     assert work is not None
     if link_j is None:
         link_j = least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
-    update_bytes = time.optimizer_s * engine.memory_bytes_per_s
+    update_bytes = time[TimePart.OPTIMIZER] * engine.memory_bytes_per_s
     dynamic_j = dynamic_parts_j(
-        problem.system.chip, work.busy_s + time.optimizer_s, work.flops,
+        problem.system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,
         work.memory_traffic_bytes + update_bytes, link_j,
     )  # fmt: skip
     energy_j = total_energy_j(system_parts_j(problem.system, dynamic_j, step_s, 1.0), step_s)

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.cost.energy import least_link_j
 from meshwright.cost.network import AxisNetwork
+from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced
 from meshwright.sharding.strategy import (
@@ -24,8 +25,13 @@ from meshwright.sharding.strategy import (
     StrategyColumns,
 )
 
-MESSAGE_PARTS = ("tp_comm_s", "cp_comm_s", "tatp_stream_s", "pp_comm_s", "dp_comm_s")
-SHOWN_PARTS = (*MESSAGE_PARTS, "bubble_s", "recompute_s", "overlap_slowdown_s", "optimizer_s")
+MESSAGE_PARTS = (
+    TimePart.TP_COMM, TimePart.CP_COMM, TimePart.TATP_STREAM, TimePart.PP_COMM, TimePart.DP_COMM,
+)  # fmt: skip
+SHOWN_PARTS = (
+    *MESSAGE_PARTS, TimePart.BUBBLE, TimePart.RECOMPUTE, TimePart.OVERLAP_SLOWDOWN,
+    TimePart.OPTIMIZER,
+)  # fmt: skip
 LEAST_SHARE = 1e-4
 """Smaller shares of a step are all the same."""
 DEGREES = (*AXES, "num_virtual_stages", "micro_batch_size")
@@ -66,7 +72,7 @@ def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArra
     step_s = time.total_s
     pipeline = alone.pipeline.pipeline
     columns = [
-        *(_share(getattr(time, name), step_s) for name in SHOWN_PARTS),
+        *(_share(time[name], step_s) for name in SHOWN_PARTS),
         pipeline.num_micro_batches * pipeline.forward_window_s / step_s,
         pipeline.num_micro_batches * pipeline.backward_window_s / step_s,
         *_busy(problem, alone),
@@ -113,7 +119,7 @@ def _busy(problem: Problem, alone: Priced) -> list[Any]:
         price.tp_per_step_s / step_s,
         price.memory_traffic_bytes / problem.rates.memory_bytes_per_s / step_s,
         work.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,
-        np.minimum(time.tatp_stream_s, time.bubble_s) / step_s,
+        np.minimum(time[TimePart.TATP_STREAM], time[TimePart.BUBBLE]) / step_s,
     ]
 
 

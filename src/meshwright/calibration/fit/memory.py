@@ -17,6 +17,7 @@ from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import memory_error_record, source_weights
 from meshwright.calibration.prediction import Counting, Prediction, RowMemory
 from meshwright.catalog.calibration import MemoryGroupRecord, MemoryRecord
+from meshwright.cost.parts import MemoryPart
 
 GIB = 2.0**30
 HUBER = 0.02
@@ -83,7 +84,7 @@ def memory_rows(predictions: Iterable[Prediction]) -> MemoryRows:
     memories = [memory for _, memory in found]
     multiples = [
         (
-            m.use.allocator_bytes - m.use.fragmentation_bytes,
+            m.use.allocator_bytes - m.use[MemoryPart.FRAGMENTATION],
             is_device,
             is_device * m.num_communicators,
         )

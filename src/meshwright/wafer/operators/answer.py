@@ -10,10 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from meshwright.base.errors import UnsupportedError
-from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
 from meshwright.search.exhaustive import Progress
 from meshwright.sharding.strategy import AXES, plan_string
@@ -151,13 +148,12 @@ def as_data(problem: Problem, found: Planned) -> OperatorPlan:
     alone, shared = found.level_one, found.level_two
     contended, options = shared.assigned, shared.model.prices.options
     used = sorted(set(contended.options))
-    parts = {name: float(np.ravel(getattr(contended.time, name))[0]) for name in TIME_PARTS}
     return OperatorPlan(
         options=tuple(_option(options, index) for index in used),
         runs=tuple(_runs(shared, used)),
         fidelity="contended",
         step_time_s=contended.total_s,
-        time_parts_s={**parts, "reshard_s": contended.reshard_s},
+        time_parts_s={**contended.time.row(), "reshard_s": contended.reshard_s},
         memory_bytes=contended.memory_bytes,
         closed_form_s=alone.assigned.total_s,
         closed_form_bound_s=alone.lower_bound_s,

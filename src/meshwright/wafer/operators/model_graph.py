@@ -19,10 +19,10 @@ from meshwright.base.arrays import FloatArray, IntArray, column, take_rows
 from meshwright.cost.communication import Transfer, plain
 from meshwright.cost.data_parallel import gradient_sync
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_sum
-from meshwright.cost.memory import MemoryUse, ShardDegrees, step_memory
+from meshwright.cost.memory import ShardDegrees, step_memory
+from meshwright.cost.parts import MemoryUse, StepTime
 from meshwright.cost.pipeline import (
     PipelinePrice,
-    StepTime,
     jitter_fraction,
     price_pipeline,
     table_params,

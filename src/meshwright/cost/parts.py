@@ -1,0 +1,141 @@
+"""Parts of a step by key: where its time goes, what fills the memory of a device.
+
+A new kind of communication or of memory is one more key; no list repeats the names.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import reduce
+from typing import Generic, Self, TypeVar
+
+import numpy as np
+
+from meshwright.base.arrays import Num
+
+
+class Phase(StrEnum):
+    """When a part of a step arises."""
+
+    PASSES = "passes"
+    """In the passes of the micro-batches: does not depend on how data-parallel state is sharded."""
+    UPDATE = "update"
+    """Around the update: synchronisation, optimizer, host traffic."""
+    WHOLE = "whole"
+    """A share of everything before it."""
+
+
+class TimePart(StrEnum):
+    """Where the time of a step goes, in the order of summation; values are the names in JSON."""
+
+    phase: Phase
+    axis: str | None
+    """The axis whose exposed communication it is."""
+
+    def __new__(cls, name: str, phase: Phase, axis: str | None = None) -> Self:
+        """Return the part with its phase and axis."""
+        part = str.__new__(cls, name)
+        part._value_, part.phase, part.axis = name, phase, axis
+        return part
+
+    COMPUTE = "compute_s", Phase.PASSES
+    """Forward, input gradients and weight gradients."""
+    RECOMPUTE = "recompute_s", Phase.PASSES
+    LAUNCH = "launch_s", Phase.PASSES
+    """Waiting for the host to launch kernels."""
+    TP_COMM = "tp_comm_s", Phase.PASSES, "tp"
+    """Exposed communication of tensor and sequence parallelism."""
+    CP_COMM = "cp_comm_s", Phase.PASSES, "cp"
+    EP_COMM = "ep_comm_s", Phase.PASSES, "ep"
+    TATP_STREAM = "tatp_stream_s", Phase.PASSES, "tatp"
+    """Rounds of tensor streams that wait for a link or for memory."""
+    PP_COMM = "pp_comm_s", Phase.PASSES, "pp"
+    BUBBLE = "bubble_s", Phase.PASSES
+    DP_COMM = "dp_comm_s", Phase.UPDATE, "dp"
+    """Exposed synchronisation of gradients and parameters."""
+    OVERLAP_SLOWDOWN = "overlap_slowdown_s", Phase.UPDATE
+    """What computation loses while transfers run concurrently."""
+    OPTIMIZER = "optimizer_s", Phase.UPDATE
+    OFFLOAD = "offload_s", Phase.UPDATE
+    JITTER = "jitter_s", Phase.WHOLE
+    """Waiting for the slowest of many devices."""
+    THROTTLE = "throttle_s", Phase.WHOLE
+    """Slowed down, so that the mean power stays below a cap."""
+
+
+class MemoryPart(StrEnum):
+    """What fills the memory of a device, in the order of summation; values are names in JSON."""
+
+    WEIGHTS = "weights_bytes"
+    GRADIENTS = "gradients_bytes"
+    OPTIMIZER = "optimizer_bytes"
+    GATHERED_WEIGHTS = "gathered_weights_bytes"
+    """Whole layers that ZeRO-3, offload or a stream brings in for a while."""
+    ACTIVATIONS = "activations_bytes"
+    """Kept for the backward pass by all micro-batches in flight."""
+    WORKING = "working_bytes"
+    """Largest transient: recomputed layer, logits, stream buffers."""
+    FRAGMENTATION = "fragmentation_bytes"
+    """What the allocator holds beyond the tensors: rests of blocks that nothing fits into."""
+    BUFFERS = "buffers_bytes"
+    """Runtime and communication library."""
+    MARGIN = "margin_bytes"
+    """Left free, as a guard against what the model does not know."""
+
+
+K = TypeVar("K", bound=StrEnum)
+
+
+@dataclass(frozen=True)
+class Parts(Generic[K]):
+    """Columns by key, in the order of summation; each a number or of shape (rows,)."""
+
+    columns: dict[K, Num]
+
+    def __getitem__(self, part: K) -> Num:
+        return self.columns[part]
+
+    @property
+    def total(self) -> Num:
+        """The sum of all parts, from the first to the last."""
+        return reduce(operator.add, self.columns.values())
+
+    def plus(self, parts: Mapping[K, Num]) -> Self:
+        """Return these parts with others after them; a part that is there is replaced."""
+        return replace(self, columns={**self.columns, **parts})
+
+    def row(self, index: int = 0) -> dict[str, float]:
+        """Return one row as plain numbers by name in JSON; a number stands for all its rows."""
+        return {part.value: number_at(column, index) for part, column in self.columns.items()}
+
+
+class StepTime(Parts[TimePart]):
+    """The time of a step, or of its first phases, on the slowest stage [s]."""
+
+    @property
+    def total_s(self) -> Num:
+        """All of it [s]."""
+        return self.total
+
+
+class MemoryUse(Parts[MemoryPart]):
+    """The memory of one device [bytes]."""
+
+    @property
+    def total_bytes(self) -> Num:
+        """All of it [bytes]."""
+        return self.total
+
+    @property
+    def allocator_bytes(self) -> Num:
+        """What the allocator of the framework holds: neither runtime nor margin [bytes]."""
+        return self.total - self[MemoryPart.BUFFERS] - self[MemoryPart.MARGIN]
+
+
+def number_at(column: Num, index: int = 0) -> float:
+    """Return one entry of a column; a number, or a column of one row, stands for all rows."""
+    values = np.asarray(column, dtype=float).reshape(-1)
+    return float(values[index if len(values) > 1 else 0])
