@@ -45,7 +45,7 @@ GRAPHS = {
 def all_times_s(graph: DataflowGraph, link: float) -> list[float]:
     """Return the seconds of every split over two chips."""
     ring = ChipRing(graph, GRID, 2, link)
-    tables = ring.tables(LINKS_ONLY, splits_weights=ring.trains)
+    tables = ring.tables(LINKS_ONLY, splits_weights=ring.graph.trains)
     network, found = tables, []
     for ways in product(*(range(len(listed)) for listed in tables.splits)):
         dims = {

@@ -34,11 +34,11 @@ def test_there_are_scenarios():
 @pytest.mark.slow
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_compiled_and_plain_python_give_the_same_bits(disabled):
+    module = simulate_flows.__module__
     code = (
-        "import numpy as np; from meshwright import api; from meshwright.wafer import "
-        "flows; flows.SMALL = -1\n"
-        f"for s in load_flows({str(DATA)!r}).scenarios:\n"
-        "    print(*[t.hex() for t in simulate_flows(s).end_s.tolist()])"
+        f"import {module} as flows; flows.SMALL = -1\n"
+        f"for s in flows.load_flows({str(DATA)!r}).scenarios:\n"
+        "    print(*[t.hex() for t in flows.simulate_flows(s).end_s.tolist()])"
     )
     environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
     done = subprocess.run(
