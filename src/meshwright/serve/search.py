@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.best import TIE
@@ -66,7 +66,7 @@ def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
         if not len(columns.tp):
             continue
         groups = np.ones(len(columns.tp)) if space.problem.is_decode else columns.pp
-        needed = price_serving(space.problem, structure, columns, groups).memory_bytes
+        needed = column(price_serving(space.problem, structure, columns, groups).memory_bytes)
         index = int(np.argmin(needed))
         if found is None or needed[index] < found[0]:
             found = float(needed[index]), row(columns, index)
@@ -254,12 +254,12 @@ def _priced(
                 price.strategy,
                 block.split_of,
                 np.full(len(rows), number, dtype=np.int64),
-                price.num_groups,
-                price.latency_s,
-                price.tokens_per_s,
-                price.tokens_per_s_per_user,
-                price.sequences_in_flight,
-                price.memory_bytes,
+                column(price.num_groups),
+                column(price.latency_s),
+                column(price.tokens_per_s),
+                column(price.tokens_per_s_per_user),
+                column(price.sequences_in_flight),
+                column(price.memory_bytes),
             )
         )
     return joined_columns(parts)

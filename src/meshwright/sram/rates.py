@@ -30,7 +30,7 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a row of stages yields, on all its replicas; parts sum to ``latency_s``."""
+    """What a pipeline of stages yields, on all its replicas; parts sum to ``latency_s``."""
 
     latency_s: float
     """Decode: per output token of a user; prefill: to the first token; training: a step [s]."""
@@ -93,7 +93,7 @@ def rates(
 
 
 def batch_of(workload: Workload) -> int:
-    """Return the sequences in flight in one row of stages, or those of a step."""
+    """Return the sequences in flight in one pipeline of stages, or those of a step."""
     if isinstance(workload, Training):
         return workload.global_batch_size
     return workload.batch_size
