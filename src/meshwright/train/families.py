@@ -132,7 +132,6 @@ class AllFamilies:
             num_members=np.concatenate([part.num_members for part in found]),
         )
 
-
     def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
         """Return structure and degrees of some families; their rows ascend."""
         starts = np.cumsum([0, *map(len, self.parts)])
