@@ -107,14 +107,14 @@ class Serving:
         As many prompts pass in these steps. Products, elementwise work and collectives see tokens
         of both, attention each kind on its own. N fills the room, or a pass.
         """
-        prompt_share = requests.prompt_tokens / requests.answer_tokens
-        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt_share)
+        prompt_per_answer = requests.prompt_tokens / requests.answer_tokens
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt_per_answer)
         allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
         at_once = larger(np.floor(allowed), 1.0)
         groups = smaller(self.strategy.pp, at_once)
         mine = at_once / groups
         ended = mine / requests.answer_tokens
-        rows = mine * (1.0 + prompt_share)
+        rows = mine * (1.0 + prompt_per_answer)
         both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
         answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
