@@ -49,9 +49,11 @@ from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,
     ScheduleKind,
+    Strategy,
     StrategyColumns,
     Streamed,
     make_strategy,
+    row,
     stack,
     take,
 )
@@ -130,6 +132,35 @@ class AllFamilies:
             price=joined([part.price for part in found]),
             num_members=np.concatenate([part.num_members for part in found]),
         )
+
+    def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
+        """Return structure and degrees of some families; their rows ascend."""
+        starts = np.cumsum([0, *map(len, self.parts)])
+        found = []
+        for whole in rows.tolist():
+            number = int(np.searchsorted(starts, whole, side="right")) - 1
+            part, index = self.parts[number], whole - int(starts[number])
+            structure = part.structures[int(part.structure_of[index])]
+            found.append((structure, row(part.strategy, index)))
+        return found
+
+
+def narrowed(every: AllFamilies, space: SearchSpace) -> AllFamilies:
+    """Return the families that are left in a space of fewer degrees or kinds of recomputation.
+
+    The other choices of the space must be those of the families, but for the ZeRO stage and
+    offload, on which only members differ.
+    """
+    parts, allowed = [], space.choices.allowed
+    axes = [name for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp") if name in allowed]
+    for part in every.parts:
+        keep = np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
+        for name in axes:
+            keep &= np.isin(getattr(part.strategy, name), np.array(allowed[name], dtype=float))
+        if keep.any():
+            left = part if keep.all() else part.take(np.flatnonzero(keep))
+            parts.append(replace(left, num_members=num_members(space, left.strategy)))
+    return AllFamilies(tuple(parts), every.is_complete)
 
 
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:

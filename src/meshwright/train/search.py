@@ -23,7 +23,7 @@ from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
 from meshwright.search.exhaustive import FIRST_ROWS, BoundedSearch, Price, Progress
 from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
+from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns
 from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
 from meshwright.train.space import SearchSpace
 
@@ -68,6 +68,7 @@ def search(
     progress: Progress | None = None,
     watch: Watch | None = None,
     visit: Visit | None = None,
+    among: AllFamilies | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -84,17 +85,18 @@ def search(
         Marks candidates of which the best one is wanted too, to answer "why not those?".
     visit
         Called with each priced block: for fronts and for materialising samples.
+    among
+        The families of the space, where they are priced already (``priced_families`` of a wider
+        one, ``narrowed``): the counts then lack what rules refuse.
     """
     started = time.perf_counter()
-    run = _Run(space, Best(KEPT, top), watch, visit)
+    run = _Run(space, Best(KEPT, top), watch, visit, among)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
     return SearchResult(
-        found=tuple(_found(run.families, best, index) for index in range(len(best.times_s))),
-        watched=tuple(
-            _found(run.families, run.watched, index) for index in range(len(run.watched.times_s))
-        ),
+        found=_found(run.families, best),
+        watched=_found(run.families, run.watched),
         counts=run.counts,
         lower_bound_s=proven_s if is_complete else min(proven_s, run.bounded.left_s),
         least_memory_bytes=run.least_memory_bytes,
@@ -107,11 +109,16 @@ class _Run:
     """One search: its families, what was counted, and the best so far."""
 
     def __init__(
-        self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
+        self,
+        space: SearchSpace,
+        best: Best,
+        watch: Watch | None,
+        visit: Visit | None,
+        among: AllFamilies | None,
     ) -> None:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
         self.watched, self.counts = Best(1, 1), Counts()
-        self.families = families(space, degree_tables(space), self.counts)
+        self.families = priced_families(space, self.counts) if among is None else among
         self.bounded = BoundedSearch(
             bound_s=self.families.column(lambda part: _bound_s(space.problem, part)),
             num_members=self.families.column(lambda part: part.num_members),
@@ -166,6 +173,11 @@ class _Run:
             self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
         if self.visit is not None:
             self.visit(block)
+
+
+def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
+    """Return the legal families of a space, priced; members that a rule refuses are counted."""
+    return families(space, degree_tables(space), counts)
 
 
 def _bound_s(problem: Problem, table: Families) -> FloatArray:
@@ -243,16 +255,23 @@ def _identities(block: Block, collected: IntArray) -> IntArray:
     )
 
 
-def _found(every: AllFamilies, best: Best, index: int) -> Found:
-    """Return one of the best candidates by its identity."""
-    family, shards, stage, reshard, offload = best.identities[index].tolist()
-    table = every.take(np.array([family]))
-    whole = row(table.strategy, 0)
-    strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
-    structure = replace(
-        table.structures[int(table.structure_of[0])],
-        zero_stage=stage,
-        reshard_after_forward=bool(reshard),
-        offload=list(Offload)[offload],
-    )
-    return Found(strategy, structure, float(best.times_s[index]), float(best.memory_bytes[index]))
+def _found(every: AllFamilies, best: Best) -> tuple[Found, ...]:
+    """Return the best candidates by their identities; each family is looked up once."""
+    if not len(best.times_s):
+        return ()
+    rows, places = np.unique(best.identities[:, 0], return_inverse=True)
+    table = every.named(rows)
+    found = []
+    for index, place in enumerate(places.tolist()):
+        structure, whole = table[place]
+        _, shards, stage, reshard, offload = best.identities[index].tolist()
+        strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
+        structure = replace(
+            structure,
+            zero_stage=stage,
+            reshard_after_forward=bool(reshard),
+            offload=list(Offload)[offload],
+        )
+        seconds, size = float(best.times_s[index]), float(best.memory_bytes[index])
+        found.append(Found(strategy, structure, seconds, size))
+    return tuple(found)
