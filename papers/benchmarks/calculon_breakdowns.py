@@ -178,7 +178,7 @@ def their_memory(point: Point, theirs: TheirPoint) -> Breakdown:
 
 def our_time(point: Point, question: Question, priced: Priced) -> Breakdown:
     """Return our step by mechanism; what the slowest stage has beside its layers are edges."""
-    time = numbers(priced.step.time)
+    time = priced.step.time.row()
     pipeline = priced.pipeline.pipeline
     layers = number(pipeline.num_layers * pipeline.num_micro_batches)
     by_kind = _our_layer(question)
@@ -252,7 +252,7 @@ def _layer_price(question: Question) -> LayerCost:
 def our_memory(point: Point, question: Question, priced: Priced, theirs: TheirPoint) -> Breakdown:
     """Return our fullest device by mechanism; micro-batches beyond the peer's stand apart."""
     use, stage = fullest(priced.step.memory)
-    parts = numbers(use)
+    parts = use.row()
     state = priced.pipeline.states[int(number(stage))]
     layer, layers = _layer_price(question), number(state.num_layers)
     of_layers = layers * number(layer.dense_params) / number(state.dense_params)

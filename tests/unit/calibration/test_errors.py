@@ -23,7 +23,7 @@ PLANS = ({"tp": 1}, {"tp": 2}, {"tp": 4}, {"tp": 8})
 def compared(plan, name, predicted, measured):
     (row,) = rows_of([ROW | {"id": name, "parallelism": plan, "micro_batch": 1}], "x")
     use = MemoryUse(dict.fromkeys(MemoryPart, 0.0))
-    memory = RowMemory(replace(use, weights_bytes=1.0), Counting.DEVICE, 1.0, 2.0, fits=True)
+    memory = RowMemory(use.plus({MemoryPart.WEIGHTS: 1.0}), Counting.DEVICE, 1.0, 2.0, fits=True)
     return Prediction(row, job_of(row, "uncalibrated"), predicted, measured, memory)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from meshwright.catalog.models import load_model
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.parts import TimePart
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
@@ -123,7 +123,7 @@ def test_the_loss_holds_fp32_copies_of_the_logits(copies):
     asked, plain = problem(fp32_logit_copies=copies), problem()
     tokens = plain.workload.sequence_length * float(PLAN.micro_batch_size)
     logits = tokens * plain.model.vocab_size / float(PLAN.tp)
-    found, usual = memory(asked)[0].working_bytes, memory(plain)[0].working_bytes
+    found, usual = memory(asked)[0][MemoryPart.WORKING], memory(plain)[0][MemoryPart.WORKING]
     assert found - usual == pytest.approx(4.0 * (copies - 1.0) * logits, rel=1e-3)
     assert compute_s(asked) == compute_s(plain)
 
@@ -134,9 +134,9 @@ def test_stages_may_keep_what_they_sent():
         memory(problem(keeps_stage_outputs=keeps), STRUCTURE, plan) for keeps in (True, False)
     )
     sent = send_bytes(problem(), STRUCTURE, plan)
-    first = kept[0].activations_bytes - plain[0].activations_bytes
+    first = kept[0][MemoryPart.ACTIVATIONS] - plain[0][MemoryPart.ACTIVATIONS]
     assert first == pytest.approx(2.0 * sent)
-    assert kept[2].activations_bytes == plain[2].activations_bytes
+    assert kept[2][MemoryPart.ACTIVATIONS] == plain[2][MemoryPart.ACTIVATIONS]
 
 
 def test_casts_of_each_local_expert_show_in_narrow_types_alone():
