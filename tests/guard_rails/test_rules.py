@@ -83,9 +83,9 @@ def test_3_virtual_stages_pay_activations():
     """p = 4, v = 2: (1 + 3 / 8) of what 1F1B holds on its first stage, up to one chunk."""
     task = problem(model(num_layers=8), system(level(4)), global_batch_size=16)
     interleaved = replace(PLAIN, schedule="interleaved")
-    plain = price_one(task, PLAIN, make_strategy(pp=4)).step.memory[0].activations_bytes[0]
+    plain = price_one(task, PLAIN, make_strategy(pp=4)).step.memory[0][MemoryPart.ACTIVATIONS][0]
     chunked = price_one(task, interleaved, make_strategy(pp=4, num_virtual_stages=2))
-    ratio = chunked.step.memory[0].activations_bytes[0] / plain
+    ratio = chunked.step.memory[0][MemoryPart.ACTIVATIONS][0] / plain
     assert ratio == pytest.approx((2 * 3 + 4 + 1) / 2 / 4)
     assert ratio >= 1 + 3 / 8 - 0.25
 
