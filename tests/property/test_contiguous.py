@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.decode_schedule import decode_schedule, measured_rates
 from oracles.pipeline_timeline import StageTimes as PassTimes
 from oracles.pipeline_timeline import build_timeline
 
@@ -15,10 +16,8 @@ from meshwright.sram.contiguous import (
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
-    decode_schedule,
     greedy_stops,
     least_stages,
-    measured_rates,
     round_s,
 )
 from meshwright.sram.loads import LayerLoads, StageCapacities
