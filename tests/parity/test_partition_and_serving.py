@@ -5,8 +5,8 @@ import pytest
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.serve.price import serving_figures
 from meshwright.serve.problem import ServingProblem
+from meshwright.serve.serve import serving_candidate
 from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.partition import Cut, partition
@@ -36,7 +36,7 @@ def test_one_stage_is_one_replica(kind, model, tp, batch):
     problem = ServingProblem(load_model(model), system, work, constants)
     etp = tp if problem.num_experts else 1
     strategy = make_strategy(tp=tp, etp=etp, micro_batch_size=batch)
-    known = serving_figures(problem, strategy, STRUCTURE, 1)
+    known = serving_candidate(problem, strategy, STRUCTURE, 1).estimate
     assert plan.rates.latency_s == pytest.approx(known.latency_s, rel=1e-12)
     assert plan.rates.tokens_per_s == pytest.approx(known.tokens_per_s, rel=1e-12)
     (stage,) = plan.stages

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles.pipeline_timeline import StageTimes as PassTimes
 from oracles.pipeline_timeline import build_timeline
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
@@ -15,10 +16,8 @@ from meshwright.sram.contiguous import (
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
-    decode_schedule,
     greedy_stops,
     least_stages,
-    measured_rates,
     round_s,
 )
 from meshwright.sram.loads import LayerLoads, StageCapacities

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.communication import CommCost, OpSums
 from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost
@@ -33,19 +32,19 @@ class PassShape:
     Tokens are numbers, or columns of passes: all of them find a cache, or none does.
     """
 
-    new_tokens: Any
+    new_tokens: Num
     """Tokens of each sequence that pass through the model: the prompt, or one."""
-    past_tokens: Any
+    past_tokens: Num
     """Tokens of each sequence whose keys and values lie in the cache."""
     weight_word_bytes: float
     """Bytes of one resident weight of a linear layer or an expert."""
     cache_word_bytes: float
     """Bytes of one word of the key-value cache."""
-    kept_tokens: Any = 0.0
+    kept_tokens: Num = 0.0
     """Tokens of each sequence for which the cache has room: its full length."""
-    answered_share: Any = 1.0
+    answered_share: Num = 1.0
     """Share of the sequences that get logits: the others end in a later pass."""
-    constants: ServingConstantsOf[Any] = NEUTRAL
+    constants: ServingConstantsOf[Num] = NEUTRAL
     """How kernels read."""
 
     @property
@@ -58,18 +57,18 @@ class PassShape:
 class ForwardCost:
     """One operator in a forward pass on one device; what it lacks is 0.0."""
 
-    matmul_compute_s: Any = 0.0
+    matmul_compute_s: Num = 0.0
     """Matrix products that arithmetic limits [s]."""
-    matmul_memory_s: Any = 0.0
+    matmul_memory_s: Num = 0.0
     """Matrix products that reading weights and activations limits [s]."""
-    attention_s: Any = 0.0
-    elementwise_s: Any = 0.0
-    flops: Any = 0.0
-    traffic_bytes: Any = 0.0
-    num_kernels: Any = 1.0
+    attention_s: Num = 0.0
+    elementwise_s: Num = 0.0
+    flops: Num = 0.0
+    traffic_bytes: Num = 0.0
+    num_kernels: Num = 1.0
 
     @property
-    def busy_s(self) -> Any:
+    def busy_s(self) -> Num:
         """Seconds of the operator on the device."""
         return self.matmul_compute_s + self.matmul_memory_s + self.attention_s + self.elementwise_s
 
@@ -107,8 +106,8 @@ def _matmul_forward(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassSh
 
 
 def product_compute_s(
-    count: Any, rows: Any, inner: Any, columns: Any, rate: Any, rates: DeviceRates
-) -> Any:
+    count: Num, rows: Num, inner: Num, columns: Num, rate: Num, rates: DeviceRates
+) -> Num:
     """Return the arithmetic seconds of ``count`` products, also of products with few rows.
 
     Products of at least one tile of rows and one wave of tiles are charged whole waves. Smaller
@@ -125,7 +124,7 @@ def product_compute_s(
     return where(fills, many_s, few_s)
 
 
-def experts_at_work(layer: LocalLayer) -> tuple[Any, Any]:
+def experts_at_work(layer: LocalLayer) -> tuple[Num, Num]:
     """Return how many of its routed experts a device computes in a pass, and the rows of each.
 
     t tokens that each choose k of E experts evenly hit E (1 - (1 - k/E)^t) of them on average,
@@ -143,7 +142,7 @@ def experts_at_work(layer: LocalLayer) -> tuple[Any, Any]:
     return hit, larger(rows / hit, 1.0)
 
 
-def hit_fraction(probability: float, num_draws: Any) -> Any:
+def hit_fraction(probability: float, num_draws: Num) -> Num:
     """Return the chance that an expert is chosen by any of some tokens: 1 - (1 - p)^t [1].
 
     Few numbers of tokens occur in a column, so each is computed once, as a plain number.
@@ -155,7 +154,7 @@ def hit_fraction(probability: float, num_draws: Any) -> Any:
     return hits[inverse].reshape(np.shape(num_draws))[()]
 
 
-def mean_keys_seen(new_tokens: Any, past_tokens: Any, window: float | None) -> Any:
+def mean_keys_seen(new_tokens: Num, past_tokens: Num, window: float | None) -> Num:
     """Return how many keys a new token sees on average, itself included [tokens].
 
     Token i of s new ones behind c old ones sees min(c + i, w): with n of them below the window,
@@ -168,12 +167,12 @@ def mean_keys_seen(new_tokens: Any, past_tokens: Any, window: float | None) -> A
     return seen / new_tokens
 
 
-def cached_tokens(num_tokens: Any, window: float | None) -> Any:
+def cached_tokens(num_tokens: Num, window: float | None) -> Num:
     """Return the tokens of one sequence that a layer keeps in its cache: no more than a window."""
     return num_tokens if window is None else smaller(num_tokens, float(window))
 
 
-def cached_words_per_token(spec: AttentionSpec, layer: LocalLayer) -> Any:
+def cached_words_per_token(spec: AttentionSpec, layer: LocalLayer) -> Num:
     """Return the words that one device keeps for one token of one layer.
 
     Key and value heads are split over tp as far as there are heads; beyond, each is held by
@@ -226,7 +225,7 @@ def _attention_forward(
     )
 
 
-def cache_read_s(cache_bytes: Any, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
+def cache_read_s(cache_bytes: Num, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
     """Return the seconds in which attention reads the cache of all sequences.
 
     bytes (1 + extra (1 - 1/g)) / rate with g query heads to a key head, which read it again in
@@ -242,7 +241,7 @@ def cache_read_s(cache_bytes: Any, layer: LocalLayer, rates: DeviceRates, shape:
     return larger(cache_bytes * again / rate, cache_bytes / pulled)
 
 
-def score_bytes(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
+def score_bytes(op: Op, layer: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
     """Return the bytes of a score matrix that reaches memory: none with flash attention."""
     if not op.is_materialized_attention:
         return 0.0
@@ -257,43 +256,44 @@ _TRANSIENT = "working_bytes"
 class PassCost:
     """A forward pass through one layer (or an edge) on one device; numbers or columns."""
 
-    matmul_compute_s: Any
+    matmul_compute_s: Num
     """Matrix products that arithmetic limits [s]."""
-    matmul_memory_s: Any
+    matmul_memory_s: Num
     """Matrix products that memory traffic limits [s]."""
-    attention_s: Any
-    elementwise_s: Any
-    launch_s: Any
+    attention_s: Num
+    elementwise_s: Num
+    launch_s: Num
     """What launching kernels adds [s]."""
-    tp_comm_s: Any
-    cp_comm_s: Any
-    ep_comm_s: Any
-    flops: Any
+    tp_comm_s: Num
+    cp_comm_s: Num
+    ep_comm_s: Num
+    flops: Num
     """Executed [FLOP]."""
-    traffic_bytes: Any
+    traffic_bytes: Num
     """Across the main memory [bytes]."""
-    link_bytes: Any
+    link_bytes: Num
     """Sent by the device inside the stage [bytes]."""
-    working_bytes: Any
+    working_bytes: Num
     """Largest transient [bytes]."""
-    weight_bytes: Any
+    weight_bytes: Num
     """Resident weights [bytes]."""
-    cache_bytes: Any
+    cache_bytes: Num
     """Key-value cache of one sequence at full length [bytes]."""
 
     @property
-    def total_s(self) -> Any:
+    def total_s(self) -> Num:
         """Seconds of the pass: the sum of its parts."""
-        return reduce(add, [getattr(self, name) for name in PASS_TIME_PARTS])
+        total: Num = reduce(add, [getattr(self, name) for name in PASS_TIME_PARTS])
+        return total
 
 
 PASS_PARTS = tuple(entry.name for entry in fields(PassCost))
 PASS_TIME_PARTS = tuple(name for name in PASS_PARTS if name.endswith("_s"))
 
 
-def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Any]) -> PassCost:
+def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Num]) -> PassCost:
     """Return ``counts[k]`` passes of each kind k, one by one; the largest transient stays."""
-    totals: dict[str, Any] = {}
+    totals: dict[str, Num] = {}
     for name in PASS_PARTS:
         largest = name == _TRANSIENT
         weights = [(count > 0) * 1.0 for count in counts] if largest else counts
@@ -311,11 +311,11 @@ def forward_sum(costs: Sequence[ForwardCost]) -> ForwardCost:
 def layer_forward(
     layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
 ) -> tuple[ForwardCost, OpSums]:
-    """Return all operators of a layer added up, and the windows beside which communication runs."""
+    """Return all operators of a layer added up, and the windows that communication overlaps."""
     costs = [(op, forward_cost(op, local, rates, shape)) for op in layer.ops]
     total = forward_sum([cost for _, cost in costs])
-    core_s: Any = 0.0
-    matmul_s: Any = 0.0
+    core_s: Num = 0.0
+    matmul_s: Num = 0.0
     for op, cost in costs:
         core_s = core_s + cost.busy_s if op.kind is OpKind.ATTENTION else core_s
         matmul_s = matmul_s + cost.busy_s if op.kind is OpKind.MATMUL else matmul_s
@@ -328,8 +328,8 @@ def layer_forward(
 
 
 def pass_cost(
-    total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Any, weight_bytes: Any,
-    cache_bytes: Any, zero: Any,
+    total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Num, weight_bytes: Num,
+    cache_bytes: Num, zero: Num,
 ) -> PassCost:  # fmt: skip
     """Return the pass through one layer; ``zero`` gives every part the length of the columns."""
     return PassCost(
@@ -350,15 +350,15 @@ def pass_cost(
     )
 
 
-def host_s(constants: ServingConstantsOf[Any], num_sequences: Any) -> Any:
-    """Return what the server takes beside the kernels of a pass [s]."""
+def host_s(constants: ServingConstantsOf[Num], num_sequences: Num) -> Num:
+    """Return the time of the server outside the kernels of a pass [s]."""
     return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 
-def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Any:
+def live_bytes(op: Op, local: LocalLayer, rates: DeviceRates, shape: PassShape) -> Num:
     """Return the bytes of what an operator reads and writes, which live together [bytes]."""
 
-    def size(tensor: Tensor) -> Any:
+    def size(tensor: Tensor) -> Num:
         word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
         rows = local.routed_rows if "routed_tokens" in tensor.dims else local.rows_of(op)
         return word * rows * local.width(tensor)

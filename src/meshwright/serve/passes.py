@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import Any
 
-from meshwright.base.arrays import ceil_div, larger, where
+from meshwright.base.arrays import Num, ceil_div, larger, where
 from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
 from meshwright.cost.pipeline import jitter_fraction
@@ -36,10 +35,10 @@ from meshwright.spec.collective import CollectiveKind
 class StageHeld:
     """What one device of a stage holds in a pass."""
 
-    weights_bytes: Any
-    working_bytes: Any
+    weights_bytes: Num
+    working_bytes: Num
     """Largest transient [bytes]."""
-    cache_bytes: Any
+    cache_bytes: Num
     """Key-value cache of one sequence at full length [bytes]."""
 
 
@@ -49,13 +48,13 @@ class PassPrice:
 
     whole: PassCost
     """All layers and both edges, sends left out."""
-    slowest_s: Any
+    slowest_s: Num
     """For which one group occupies the slowest stage, its send included [s]."""
-    send_s: Any
+    send_s: Num
     """From one stage to the next; 0 without a pipeline [s]."""
-    host_s: Any
-    """Of the server beside the kernels of the pass [s]."""
-    jitter: Any
+    host_s: Num
+    """Of the server outside the kernels of the pass [s]."""
+    jitter: Num
     """What waiting for the slowest device adds [1]."""
     held: tuple[StageHeld, ...]
     """By the first, the fullest middle and the last stage."""
@@ -104,7 +103,7 @@ def _held(
     return StageHeld(weights, held.working_bytes, held.cache_bytes)
 
 
-def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Any) -> Any:
+def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Num) -> Num:
     """Return the seconds for which one group occupies the slowest stage, its send included."""
     times = []
     for position in POSITIONS:
@@ -114,7 +113,7 @@ def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Any) 
     return reduce(larger, times) + send
 
 
-def _devices_together(strategy: StrategyOf[Any]) -> Any:
+def _devices_together(strategy: StrategyOf[Num]) -> Num:
     """Return the devices that wait for each other: a replica, or all where experts join them."""
     replica = strategy.tp * strategy.cp * strategy.pp
     joins = strategy.ep * strategy.etp > strategy.tp * strategy.cp
@@ -184,7 +183,7 @@ def _calls_of_tokens_that_stay(calls: Sequence[CollectiveCall]) -> list[Collecti
     ]
 
 
-def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Any:
+def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Num:
     """Return the cache of one sequence in one layer on one device; cp splits its tokens."""
     spec = next((op.attention for op in piece.ops if op.attention is not None), None)
     if spec is None:
@@ -194,7 +193,7 @@ def _cache_bytes(shape: PassShape, piece: LayerGraph, local: LocalLayer) -> Any:
     return shape.cache_word_bytes * words
 
 
-def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Any:
+def _shared_table_bytes(problem: ServingProblem, strategy: StrategyColumns) -> Num:
     """Return the bytes of a table that one device holds once for the lookup and for the logits."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp)
     return problem.rates.activation_bytes * rows * problem.model.hidden_size

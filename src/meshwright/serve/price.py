@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.energy import (
     dynamic_parts_j,
     link_energy_j,
@@ -18,39 +17,39 @@ from meshwright.cost.energy import (
     total_energy_j,
 )
 from meshwright.cost.memory import num_axes
-from meshwright.cost.stage import POSITIONS
 from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import PassPrice, price_passes
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns, StrategyOf, stack
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 
 
 @dataclass(frozen=True)
 class ServingMemory:
     """Memory of one device [bytes]; the parts sum to ``total_bytes``."""
 
-    weights_bytes: Any
-    kv_cache_bytes: Any
+    weights_bytes: Num
+    kv_cache_bytes: Num
     """Keys and values of all sequences in flight."""
-    working_bytes: Any
+    working_bytes: Num
     """Largest transient of an operator, and the residual streams that arrive and leave."""
-    buffers_bytes: Any
+    buffers_bytes: Num
     """Runtime and communication library."""
-    margin_bytes: Any
+    margin_bytes: Num
     """Left free for fragmentation."""
 
     @property
-    def total_bytes(self) -> Any:
+    def total_bytes(self) -> Num:
         """All of it [bytes]."""
-        return reduce(add, [getattr(self, name) for name in SERVING_MEMORY_PARTS])
+        total: Num = reduce(add, [getattr(self, name) for name in SERVING_MEMORY_PARTS])
+        return total
 
 
 SERVING_MEMORY_PARTS = tuple(entry.name for entry in fields(ServingMemory))
 
 
 def buffers_bytes(
-    strategy: StrategyOf[Any], runtime_bytes: Any, communicator_bytes: Any
-) -> Any:  # fmt: skip
+    strategy: StrategyOf[Num], runtime_bytes: Num, communicator_bytes: Num
+) -> Num:  # fmt: skip
     """Return what runtime and communication library take on one device of a replica [bytes].
 
     Replicas do not speak with each other, so only axes inside of one have communicators.
@@ -59,8 +58,8 @@ def buffers_bytes(
     return runtime_bytes + communicator_bytes * axes
 
 
-def most_sequences(use: ServingMemory, cache_bytes: Any, capacity_bytes: float) -> Any:
-    """Return the sequences whose cache has room beside all else; infinity without any cache.
+def most_sequences(use: ServingMemory, cache_bytes: Num, capacity_bytes: float) -> Num:
+    """Return the sequences whose cache fits in the memory left over; infinity without any cache.
 
     Parameters
     ----------
@@ -75,28 +74,29 @@ def most_sequences(use: ServingMemory, cache_bytes: Any, capacity_bytes: float) 
 class ServingTime:
     """What one pass of one group of sequences takes, through all stages [s]."""
 
-    matmul_compute_s: Any
+    matmul_compute_s: Num
     """Matrix products that arithmetic limits [s]."""
-    matmul_memory_s: Any
+    matmul_memory_s: Num
     """Matrix products that reading weights limits [s]."""
-    attention_s: Any
-    elementwise_s: Any
-    launch_s: Any
-    tp_comm_s: Any
-    cp_comm_s: Any
-    ep_comm_s: Any
-    pp_comm_s: Any
-    host_s: Any
-    """Of the server beside the kernels of a pass [s]."""
-    wait_s: Any
+    attention_s: Num
+    elementwise_s: Num
+    launch_s: Num
+    tp_comm_s: Num
+    cp_comm_s: Num
+    ep_comm_s: Num
+    pp_comm_s: Num
+    host_s: Num
+    """Of the server outside the kernels of a pass [s]."""
+    wait_s: Num
     """Decode: until the slowest stage has served the other groups [s]."""
-    jitter_s: Any
+    jitter_s: Num
     """Waiting for the slowest of the devices that work together [s]."""
 
     @property
-    def total_s(self) -> Any:
+    def total_s(self) -> Num:
         """Time to the first token, or per output token: the sum of the parts [s]."""
-        return reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
+        total: Num = reduce(add, [getattr(self, name) for name in SERVING_TIME_PARTS])
+        return total
 
 
 SERVING_TIME_PARTS = tuple(entry.name for entry in fields(ServingTime))
@@ -108,36 +108,36 @@ class ServingPrice:
 
     strategy: StrategyColumns
     structure: PlanOptions
-    num_groups: Any
+    num_groups: Num
     """Groups of ``micro_batch_size`` sequences that one replica holds at once."""
     time: ServingTime
-    latency_s: Any
+    latency_s: Num
     """Time to the first token (prefill) or per output token (decode) [s]."""
-    bottleneck_s: Any
+    bottleneck_s: Num
     """Time between two passes through the slowest stage [s]."""
-    sequences_in_flight: Any
+    sequences_in_flight: Num
     """On the whole system."""
-    tokens_per_s: Any
+    tokens_per_s: Num
     """Of the whole system: prompt tokens, or output tokens."""
-    tokens_per_s_per_user: Any
+    tokens_per_s_per_user: Num
     """Of one sequence."""
     memory: tuple[ServingMemory, ...]
     """Of the first, the fullest middle and the last stage."""
-    most_sequences: Any
+    most_sequences: Num
     """Sequences of the whole system for whose cache there is room."""
-    flops: Any
+    flops: Num
     """Of one pass of one group, on one device of each stage together [FLOP]."""
-    traffic_bytes: Any
-    link_bytes: Any
+    traffic_bytes: Num
+    link_bytes: Num
 
     @property
-    def memory_bytes(self) -> Any:
+    def memory_bytes(self) -> Num:
         """Memory of the fullest device [bytes]."""
         return reduce(larger, [use.total_bytes for use in self.memory])
 
 
 def price_serving(
-    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, num_groups: Any
+    problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, num_groups: Num
 ) -> ServingPrice:
     """Return the price of each row of the columns, all under one structure.
 
@@ -154,9 +154,9 @@ def price_serving(
 
 def with_groups(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, passes: PassPrice,
-    num_groups: Any,
+    num_groups: Num,
 ) -> ServingPrice:  # fmt: skip
-    """Return the price of serving with so many groups, each of which makes such passes."""
+    """Return the price of serving with groups of sequences that each make these passes."""
     time = _times(problem, strategy, passes, num_groups)
     sequences = strategy.micro_batch_size * num_groups
     if problem.is_decode:
@@ -172,9 +172,9 @@ def with_groups(
 
 
 def _rates(
-    problem: ServingProblem, strategy: StrategyColumns, latency_s: Any, bottleneck_s: Any,
-    sequences: Any,
-) -> tuple[Any, Any, Any]:  # fmt: skip
+    problem: ServingProblem, strategy: StrategyColumns, latency_s: Num, bottleneck_s: Num,
+    sequences: Num,
+) -> tuple[Num, Num, Num]:  # fmt: skip
     """Return sequences in flight, tokens/s of the system, and tokens/s of one sequence.
 
     Decode is a closed loop: every sequence in flight makes one token in each pass, so tokens/s
@@ -190,7 +190,7 @@ def _rates(
 
 
 def _times(
-    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, num_groups: Any
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, num_groups: Num
 ) -> ServingTime:
     """Return the parts of the latency: a token visits every stage, in decode also on the way back.
 
@@ -212,8 +212,8 @@ def _times(
 
 
 def _memories(
-    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Any
-) -> tuple[tuple[ServingMemory, ...], Any]:
+    problem: ServingProblem, strategy: StrategyColumns, passes: PassPrice, sequences: Num
+) -> tuple[tuple[ServingMemory, ...], Num]:
     """Return the memory of the first, middle and last stage, and the sequences with room in all."""
     capacity = problem.system.chip.main_memory.capacity_bytes
     calibration = problem.calibration
@@ -235,7 +235,7 @@ def _memories(
     return tuple(uses), reduce(smaller, rooms)
 
 
-def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Any]:
+def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Num]:
     """Return the memory of the fullest stage, and the index of that stage in ``memory``."""
     best, index = price.memory[0], price.memory[0].total_bytes * 0.0
     for number, use in enumerate(price.memory[1:], start=1):
@@ -251,48 +251,7 @@ def fullest_use(price: ServingPrice) -> tuple[ServingMemory, Any]:
 MILLION = 1.0e6
 
 
-@dataclass(frozen=True)
-class ServingFigures:
-    """What is known of one way of serving, as plain numbers."""
-
-    time_parts_s: dict[str, float]
-    latency_s: float
-    bottleneck_s: float
-    memory_parts_bytes: dict[str, float]
-    memory_bytes: float
-    fullest_stage: str
-    sequences_in_flight: float
-    most_sequences: float
-    tokens_per_s: float
-    tokens_per_s_per_user: float
-    energy_j_per_million_tokens: float | None
-    cost_usd_per_million_tokens: float | None
-
-
-def serving_figures(
-    problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
-) -> ServingFigures:
-    """Return the figures of one strategy: a column of one row."""
-    price = price_serving(problem, structure, stack([strategy]), np.array([float(num_groups)]))
-    use, stage = fullest_use(price)
-    energy_j, cost_usd = _per_million_tokens(problem, price)
-    return ServingFigures(
-        time_parts_s={name: _only(getattr(price.time, name)) for name in SERVING_TIME_PARTS},
-        latency_s=_only(price.latency_s),
-        bottleneck_s=_only(price.bottleneck_s),
-        memory_parts_bytes={name: _only(getattr(use, name)) for name in SERVING_MEMORY_PARTS},
-        memory_bytes=_only(use.total_bytes),
-        fullest_stage=POSITIONS[int(_only(stage))],
-        sequences_in_flight=_only(price.sequences_in_flight),
-        most_sequences=_only(price.most_sequences),
-        tokens_per_s=_only(price.tokens_per_s),
-        tokens_per_s_per_user=_only(price.tokens_per_s_per_user),
-        energy_j_per_million_tokens=_known(energy_j),
-        cost_usd_per_million_tokens=_known(cost_usd),
-    )
-
-
-def _per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Any, Any]:
+def per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[Num, Num]:
     """Return energy [J] and rent [USD] of the devices in use for a million tokens; NaN: unknown.
 
     Over a second, every device runs its share of the passes that make the tokens of a second.
@@ -312,13 +271,3 @@ def _per_million_tokens(problem: ServingProblem, price: ServingPrice) -> tuple[A
     rent = step_cost_usd(system.chip, one_second, strategy.num_devices)
     millions = price.tokens_per_s / MILLION
     return energy / millions, rent / millions
-
-
-def _only(column: Any) -> float:
-    """Return the entry of a column of one row."""
-    return float(np.asarray(column, dtype=float).reshape(-1)[0])
-
-
-def _known(column: Any) -> float | None:
-    value = _only(column)
-    return None if np.isnan(value) else value

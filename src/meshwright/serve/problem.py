@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
+from meshwright.base.arrays import Num
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.problem import ProblemOf
 from meshwright.graph.op import LayerGraph, OpKind
@@ -13,7 +13,7 @@ from meshwright.serve.operators import PassShape
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.workload import BYTES_OF, Decode, Prefill
 
-_ALIKE = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
+_KEPT_PROPERTIES = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
 """Cached properties that no constant of serving changes."""
 
 
@@ -21,13 +21,15 @@ _ALIKE = ("graph", "pieces", "head", "_shardings", "rates", "efficiencies")
 class ServingProblem(ProblemOf[Prefill | Decode]):
     """Prefill or decode to be priced."""
 
-    constants: ServingConstantsOf[Any] = NEUTRAL
+    constants: ServingConstantsOf[Num] = NEUTRAL
     """Of the server and of the kernels that it runs."""
 
-    def with_constants(self, constants: ServingConstantsOf[Any]) -> ServingProblem:
+    def with_constants(self, constants: ServingConstantsOf[Num]) -> ServingProblem:
         """Return the problem under other constants of serving; what they do not change is kept."""
         changed = replace(self, constants=constants)
-        vars(changed).update({name: known for name, known in vars(self).items() if name in _ALIKE})
+        vars(changed).update(
+            {name: known for name, known in vars(self).items() if name in _KEPT_PROPERTIES}
+        )
         return changed
 
     def rates_at(self, speed_factor: float) -> DeviceRates:
@@ -35,7 +37,7 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         return replace(super().rates_at(speed_factor), expert_passes=1.0)
 
     @property
-    def collective_start_s(self) -> Any:
+    def collective_start_s(self) -> Num:
         """Start of a collective inside a pass [s]."""
         return self.calibration.collective_launch_s * self.constants.collective_start_share
 
@@ -90,3 +92,13 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
     def is_head(self, index: int) -> bool:
         """Return whether a piece is the head, which sees the last token of a sequence only."""
         return index == len(self.pieces) - 1
+
+
+def group_counts(most: int) -> list[int]:
+    """Return the numbers of groups in a pipeline: all up to 8, powers of two, and the most.
+
+    The most is pp: more groups than stages only wait for each other, so that larger groups are
+    never slower.
+    """
+    powers = {1 << power for power in range(most.bit_length())}
+    return sorted({*range(1, min(most, 8) + 1), *powers, most})

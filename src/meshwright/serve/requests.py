@@ -1,6 +1,6 @@
 """Requests from the first token of their prompt to the last of their answer, under one server.
 
-A batch: so many equal requests start together, as many at once as the cache has room for; their
+A batch: equal requests start together, as many at once as the cache has room for; their
 prompts pass first, then one token of each in every step. A queue: a request starts whenever another
 one ends, so that each step carries tokens of both kinds.
 
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import ceil_div, larger, positive_part, smaller
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
 from meshwright.serve.passes import PassPrice, price_passes
 from meshwright.serve.price import buffers_bytes
 from meshwright.serve.problem import ServingProblem
@@ -31,9 +30,9 @@ MOST_OF_PASS = 0.5
 class Requests:
     """Equal requests, one column entry for each question."""
 
-    prompt_tokens: Any
-    answer_tokens: Any
-    batch: Any
+    prompt_tokens: Num
+    answer_tokens: Num
+    batch: Num
     """Requests of one replica that start together; infinity: a queue that never ends."""
 
 
@@ -41,17 +40,17 @@ class Requests:
 class Served:
     """What becomes of requests on one replica; columns."""
 
-    room: Any
+    room: Num
     """Sequences of full length for whose cache there is room; below 1, the model does not fit."""
-    at_once: Any
+    at_once: Num
     """Sequences in flight."""
-    prompt_s: Any
+    prompt_s: Num
     """Of a batch: until the last of the prompts that start together has passed [s]."""
-    step_s: Any
+    step_s: Num
     """One token of each sequence in flight [s]."""
-    latency_s: Any
+    latency_s: Num
     """Of a batch: until its last token; infinity for a queue [s]."""
-    requests_per_s: Any
+    requests_per_s: Num
     """Of one replica."""
 
 
@@ -71,24 +70,24 @@ class Serving:
             return self._queue(requests, room)
         return self._batch(requests, room)
 
-    def _batch(self, requests: Requests, room: Any) -> Served:
-        """Return the price of batches: prompts, then steps, in as many turns as room demands.
+    def _batch(self, requests: Requests, room: Num) -> Served:
+        """Return the price of batches: prompts, then steps, in as many waves as the memory demands.
 
-        Where sequences may be evicted they follow each other without a pause, so that turns may
-        be fractions; otherwise those that wait start when the turn before has ended.
+        Where sequences may be evicted they follow each other without a pause, so that waves may
+        be fractions; otherwise those that wait start when the wave before has ended.
         """
         allowed = larger(smaller(room, float(self.server.most_sequences)), 1.0)
-        turns = larger(requests.batch / allowed, 1.0)
-        turns = turns if self.server.evicts else np.ceil(turns)
-        at_once = requests.batch / turns
+        waves = larger(requests.batch / allowed, 1.0)
+        waves = waves if self.server.evicts else np.ceil(waves)
+        at_once = requests.batch / waves
         prompt_s = self._prompts_s(at_once, requests)
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         step = self._passes(at_once / groups, 1.0, self._middle(requests))
         step_s = self._round_s(step, step.whole.attention_s, groups)
-        latency_s = turns * (prompt_s + requests.answer_tokens * step_s)
+        latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
 
-    def _prompts_s(self, sequences: Any, requests: Requests) -> Any:
+    def _prompts_s(self, sequences: Num, requests: Requests) -> Num:
         """Return the seconds in which the prompts of some sequences pass, in equal parts.
 
         A part sees what the parts before it left, so that attention costs what it does on whole
@@ -102,20 +101,20 @@ class Serving:
         pass_s = self._round_s(price, core_s, 1.0)
         return pass_s + (parts - 1.0) * self._slowest_s(price, core_s)
 
-    def _queue(self, requests: Requests, room: Any) -> Served:
+    def _queue(self, requests: Requests, room: Num) -> Served:
         """Return the steady state of a queue: N answers grow in each step, and N / length end.
 
-        As many prompts pass beside them. Products, elementwise work and collectives see the tokens
+        As many prompts pass in these steps. Products, elementwise work and collectives see tokens
         of both, attention each kind on its own. N fills the room, or a pass.
         """
-        beside = requests.prompt_tokens / requests.answer_tokens
-        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + beside)
+        prompt_per_answer = requests.prompt_tokens / requests.answer_tokens
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt_per_answer)
         allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
         at_once = larger(np.floor(allowed), 1.0)
         groups = smaller(self.strategy.pp, at_once)
         mine = at_once / groups
         ended = mine / requests.answer_tokens
-        rows = mine * (1.0 + beside)
+        rows = mine * (1.0 + prompt_per_answer)
         both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
         answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
@@ -125,11 +124,11 @@ class Serving:
         per_s = at_once / (requests.answer_tokens * step_s)
         return Served(room, at_once, 0.0 * step_s, step_s, np.inf + step_s, per_s)
 
-    def _prompt_core_s(self, requests: Requests) -> Any:
+    def _prompt_core_s(self, requests: Requests) -> Num:
         """Return the attention core of one whole prompt, through all layers [s]."""
         return self._passes(1.0, requests.prompt_tokens, 0.0).whole.attention_s
 
-    def _round_s(self, price: PassPrice, core_s: Any, groups: Any) -> Any:
+    def _round_s(self, price: PassPrice, core_s: Num, groups: Num) -> Num:
         """Return a round: a pass through all stages, or the turns of all groups in the slowest."""
         stages = self.strategy.pp
         sends = (stages - 1.0 + float(stages > 1)) * price.send_s
@@ -137,19 +136,19 @@ class Serving:
         waiting_s = groups * self._slowest_s(price, core_s)
         return larger(pass_s * (1.0 + price.jitter), waiting_s * (groups > 1))
 
-    def _slowest_s(self, price: PassPrice, core_s: Any) -> Any:
+    def _slowest_s(self, price: PassPrice, core_s: Num) -> Num:
         """Return the turn of one group in the slowest stage [s]."""
         more_s = (core_s - price.whole.attention_s) / self.strategy.pp
         return (price.slowest_s + more_s) * (1.0 + price.jitter)
 
-    def _middle(self, requests: Requests) -> Any:
+    def _middle(self, requests: Requests) -> Num:
         """Return the tokens in the cache when half of an answer is there."""
         return requests.prompt_tokens + requests.answer_tokens / 2.0
 
     def _passes(
-        self, sequences: Any, new: Any, past: Any, kept: Any = 0.0, answered: Any = 1.0
+        self, sequences: Num, new: Num, past: Num, kept: Num = 0.0, answered: Num = 1.0
     ) -> PassPrice:
-        """Return passes of so many sequences, with so many new and cached tokens each."""
+        """Return passes of some sequences, each with some new and some cached tokens."""
         shape = replace(
             self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept,
             answered_share=answered,
@@ -165,7 +164,7 @@ class Serving:
         )
         return price_passes(self.problem, self.structure, columns, shape)
 
-    def _room(self, requests: Requests) -> Any:
+    def _room(self, requests: Requests) -> Num:
         """Return the sequences of full length for whose cache there is room on one replica.
 
         Beside the cache lie weights, buffers and the largest pass of prompts, which is cut where it

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
+from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.search.best import TIE
@@ -51,7 +51,7 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
     changes = [name for name, problem in _changes(space.problem) if _fits(space, problem)]
     if not changes:
         return f"{text}; not even {FACTORS[-1]} times the devices or lower precision would do"
-    return f"{text}; would fit: {' or '.join(_least(changes))}"
+    return f"{text}; would fit: {' or '.join(_nearest(changes))}"
 
 
 def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
@@ -66,7 +66,7 @@ def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
         if not len(columns.tp):
             continue
         groups = np.ones(len(columns.tp)) if space.problem.is_decode else columns.pp
-        needed = price_serving(space.problem, structure, columns, groups).memory_bytes
+        needed = column(price_serving(space.problem, structure, columns, groups).memory_bytes)
         index = int(np.argmin(needed))
         if found is None or needed[index] < found[0]:
             found = float(needed[index]), row(columns, index)
@@ -81,7 +81,7 @@ def _fits(space: ServingSpace, problem: ServingProblem) -> bool:
 
 
 def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
-    """Yield changes, the least ones first: lower precision, then more devices."""
+    """Yield changes, the nearest ones first: lower precision, then more devices."""
     precision = problem.workload.precision
     for weight in ("fp8", "fp4"):
         if BYTES_OF[weight] < BYTES_OF[precision.weight]:
@@ -93,8 +93,8 @@ def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
         yield f"{number} devices", _with_devices(problem, factor)
 
 
-def _least(changes: list[str]) -> list[str]:
-    """Return the least change of each sort: only the first number of devices."""
+def _nearest(changes: list[str]) -> list[str]:
+    """Return the nearest change of each sort: only the first number of devices."""
     devices = [change for change in changes if change.endswith("devices")]
     weights = [change for change in changes if change.startswith("weights")]
     others = [change for change in changes if change not in (*devices, *weights)]
@@ -110,7 +110,7 @@ def _with_precision(problem: ServingProblem, update: dict[str, str]) -> ServingP
 def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
     """Return the problem on a system whose outermost level is that many times larger.
 
-    Only memory is asked of it, so that a lone device may get any network.
+    Only its memory matters, so that a lone device may get any network.
     """
     system = problem.system
     outer = system.levels[-1] if system.levels else _ANY_LEVEL
@@ -254,12 +254,12 @@ def _priced(
                 price.strategy,
                 block.split_of,
                 np.full(len(rows), number, dtype=np.int64),
-                price.num_groups,
-                price.latency_s,
-                price.tokens_per_s,
-                price.tokens_per_s_per_user,
-                price.sequences_in_flight,
-                price.memory_bytes,
+                column(price.num_groups),
+                column(price.latency_s),
+                column(price.tokens_per_s),
+                column(price.tokens_per_s_per_user),
+                column(price.sequences_in_flight),
+                column(price.memory_bytes),
             )
         )
     return joined_columns(parts)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
+import numpy as np
+
+from meshwright.base.arrays import Num, column
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
+from meshwright.cost.stage import POSITIONS
 from meshwright.serve.answer import (
     ServingCandidate,
     ServingEstimate,
@@ -17,12 +20,18 @@ from meshwright.serve.answer import (
     ServingPlan,
     serving_string,
 )
-from meshwright.serve.price import serving_figures
+from meshwright.serve.price import (
+    SERVING_MEMORY_PARTS,
+    SERVING_TIME_PARTS,
+    fullest_use,
+    per_million_tokens,
+    price_serving,
+)
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.search import Objective, ServingResult, search_serving
 from meshwright.serve.space import ServingSpace
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import PlanOptions, Strategy
+from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
@@ -35,24 +44,43 @@ FIDELITY = "closed_form"
 def serving_candidate(
     problem: ServingProblem, strategy: Strategy, structure: PlanOptions, num_groups: int
 ) -> ServingCandidate:
-    """Return one way of serving with its full price."""
-    known = serving_figures(problem, strategy, structure, num_groups)
-    shared = {
-        f.name: getattr(known, f.name) for f in fields(ServingEstimate) if hasattr(known, f.name)
-    }
-    price = ServingEstimate(
-        **{
-            **shared,
-            "fidelity": FIDELITY,
-            "is_calibrated": problem.calibration.is_calibrated,
-            "tokens_per_s_per_device": known.tokens_per_s / problem.system.num_alive,
-            "most_sequences": int(known.most_sequences),
-            "num_groups": num_groups,
-            "num_devices_used": int(strategy.num_devices),
-            "memory_capacity_bytes": problem.system.chip.main_memory.capacity_bytes,
-        }
+    """Return one way of serving with its full price: a column of one row, as plain numbers."""
+    price = price_serving(problem, structure, stack([strategy]), np.array([float(num_groups)]))
+    use, stage = fullest_use(price)
+    energy_j, cost_usd = per_million_tokens(problem, price)
+    tokens_per_s = _number(price.tokens_per_s)
+    estimate = ServingEstimate(
+        fidelity=FIDELITY,
+        is_calibrated=problem.calibration.is_calibrated,
+        latency_s=_number(price.latency_s),
+        time_parts_s={name: _number(getattr(price.time, name)) for name in SERVING_TIME_PARTS},
+        bottleneck_s=_number(price.bottleneck_s),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / problem.system.num_alive,
+        tokens_per_s_per_user=_number(price.tokens_per_s_per_user),
+        sequences_in_flight=_number(price.sequences_in_flight),
+        most_sequences=int(_number(price.most_sequences)),
+        num_groups=num_groups,
+        num_devices_used=int(strategy.num_devices),
+        memory_bytes=_number(use.total_bytes),
+        memory_parts_bytes={name: _number(getattr(use, name)) for name in SERVING_MEMORY_PARTS},
+        fullest_stage=POSITIONS[int(_number(stage))],
+        memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
+        energy_j_per_million_tokens=_known(energy_j),
+        cost_usd_per_million_tokens=_known(cost_usd),
     )
-    return ServingCandidate(strategy, structure, price)
+    return ServingCandidate(strategy, structure, estimate)
+
+
+def _number(value: Num) -> float:
+    """Return a number, or the only row of a column."""
+    return float(column(value)[0])
+
+
+def _known(value: Num) -> float | None:
+    """Return a number; None where it is not known."""
+    number = _number(value)
+    return None if np.isnan(number) else number
 
 
 def serving_plan(
@@ -112,7 +140,7 @@ def _coverage(result: ServingResult) -> Coverage:
 
 
 def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[str]:
-    """Return what the reader should know beside the numbers."""
+    """Return what the reader should know in addition to the numbers."""
     price, notes = best.estimate, []
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
@@ -153,7 +181,7 @@ def serve(
     allowed
         What is fixed: values of a degree or of a structural choice by name.
     server
-        What runs the passes: its own time beside them is priced.
+        What runs the passes: its own time between them is priced.
 
     Raises
     ------

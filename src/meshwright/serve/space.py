@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.search.counts import Counts
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.problem import ServingProblem, group_counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts
 from meshwright.sharding.strategy import (
@@ -45,16 +45,6 @@ def batch_ladder(most: int) -> list[int]:
         if sizes[-1] == 16 * step:
             step *= 2
     return sizes
-
-
-def group_counts(most: int) -> list[int]:
-    """Return the numbers of groups in a pipeline: all up to 8, powers of two, and the most.
-
-    The most is pp: more groups than stages only wait for each other, so that larger groups are
-    never slower.
-    """
-    powers = {1 << power for power in range(most.bit_length())}
-    return sorted({*range(1, min(most, 8) + 1), *powers, most})
 
 
 def device_numbers(space: ServingSpace) -> tuple[int, ...]:

@@ -87,7 +87,7 @@ class LocalLayer:
     """Of the whole layer, token dims left out."""
     axes: LayerAxes
     degrees: StrategyOf[Num]
-    sequence_length: float
+    sequence_length: Num
     """Tokens of one sequence [tokens]."""
     expert_load_imbalance: float = 1.0
     """Rows of the busiest rank of experts over the mean [1]."""

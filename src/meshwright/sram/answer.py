@@ -106,7 +106,7 @@ class PartitionPlan:
     tensor_degree: int
     expert_degree: int
     num_layers: int
-    """Of the row: embedding and head too."""
+    """Embedding and head too."""
     num_devices_given: int | None
     num_devices_used: int
     replicas: int

@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, larger
+from meshwright.base.arrays import FloatArray, IntArray, Num, larger
 from meshwright.sram.loads import LayerLoads, StageCapacities
 
 
@@ -64,7 +63,7 @@ def balanced_stops(
 ) -> list[int] | None:
     """Return the stops on ``num_stages`` stages with the least largest share of a room filled.
 
-    None where the layers do not fit so many stages; some are empty where there are fewer layers.
+    None where the layers do not fit that many stages; some are empty where there are fewer layers.
     O(k log n) for each of a few tens of levels, which are in bytes of the largest room.
     """
     capacities = stage_capacities.capacities(num_stages)
@@ -138,7 +137,7 @@ class Bottlenecks:
     it is empty."""
 
     def stops(self, num_stages: int) -> list[int]:
-        """Return the stops of the best cut on so many stages."""
+        """Return the stops of the best cut on a number of stages."""
         stops = [self.starts.shape[1] - 1]
         for row in range(num_stages - 1, 0, -1):
             stops.append(int(self.starts[row, stops[-1]]))
@@ -253,7 +252,7 @@ def _undominated(
     return kept
 
 
-def round_s(pass_s: Any, slowest_s: Any, num_groups: Any) -> Any:
+def round_s(pass_s: Num, slowest_s: Num, num_groups: Num) -> Num:
     """Return the time per output token of each sequence: max(pass, groups x slowest stage) [s].
 
     It is the largest mean weight of a cycle in the order of events. A cycle that goes a times
@@ -271,38 +270,3 @@ def round_s(pass_s: Any, slowest_s: Any, num_groups: Any) -> Any:
     theorem 3.28).
     """
     return larger(pass_s, num_groups * slowest_s)
-
-
-def decode_schedule(occupied_s: Sequence[float], num_groups: int, num_rounds: int) -> FloatArray:
-    """Return when each group has left each stage: rounds x groups x stages [s].
-
-    All groups are there at time 0; a stage serves them in turn as they arrive.
-
-    Parameters
-    ----------
-    occupied_s
-        For which a group occupies each stage, the send to the next one included, and after the
-        last one that to the first [s].
-    """
-    left_s = np.zeros((num_rounds, num_groups, len(occupied_s)))
-    free_s = [0.0] * len(occupied_s)
-    for turn in range(num_rounds):
-        for group in range(num_groups):
-            now = float(left_s[turn - 1, group, -1]) if turn else 0.0
-            for stage, seconds in enumerate(occupied_s):
-                now = free_s[stage] = max(now, free_s[stage]) + seconds
-                left_s[turn, group, stage] = now
-    return left_s
-
-
-def measured_rates(left_s: FloatArray, group_size: float) -> tuple[float, float]:
-    """Return tokens/s of all groups and seconds per token of a sequence, of a schedule.
-
-    Both are counted, each by itself, over the later half of the rounds: tokens that leave the last
-    stage between two departures of the last group, and steps of each group, on average.
-    """
-    out = left_s[len(left_s) // 2 :, :, -1]
-    begin, end = out[0, -1], out[-1, -1]
-    num_left = int(((out > begin) & (out <= end)).sum())
-    steps = (out[-1] - out[0]) / (len(out) - 1)
-    return group_size * num_left / float(end - begin), float(steps.mean())

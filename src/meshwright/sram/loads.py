@@ -36,7 +36,7 @@ class StageCapacities:
 
 @dataclass(frozen=True)
 class LayerLoads:
-    """Bytes of each layer of a row; columns with one entry for each layer, at least one.
+    """Bytes of each layer, in their order; columns with one entry for each layer, at least one.
 
     The load of a run is the sum of ``resident_bytes``, plus ``in_flight`` times the sum of
     ``kept_bytes``, plus the largest of ``transient_bytes``. Sums of whole bytes are exact up to
@@ -59,7 +59,7 @@ class LayerLoads:
         return float(self.sums_bytes(1)[-1])
 
     def reversed(self) -> LayerLoads:
-        """Return the row from its last layer to its first."""
+        """Return the layers from the last to the first."""
         columns = (self.resident_bytes, self.transient_bytes, self.kept_bytes)
         return LayerLoads(*(column[::-1] for column in columns))
 
@@ -88,7 +88,7 @@ class LayerLoads:
         self, limits_bytes: Sequence[float], in_flight: Sequence[int],
         least: Iterable[int] | None = None, most: Iterable[int] | None = None,
     ) -> list[int]:  # fmt: skip
-        """Return where each of a row of stages stops that takes the longest run within its limit.
+        """Return where each stage of a sequence stops that takes the longest run within its limit.
 
         A stage whose limit not even one layer keeps is empty. One look-up for each stage where
         all transients are equal, else a few with a table of range maxima: O(k log n).

@@ -33,7 +33,7 @@ from meshwright.sram.problem import (
     PartitionProblem,
     StageDevices,
     level_of,
-    measured_row,
+    measured_layers,
     room_bytes,
 )
 from meshwright.sram.proposals import (
@@ -42,8 +42,8 @@ from meshwright.sram.proposals import (
     Progress,
     batch_options,
     level_options,
+    measured_proposals,
     proposals,
-    row_proposals,
 )
 from meshwright.sram.rates import batch_of
 from meshwright.sram.search import (
@@ -56,7 +56,7 @@ from meshwright.sram.search import (
     group_choices,
     layers_too_large,
     solve,
-    solve_row,
+    solve_measured,
     weights_bound,
 )
 from meshwright.train.answer import UNCALIBRATED_NOTE
@@ -145,36 +145,36 @@ LOADED = ("weights", "optimizer")
 
 def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
     """Return the deployment of each stage that is not empty."""
-    cut_problem, row = solution.cut_problem, solution.cut_problem.row
+    cut_problem, layers = solution.cut_problem, solution.cut_problem.layers
     runs = list(pairwise([0, *solution.stops]))
     filled = [stage for stage, (first, stop) in enumerate(runs) if stop > first]
-    capacities, kept = _rooms(cut_problem, len(runs))
+    capacities, kept = _capacities(cut_problem, len(runs))
     found = []
     for place, stage in enumerate(filled):
         first, stop = runs[stage]
-        parts = row.parts_bytes(first, stop, kept[stage])
+        parts = layers.parts_bytes(first, stop, kept[stage])
         loaded = {name: size for name, size in parts.items() if name in LOADED}
         is_last = place + 1 == len(filled)
         seconds = solution.stage_seconds[place]
         found.append(
             PartitionStage(
-                devices=cut_problem.line.devices_of(stage) if cut_problem.line else (),
-                first_layer=row.names[first],
-                last_layer=row.names[stop - 1],
+                devices=cut_problem.devices.devices_of(stage) if cut_problem.devices else (),
+                first_layer=layers.names[first],
+                last_layer=layers.names[stop - 1],
                 num_layers=stop - first,
                 load_parts_bytes=loaded,
                 reserved_parts_bytes={n: s for n, s in parts.items() if n not in LOADED},
                 room_bytes=capacities[stage],
-                sent_bytes=0.0 if is_last and not place else float(row.output_bytes[stop - 1]),
-                work_s=seconds.work_s if row.has_times else None,
-                send_s=seconds.entry_s + seconds.exit_s if cut_problem.line else None,
+                sent_bytes=0.0 if is_last and not place else float(layers.output_bytes[stop - 1]),
+                work_s=seconds.work_s if layers.has_times else None,
+                send_s=seconds.entry_s + seconds.exit_s if cut_problem.devices else None,
                 load_s=_load_s(cut_problem, sum(loaded.values())),
             )
         )
     return tuple(found)
 
 
-def _rooms(cut_problem: CutProblem, num_stages: int) -> tuple[list[float], list[int]]:
+def _capacities(cut_problem: CutProblem, num_stages: int) -> tuple[list[float], list[int]]:
     """Return the room of each stage, and the micro-batches that it keeps, first stage first."""
     capacities = cut_problem.stage_capacities.capacities(num_stages).tolist()
     kept = cut_problem.stage_capacities.in_flight(num_stages).tolist()
@@ -183,12 +183,12 @@ def _rooms(cut_problem: CutProblem, num_stages: int) -> tuple[list[float], list[
 
 def _load_s(cut_problem: CutProblem, num_bytes: float) -> float | None:
     """Return the seconds in which the host fills a device."""
-    host = cut_problem.line.system.host if cut_problem.line else None
+    host = cut_problem.devices.system.host if cut_problem.devices else None
     return None if host is None else num_bytes / host.bandwidth_bytes_per_s
 
 
 def proof_of(cut_problem: CutProblem) -> PartitionProof:
-    """Return the bounds of a row."""
+    """Return the bounds on the number of stages."""
     fewest = fewest_stops(cut_problem)
     filled = None if fewest is None else len(set(fewest) - {0})
     return PartitionProof(filled, bound(cut_problem), weights_bound(cut_problem))
@@ -291,20 +291,22 @@ def partition_measured(
         Neither a capacity nor a system is stated, or times are needed and not there.
     """
     spec = load_system(system) if isinstance(system, str) else system
-    row, objective = measured_row(file), Objective(cut.objective)
-    if objective is Objective.TIME and not row.has_times:
+    layers, objective = measured_layers(file), Objective(cut.objective)
+    if objective is Objective.TIME and not layers.has_times:
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
-    line = None
+    devices = None
     if spec is not None:
         check_group(cut.tensor_degree, spec)
-        line = StageDevices(
+        devices = StageDevices(
             spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree
         )
-    stage_capacities = _measured_rooms(cut, line)
-    solution = solve_row(row, stage_capacities, objective, line)
-    cut_problem = solution.cut_problem if solution else CutProblem(row, stage_capacities, line)
+    stage_capacities = _measured_capacities(cut, devices)
+    solution = solve_measured(layers, stage_capacities, objective, devices)
+    cut_problem = (
+        solution.cut_problem if solution else CutProblem(layers, stage_capacities, devices)
+    )
     fits = solution is not None and solution.has_devices
-    offers = [] if fits else row_proposals(row, stage_capacities, cut_problem.most_stages)
+    offers = [] if fits else measured_proposals(layers, stage_capacities, cut_problem.most_stages)
     name = spec.chip.memories[0].name if spec else ""
     return _plan(
         file.name, spec, cut, cut_problem, solution,
@@ -313,17 +315,17 @@ def partition_measured(
     )  # fmt: skip
 
 
-def _measured_rooms(cut: Cut, line: StageDevices | None) -> StageCapacities:
+def _measured_capacities(cut: Cut, devices: StageDevices | None) -> StageCapacities:
     """Return the room of the stages of measured layers."""
     if cut.capacity_bytes is not None:
         return StageCapacities((cut.capacity_bytes,))
-    if line is None:
+    if devices is None:
         raise SpecError(Fault("capacity", "is needed", "or a system whose memory is known"))
     found = []
-    for stage in range(max(line.num_stages, 1) if line.system.other_chips else 1):
-        chips = line.chips_of(stage)
+    for stage in range(max(devices.num_stages, 1) if devices.system.other_chips else 1):
+        chips = devices.chips_of(stage)
         levels = [level_of(chip, cut.level) if cut.level else 0 for chip in chips]
-        sizes = [room_bytes(chip.memories[level], line.calibration)
+        sizes = [room_bytes(chip.memories[level], devices.calibration)
                  for chip, level in zip(chips, levels, strict=True)]  # fmt: skip
         found.append(min(sizes))
     return StageCapacities(tuple(found))
@@ -335,7 +337,7 @@ def _plan(
     **more: Any,
 ) -> PartitionPlan:  # fmt: skip
     """Return an answer; ``more`` are fields that only some questions have."""
-    names, used = cut_problem.row.names, 0
+    names, used = cut_problem.layers.names, 0
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas
     fields: dict[str, Any] = {"workload": None, **more}

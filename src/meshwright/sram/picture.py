@@ -1,4 +1,4 @@
-"""The picture of a row of stages as SVG: what fills each device, how long it works, what it sends.
+"""The picture of a pipeline of stages as SVG: what fills each device, its time, what it sends.
 
 One file, nothing from outside, equal for equal input. Stages that are alike share a row.
 """

@@ -59,7 +59,7 @@ class PartitionProblem:
     level: int = 0
     """Index into the memories of the chip, near to far."""
     tensor_degree: int = 1
-    """Devices that split each layer between them: a stage is held by a group of so many."""
+    """Devices that split each layer between them: a stage is held by a group of this many."""
     expert_degree: int = 1
     """Of them, over how many whole experts are spread; the others split each expert."""
     capacity_bytes: float | None = None
@@ -179,9 +179,9 @@ class LayerSequence:
         }
 
 
-def measured_row(file: FootprintFile) -> LayerSequence:
-    """Return the row of a file of measured layers; a ``size`` counts as weights."""
-    rows = file.rows
+def measured_layers(file: FootprintFile) -> LayerSequence:
+    """Return the layers of a file of measured ones; a ``size`` counts as weights."""
+    measured = file.rows
     names = [
         layer.name if layer.repeat == 1 else f"{layer.name} {number}"
         for layer in file.layers
@@ -189,9 +189,9 @@ def measured_row(file: FootprintFile) -> LayerSequence:
     ]
 
     def column(field: str) -> FloatArray:
-        return np.array([getattr(layer, field) or 0.0 for layer in rows])
+        return np.array([getattr(layer, field) or 0.0 for layer in measured])
 
-    is_timed = rows[0].time_s is not None
+    is_timed = measured[0].time_s is not None
     return LayerSequence(
         names=tuple(names),
         resident_bytes={
@@ -201,7 +201,7 @@ def measured_row(file: FootprintFile) -> LayerSequence:
         transient_bytes={
             "activations": column("activations_bytes"), "buffers": column("buffers_bytes"),
         },
-        kept_bytes=np.zeros(len(rows)),
+        kept_bytes=np.zeros(len(measured)),
         time_parts_s={"measured_s": column("time_s")} if is_timed else {},
         output_bytes=column("output_bytes"),
     )  # fmt: skip
@@ -274,37 +274,37 @@ TOKEN_ID_BYTES = 4.0
 STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
 
 
-def computed_rows(
+def layers_of_model(
     problem: PartitionProblem, group_sizes: Sequence[int], batch: int
 ) -> list[LayerSequence]:
-    """Return the row of a model for each size of its groups of sequences.
+    """Return the layers of a model for each size of its groups of sequences.
 
     Parameters
     ----------
     batch
-        Sequences in flight in a row of stages: serving holds the cache of all of them.
+        Sequences in flight in one pipeline of stages: serving holds the cache of all of them.
     """
     priced = problem.priced_problem
     if isinstance(priced, ServingProblem):
-        return _serving_rows(priced, problem, group_sizes, batch)
-    return _training_rows(priced, problem, group_sizes)
+        return _serving_layers(priced, problem, group_sizes, batch)
+    return _training_layers(priced, problem, group_sizes)
 
 
-def row_names(model: ModelSpec) -> tuple[str, ...]:
+def layer_names(model: ModelSpec) -> tuple[str, ...]:
     """Return the names of the layers of a model, and of what stands before and after them."""
     return ("embedding", *(f"layer {number}" for number in range(model.num_layers)), "head")
 
 
 def _order(model: ModelSpec) -> list[int]:
-    """Return the piece of the model at each place of its row: embedding, layers, head."""
+    """Return the piece of the model at each place: embedding, layers, head."""
     kinds = len(model.layer_kinds)
     return [kinds, *model.layer_pattern, kinds + 1]
 
 
-def _serving_rows(
+def _serving_layers(
     priced: ServingProblem, problem: PartitionProblem, group_sizes: Sequence[int], batch: int
 ) -> list[LayerSequence]:
-    """Return the rows of a forward pass; what stays are weights and the cache of the batch."""
+    """Return the layers of a forward pass; what stays are weights and the cache of the batch."""
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
     collectives = Collectives(network, priced.collective_start_s)
@@ -313,12 +313,12 @@ def _serving_rows(
         for index, piece in enumerate(priced.pieces)
     ]
     column = _columns(costs, _order(priced.model))
-    rows = []
+    found = []
     for number, size in enumerate(group_sizes):
         sent = size * priced.pass_length * priced.model.hidden_size
-        rows.append(
+        found.append(
             LayerSequence(
-                names=row_names(priced.model),
+                names=layer_names(priced.model),
                 resident_bytes={
                     "weights": column("weight_bytes", number),
                     "kv_cache": batch * column("cache_bytes", number),
@@ -331,13 +331,13 @@ def _serving_rows(
                                       priced.model.num_layers),
             )
         )  # fmt: skip
-    return rows
+    return found
 
 
-def _training_rows(
+def _training_layers(
     priced: Problem, problem: PartitionProblem, group_sizes: Sequence[int]
 ) -> list[LayerSequence]:
-    """Return the rows of a forward and a backward pass; what stays is the state of the weights."""
+    """Return the layers of a training pass; what stays is the state of the weights."""
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
     prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
@@ -349,13 +349,13 @@ def _training_rows(
         "gradients": optimizer.gradient_bytes_per_param,
         "optimizer": optimizer.state_bytes_per_param,
     }
-    rows = []
+    found = []
     for number, size in enumerate(group_sizes):
         params = column("dense_params", number) + column("expert_params", number)
         sent = size * priced.pass_length * priced.model.hidden_size
-        rows.append(
+        found.append(
             LayerSequence(
-                names=row_names(priced.model),
+                names=layer_names(priced.model),
                 resident_bytes={name: each * params for name, each in held.items()},
                 transient_bytes={"activations": column("working_bytes", number)},
                 kept_bytes=column("kept_bytes", number),
@@ -364,7 +364,7 @@ def _training_rows(
                                       priced.model.num_layers),
             )
         )  # fmt: skip
-    return rows
+    return found
 
 
 def _training_parts(column: Any, number: int) -> Mapping[str, FloatArray]:

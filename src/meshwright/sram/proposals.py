@@ -1,4 +1,4 @@
-"""What would help when layers do not fit, each way with its price; other levels and batches."""
+"""What would help when layers do not fit, each change with its price; other levels and batches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spilled(
         The share of the seconds of all layers that is saved, and the cut with its new price.
     """
     (cut_problem,) = cut_problems_of(near, [solution.num_groups])
-    far_s, near_s = solution.cut_problem.row.layer_s, cut_problem.row.layer_s
+    far_s, near_s = solution.cut_problem.layers.layer_s, cut_problem.layers.layer_s
     saved_s = np.maximum(far_s - near_s, 0.0)
     stages, total_saved_s = [], 0.0
     runs = [run for run in pairwise([0, *solution.stops]) if run[0] < run[1]]
@@ -61,7 +61,7 @@ def spilled(
 
 def _kept_worth_s(cut_problem: CutProblem, saved_s: FloatArray, first: int, stop: int) -> float:
     """Return the seconds that a stage saves by what it keeps in the near memory [s]."""
-    loads = cut_problem.row.loads
+    loads = cut_problem.layers.loads
     sizes = (loads.resident_bytes + loads.kept_bytes)[first:stop]
     room = cut_problem.stage_capacities.capacity_bytes[0] - float(
         loads.transient_bytes[first:stop].max()
@@ -82,14 +82,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Proposal:
-    """One way to make the layers fit."""
+    """A change that makes the layers fit."""
 
     kind: str
     """``devices``, ``split``, ``experts``, ``batch``, ``stream``, ``quantise`` or ``prune``."""
     what: str
     num_stages: int
     num_devices: int
-    """Devices that one row of stages needs."""
+    """Devices that one pipeline of stages needs."""
     latency_s: float | None
     """Of a token, a prompt or a step; None where it is not priced [s]."""
     device_s_per_token: float | None
@@ -99,7 +99,7 @@ class Proposal:
 
     @property
     def cost(self) -> tuple[bool, float]:
-        """What the order goes by: ways that leave the model as it is, then device seconds."""
+        """What the order goes by: changes that leave the model as it is, then device seconds."""
         unknown = self.device_s_per_token is None
         return self.changes_numbers, inf if unknown else self.device_s_per_token or 0.0
 
@@ -115,16 +115,16 @@ def proposals(
     found
         The best cut on more devices than there are; None where a layer fits no device.
     progress
-        Hears of the ways that are tried.
+        Called with the changes that are tried.
     """
-    ways: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
+    changes: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
         _splits, _batches, _streams, _narrower, _pruned,
     ]  # fmt: skip
     offers: list[Proposal] = []
-    for done, way in enumerate(ways):
+    for done, change in enumerate(changes):
         if progress is not None:
-            progress(done, len(ways))
-        offers += way(problem, objective, num_groups)
+            progress(done, len(changes))
+        offers += change(problem, objective, num_groups)
     if found is not None:
         offers.append(_offer("devices", "as many devices", problem, found))
     return sorted(offers, key=lambda offer: offer.cost)
@@ -214,7 +214,7 @@ def largest_batch(problem: PartitionProblem, most: int) -> int:
 
 
 def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
-    """Return the same with so many sequences in flight, or in a step."""
+    """Return the same with another number of sequences in flight, or in a step."""
     field = "global_batch_size" if isinstance(problem.workload, Training) else "batch_size"
     return replace(problem, workload=problem.workload.model_copy(update={field: batch}))
 
@@ -269,19 +269,19 @@ def _pruned(
     What it saves is not priced: that depends on how the hardware skips what is gone.
     """
     (cut_problem,) = cut_problems_of(problem, [groups or group_choices(problem)[-1]])
-    offer = pruned(cut_problem.row, cut_problem.stage_capacities, cut_problem.most_stages)
+    offer = pruned(cut_problem.layers, cut_problem.stage_capacities, cut_problem.most_stages)
     if offer is not None:
         yield replace(offer, num_devices=offer.num_stages * problem.tensor_degree)
 
 
 def pruned(
-    row: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
+    layers: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
 ) -> Proposal | None:
     """Return the largest share of the weights that fits, to a part in a thousand; None: none."""
 
     def stages(thousandths: int) -> int | None:
-        weights = row.resident_bytes["weights"] * (thousandths / 1000)
-        kept = replace(row, resident_bytes={**row.resident_bytes, "weights": weights})
+        weights = layers.resident_bytes["weights"] * (thousandths / 1000)
+        kept = replace(layers, resident_bytes={**layers.resident_bytes, "weights": weights})
         stops = fewest_stops(CutProblem(kept, stage_capacities))
         if stops is None or (most_stages is not None and len(stops) > most_stages):
             return None
@@ -298,8 +298,8 @@ def pruned(
     return Proposal("prune", what, needed, needed, None, None, changes_numbers=True)
 
 
-def row_proposals(
-    row: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
+def measured_proposals(
+    layers: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
 ) -> list[Proposal]:
     """Return what would make measured layers fit; nobody knows what it costs.
 
@@ -307,25 +307,25 @@ def row_proposals(
     """
     offers = []
     room = min(stage_capacities.capacity_bytes)
-    largest = float((row.loads.resident_bytes + row.loads.transient_bytes).max())
+    largest = float((layers.loads.resident_bytes + layers.loads.transient_bytes).max())
     degree = ceil(largest / room)
     if degree > 1:
-        count = len(fewest_stops(CutProblem(_divided(row, degree), stage_capacities)) or [])
+        count = len(fewest_stops(CutProblem(_divided(layers, degree), stage_capacities)) or [])
         offers.append(
             Proposal("split", f"each layer split over {degree} devices", count, count * degree,
                      None, None, changes_numbers=False)
         )  # fmt: skip
-    offer = pruned(row, stage_capacities, most_stages)
+    offer = pruned(layers, stage_capacities, most_stages)
     return offers + ([offer] if offer else [])
 
 
-def _divided(row: LayerSequence, degree: int) -> LayerSequence:
-    """Return a row of which each of so many devices holds an equal part."""
+def _divided(layers: LayerSequence, degree: int) -> LayerSequence:
+    """Return layers of which each device of a group holds an equal part."""
     return replace(
-        row,
-        resident_bytes={name: part / degree for name, part in row.resident_bytes.items()},
-        transient_bytes={name: part / degree for name, part in row.transient_bytes.items()},
-        kept_bytes=row.kept_bytes / degree,
+        layers,
+        resident_bytes={name: part / degree for name, part in layers.resident_bytes.items()},
+        transient_bytes={name: part / degree for name, part in layers.transient_bytes.items()},
+        kept_bytes=layers.kept_bytes / degree,
     )
 
 
@@ -374,7 +374,7 @@ def batch_options(
     """Return the batches that none beats in tokens per second and in those of one user.
 
     Powers of two, the batch that was asked for, and the largest one that fits, which is returned
-    beside them; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
+    too; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
     """
     largest = largest_batch(problem, MOST_IN_FLIGHT)
     sizes = {1 << power for power in range(largest.bit_length())}

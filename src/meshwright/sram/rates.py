@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
@@ -30,7 +29,7 @@ class StageSeconds:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a row of stages yields, on all its replicas; parts sum to ``latency_s``."""
+    """What a pipeline of stages yields, on all its replicas; parts sum to ``latency_s``."""
 
     latency_s: float
     """Decode: per output token of a user; prefill: to the first token; training: a step [s]."""
@@ -50,7 +49,7 @@ class Rates:
 
 
 def rates(
-    workload: Workload, calibration: CalibrationOf[Any], stages: Sequence[StageSeconds],
+    workload: Workload, calibration: CalibrationOf[float], stages: Sequence[StageSeconds],
     parts_s: Mapping[str, float], *, num_groups: int, group_devices: int, replicas: int,
 ) -> Rates:  # fmt: skip
     """Return the rates of stages that serve groups of sequences in turn.
@@ -93,7 +92,7 @@ def rates(
 
 
 def batch_of(workload: Workload) -> int:
-    """Return the sequences in flight in one row of stages, or those of a step."""
+    """Return the sequences in flight in one pipeline of stages, or those of a step."""
     if isinstance(workload, Training):
         return workload.global_batch_size
     return workload.batch_size

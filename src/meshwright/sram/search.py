@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import UnsupportedError
-from meshwright.serve.space import group_counts
+from meshwright.serve.problem import group_counts
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     Bottlenecks,
@@ -25,7 +25,7 @@ from meshwright.sram.contiguous import (
     too_large,
 )
 from meshwright.sram.loads import LayerLoads, StageCapacities
-from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, computed_rows
+from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, layers_of_model
 from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
 
 
@@ -33,27 +33,27 @@ from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
 class CutProblem:
     """What is cut, and where the stages lie."""
 
-    row: LayerSequence
+    layers: LayerSequence
     stage_capacities: StageCapacities
     """In the order in which the stages are filled."""
-    line: StageDevices | None = None
+    devices: StageDevices | None = None
     """None: as many devices as are needed, and nobody knows the links between them."""
-    rows_by_chip: Mapping[str, LayerSequence] | None = None
-    """Rows with the seconds of each type of chip, where there are several."""
+    layers_by_chip: Mapping[str, LayerSequence] | None = None
+    """Layers with the seconds of each type of chip, where there are several."""
     is_training: bool = False
     """Stages are filled from the last layer to the first, and gradients are sent back."""
 
     @property
     def most_stages(self) -> int | None:
         """Stages for which there are devices; None: as many as are needed."""
-        return None if self.line is None else self.line.num_stages
+        return None if self.devices is None else self.devices.num_stages
 
-    def row_of(self, stage: int) -> LayerSequence:
-        """Return the row with the seconds of the slowest chip of a stage."""
-        if self.rows_by_chip is None or self.line is None:
-            return self.row
-        rows = [self.rows_by_chip[chip.name] for chip in self.line.chips_of(stage)]
-        return max(rows, key=lambda row: float(row.layer_s.sum()))
+    def layers_of(self, stage: int) -> LayerSequence:
+        """Return the layers with the seconds of the slowest chip of a stage."""
+        if self.layers_by_chip is None or self.devices is None:
+            return self.layers
+        candidates = [self.layers_by_chip[chip.name] for chip in self.devices.chips_of(stage)]
+        return max(candidates, key=lambda layers: float(layers.layer_s.sum()))
 
     def times_of(self, stage: int) -> StageTimes:
         """Return the seconds of every run on a stage, as the search for a cut needs them.
@@ -63,9 +63,9 @@ class CutProblem:
         """
         joint = self._worst_level if self.is_training else self._level(stage, stage + 1)
         back = self._level(stage, 0) if stage else None
-        key = (id(self.row_of(stage)), joint, back)
+        key = (id(self.layers_of(stage)), joint, back)
         if key not in self._times:
-            self._times[key] = self._make_times(self.row_of(stage), joint, back)
+            self._times[key] = self._make_times(self.layers_of(stage), joint, back)
         return self._times[key]
 
     def stage_seconds(self, stops: list[int]) -> list[StageSeconds]:
@@ -77,7 +77,7 @@ class CutProblem:
             first, stop = runs[stage]
             before = filled[place - 1] if place else None
             after = filled[place + 1] if place + 1 < len(filled) else None
-            work_s = float(self.row_of(stage).layer_s[first:stop].sum())
+            work_s = float(self.layers_of(stage).layer_s[first:stop].sum())
             entry_s = self._one_send_s(stage, before, first - 1) if self.is_training else 0.0
             target = after if after is not None else (filled[0] if place else None)
             found.append(StageSeconds(work_s, entry_s, self._one_send_s(stage, target, stop - 1)))
@@ -85,25 +85,25 @@ class CutProblem:
 
     def _one_send_s(self, stage: int, other: int | None, layer: int) -> float:
         """Return the seconds in which the output of a layer passes between two stages [s]."""
-        if other is None or self.line is None:
+        if other is None or self.devices is None:
             return 0.0
-        sent = self.row.output_bytes[[layer]]
-        return float(self.line.send_s(self._level(stage, other), sent)[0])
+        sent = self.layers.output_bytes[[layer]]
+        return float(self.devices.send_s(self._level(stage, other), sent)[0])
 
-    def _make_times(self, row: LayerSequence, joint: int | None, back: int | None) -> StageTimes:
+    def _make_times(self, layers: LayerSequence, joint: int | None, back: int | None) -> StageTimes:
         exit_s = self._sends_s(joint)
         exit_s[-1] = self._sends_s(back)[-1]
         entry_s = 0.0 * exit_s
         if self.is_training:
             entry_s = np.concatenate(([0.0], exit_s[:-1]))
-        return StageTimes(row.layer_s, entry_s, exit_s)
+        return StageTimes(layers.layer_s, entry_s, exit_s)
 
     def _sends_s(self, level: int | None) -> FloatArray:
-        sent = self.row.output_bytes
-        return 0.0 * sent if self.line is None else self.line.send_s(level, sent)
+        sent = self.layers.output_bytes
+        return 0.0 * sent if self.devices is None else self.devices.send_s(level, sent)
 
     def _level(self, first: int, second: int) -> int | None:
-        return None if self.line is None else self.line.level_between(first, second)
+        return None if self.devices is None else self.devices.level_between(first, second)
 
     @property
     def _worst_level(self) -> int | None:
@@ -136,11 +136,11 @@ class Objective(StrEnum):
 def fewest_stops(cut_problem: CutProblem) -> list[int] | None:
     """Return the greedy cut, on as many stages as it needs; None where a layer fits nowhere."""
     stops = greedy_stops(_loads(cut_problem), cut_problem.stage_capacities)
-    return _forward(cut_problem, stops) if stops[-1] == len(cut_problem.row.names) else None
+    return _forward(cut_problem, stops) if stops[-1] == len(cut_problem.layers.names) else None
 
 
 def even_stops(cut_problem: CutProblem, num_stages: int) -> list[int]:
-    """Return the cut on so many stages, which are enough, whose fullest stage is emptiest."""
+    """Return the cut on a number of stages, which is enough, whose fullest stage is emptiest."""
     stops = balanced_stops(_loads(cut_problem), cut_problem.stage_capacities, num_stages)
     assert stops is not None
     return _forward(cut_problem, stops)
@@ -154,7 +154,7 @@ def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
     UnsupportedError
         The table would have too many places.
     """
-    count = len(cut_problem.row.names)
+    count = len(cut_problem.layers.names)
     if count * min(most_stages, count) > MOST_PLACES:
         raise UnsupportedError(
             f"{count:,} layers on {most_stages:,} stages are too many for the objective time; "
@@ -174,7 +174,7 @@ def fast_stops(cut_problem: CutProblem, cuts: Bottlenecks, num_stages: int) -> l
 
 def layers_too_large(cut_problem: CutProblem) -> IntArray:
     """Return the layers that fit no stage by themselves."""
-    return too_large(cut_problem.row.loads, cut_problem.stage_capacities)
+    return too_large(cut_problem.layers.loads, cut_problem.stage_capacities)
 
 
 def bound(cut_problem: CutProblem) -> int:
@@ -184,14 +184,14 @@ def bound(cut_problem: CutProblem) -> int:
 
 def weights_bound(cut_problem: CutProblem) -> int:
     """Return the same for the weights alone."""
-    weights = cut_problem.row.resident_bytes["weights"]
+    weights = cut_problem.layers.resident_bytes["weights"]
     zero = np.zeros(len(weights))
     return least_stages(LayerLoads(weights, zero, zero), cut_problem.stage_capacities)
 
 
 def _loads(cut_problem: CutProblem) -> LayerLoads:
     """Return the loads in the order in which stages are filled."""
-    loads = cut_problem.row.loads
+    loads = cut_problem.layers.loads
     return loads.reversed() if cut_problem.is_training else loads
 
 
@@ -199,13 +199,13 @@ def _forward(cut_problem: CutProblem, stops: list[int]) -> list[int]:
     """Return stops from the first layer on."""
     if not cut_problem.is_training:
         return stops
-    count = len(cut_problem.row.names)
+    count = len(cut_problem.layers.names)
     return [*(count - stop for stop in reversed(stops[:-1])), count]
 
 
 @dataclass(frozen=True)
 class Solution:
-    """One cut of a row, with what it yields."""
+    """One cut, with what it yields."""
 
     cut_problem: CutProblem
     stops: tuple[int, ...]
@@ -235,24 +235,24 @@ class Solution:
 
 
 def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[CutProblem]:
-    """Return the row of a model on its devices, for each number of groups."""
+    """Return the layers of a model on its devices, for each number of groups."""
     system, batch = problem.system, batch_of(problem.workload)
     sizes = [ceil(batch / groups) for groups in num_groups]
     is_training = isinstance(problem.workload, Training)
-    line = StageDevices(system, problem.calibration, problem.tensor_degree)
+    devices = StageDevices(system, problem.calibration, problem.tensor_degree)
     chips = {chip.name: chip for chip in (system.chip, *system.other_chips.values())}
     if len(chips) > 1 and is_training:
         raise UnsupportedError("training on several types of chips is not cut into stages")
-    kinds = max(line.num_stages, 1) if len(chips) > 1 else 1
-    stage_capacities = [_room_bytes(problem, line, stage) for stage in range(kinds)]
-    rows = {name: computed_rows(problem.on_chip(chip), sizes, batch)
+    kinds = max(devices.num_stages, 1) if len(chips) > 1 else 1
+    stage_capacities = [_capacity_bytes(problem, devices, stage) for stage in range(kinds)]
+    layers = {name: layers_of_model(problem.on_chip(chip), sizes, batch)
             for name, chip in chips.items()}  # fmt: skip
     return [
         CutProblem(
-            row=rows[system.chip.name][index],
+            layers=layers[system.chip.name][index],
             stage_capacities=StageCapacities(tuple(stage_capacities), groups if is_training else 1),
-            line=line,
-            rows_by_chip={name: entries[index] for name, entries in rows.items()}
+            devices=devices,
+            layers_by_chip={name: entries[index] for name, entries in layers.items()}
             if len(chips) > 1
             else None,
             is_training=is_training,
@@ -261,9 +261,9 @@ def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[Cu
     ]
 
 
-def _room_bytes(problem: PartitionProblem, line: StageDevices, stage: int) -> float:
+def _capacity_bytes(problem: PartitionProblem, devices: StageDevices, stage: int) -> float:
     """Return what each device of a stage has room for: that of its smallest chip."""
-    return min(problem.on_chip(chip).room_bytes for chip in line.chips_of(stage))
+    return min(problem.on_chip(chip).room_bytes for chip in devices.chips_of(stage))
 
 
 def solve(
@@ -304,7 +304,7 @@ def _rank(solution: Solution, objective: Objective) -> tuple[float, ...]:
 def _solutions(
     problem: PartitionProblem, objective: Objective, cut_problem: CutProblem, num_groups: int
 ) -> Iterator[Solution]:
-    """Yield the cuts of one row that may be best under an objective."""
+    """Yield the cuts that may be best under an objective."""
     fewest = fewest_stops(cut_problem)
     if fewest is None:
         return
@@ -331,7 +331,7 @@ def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Priced:
-    """What prices a cut of one row."""
+    """What prices a cut."""
 
     problem: PartitionProblem
     cut_problem: CutProblem
@@ -353,24 +353,24 @@ class _Priced:
 
     def _parts_s(self, stops: list[int]) -> Mapping[str, float]:
         """Return the seconds of all layers by part, each on the chip of its stage."""
-        parts = dict.fromkeys(self.cut_problem.row.time_parts_s, 0.0)
+        parts = dict.fromkeys(self.cut_problem.layers.time_parts_s, 0.0)
         for stage, (first, stop) in enumerate(zip([0, *stops], stops, strict=False)):
-            for name, column in self.cut_problem.row_of(stage).time_parts_s.items():
+            for name, column in self.cut_problem.layers_of(stage).time_parts_s.items():
                 parts[name] += float(column[first:stop].sum())
         return parts
 
 
-def solve_row(
-    row: LayerSequence,
+def solve_measured(
+    layers: LayerSequence,
     stage_capacities: StageCapacities,
     objective: Objective,
-    line: StageDevices | None,
+    devices: StageDevices | None,
 ) -> Solution | None:
     """Return the best cut of measured layers; None where one of them fits no device.
 
     ``time``: the fastest slowest stage on the devices there are, or else on the fewest stages.
     """
-    cut_problem = CutProblem(row, stage_capacities, line)
+    cut_problem = CutProblem(layers, stage_capacities, devices)
     fewest = fewest_stops(cut_problem)
     if fewest is None:
         return None

@@ -48,9 +48,11 @@ from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,
     ScheduleKind,
+    Strategy,
     StrategyColumns,
     Streamed,
     make_strategy,
+    row,
     stack,
     take,
 )
@@ -129,6 +131,17 @@ class AllFamilies:
             price=joined([part.price for part in found]),
             num_members=np.concatenate([part.num_members for part in found]),
         )
+
+    def named(self, rows: IntArray) -> list[tuple[PlanOptions, Strategy]]:
+        """Return structure and degrees of some families; their rows ascend."""
+        starts = np.cumsum([0, *map(len, self.parts)])
+        found = []
+        for whole in rows.tolist():
+            number = int(np.searchsorted(starts, whole, side="right")) - 1
+            part, index = self.parts[number], whole - int(starts[number])
+            structure = part.structures[int(part.structure_of[index])]
+            found.append((structure, row(part.strategy, index)))
+        return found
 
 
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:

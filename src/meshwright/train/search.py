@@ -22,7 +22,7 @@ from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
 from meshwright.search.exhaustive import FIRST_ROWS, BoundedSearch, Price, Progress
 from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns, row
+from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns
 from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
 from meshwright.train.space import SearchSpace
 
@@ -90,10 +90,8 @@ def search(
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
     return SearchResult(
-        found=tuple(_found(run.families, best, index) for index in range(len(best.times_s))),
-        watched=tuple(
-            _found(run.families, run.watched, index) for index in range(len(run.watched.times_s))
-        ),
+        found=_found(run.families, best),
+        watched=_found(run.families, run.watched),
         counts=run.counts,
         lower_bound_s=proven_s if is_complete else min(proven_s, run.bounded.left_s),
         least_memory_bytes=run.least_memory_bytes,
@@ -241,16 +239,23 @@ def _identities(block: Block, collected: IntArray) -> IntArray:
     )
 
 
-def _found(every: AllFamilies, best: Best, index: int) -> Found:
-    """Return one of the best candidates by its identity."""
-    family, shards, stage, reshard, offload = best.identities[index].tolist()
-    table = every.take(np.array([family]))
-    whole = row(table.strategy, 0)
-    strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
-    structure = replace(
-        table.structures[int(table.structure_of[0])],
-        zero_stage=stage,
-        reshard_after_forward=bool(reshard),
-        offload=list(Offload)[offload],
-    )
-    return Found(strategy, structure, float(best.times_s[index]), float(best.memory_bytes[index]))
+def _found(every: AllFamilies, best: Best) -> tuple[Found, ...]:
+    """Return the best candidates by their identities; each family is looked up once."""
+    if not len(best.times_s):
+        return ()
+    rows, places = np.unique(best.identities[:, 0], return_inverse=True)
+    table = every.named(rows)
+    found = []
+    for index, place in enumerate(places.tolist()):
+        structure, whole = table[place]
+        _, shards, stage, reshard, offload = best.identities[index].tolist()
+        strategy = replace(whole, dp_shard=float(shards), dp_replicate=whole.dp / shards)
+        structure = replace(
+            structure,
+            zero_stage=stage,
+            reshard_after_forward=bool(reshard),
+            offload=list(Offload)[offload],
+        )
+        seconds, size = float(best.times_s[index]), float(best.memory_bytes[index])
+        found.append(Found(strategy, structure, seconds, size))
+    return tuple(found)

@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.sram.contiguous import (
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
-    decode_schedule,
     greedy_stops,
     least_stages,
-    measured_rates,
     round_s,
     too_large,
 )

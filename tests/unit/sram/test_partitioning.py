@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.models import load_model
@@ -12,7 +13,6 @@ from meshwright.catalog.systems import load_system
 from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
-from meshwright.sram.contiguous import decode_schedule, measured_rates
 from meshwright.sram.partition import Cut, partition, partition_measured
 from meshwright.sram.report import partition_lines
 from meshwright.train.answer import UNCALIBRATED_NOTE

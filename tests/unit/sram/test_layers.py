@@ -11,7 +11,7 @@ from meshwright.sram.problem import (
     CACHE_FRACTION,
     PartitionProblem,
     StageDevices,
-    computed_rows,
+    layers_of_model,
     level_of,
 )
 from meshwright.sram.rates import StageSeconds, rates
@@ -31,7 +31,7 @@ def decode(batch=1, **more):
 
 
 def test_a_layer_of_llama3_70b_holds_its_weights_and_its_cache():
-    (row,) = computed_rows(problem("llama3-70b", "4xWSE-3", decode(3)), [1], 3)
+    (row,) = layers_of_model(problem("llama3-70b", "4xWSE-3", decode(3)), [1], 3)
     assert (len(row.names), row.names[0], row.names[1], row.names[-1]) == (
         82, "embedding", "layer 0", "head",
     )  # fmt: skip
@@ -46,7 +46,7 @@ def test_a_layer_of_llama3_70b_holds_its_weights_and_its_cache():
 
 
 def test_the_parts_of_a_stage_sum_to_its_load():
-    (row,) = computed_rows(problem("mixtral-8x7b", "4xWSE-3", decode(8)), [4], 8)
+    (row,) = layers_of_model(problem("mixtral-8x7b", "4xWSE-3", decode(8)), [4], 8)
     for first, stop in ((0, 3), (1, 34), (33, 34)):
         parts = row.parts_bytes(first, stop, 1)
         assert sum(parts.values()) == row.loads.load_bytes(first, stop)
@@ -54,7 +54,7 @@ def test_the_parts_of_a_stage_sum_to_its_load():
 
 def test_in_training_the_state_counts_and_each_micro_batch_leaves_activations():
     work = training("8xWSE-3", sequence_length=2048, global_batch_size=8)
-    (row,) = computed_rows(problem("llama3-8b", "8xWSE-3", work), [1], 8)
+    (row,) = layers_of_model(problem("llama3-8b", "8xWSE-3", work), [1], 8)
     params = 4096 * (4096 + 2 * 1024) + 4096**2 + 3 * 4096 * 14336 + 2 * 4096
     held = [row.resident_bytes[name][1] / params for name in ("weights", "gradients", "optimizer")]
     assert held == [2, 4, 12]
@@ -64,9 +64,9 @@ def test_in_training_the_state_counts_and_each_micro_batch_leaves_activations():
 
 def test_narrower_weights_and_more_devices_hold_less():
     half = Precision(weight="int8")
-    (wide,) = computed_rows(problem("llama3-70b", "8xH100", decode()), [1], 1)
-    (narrow,) = computed_rows(problem("llama3-70b", "8xH100", decode(precision=half)), [1], 1)
-    (split,) = computed_rows(problem("llama3-70b", "8xH100", decode(), tensor_degree=8), [1], 1)
+    (wide,) = layers_of_model(problem("llama3-70b", "8xH100", decode()), [1], 1)
+    (narrow,) = layers_of_model(problem("llama3-70b", "8xH100", decode(precision=half)), [1], 1)
+    (split,) = layers_of_model(problem("llama3-70b", "8xH100", decode(), tensor_degree=8), [1], 1)
     weights = [row.resident_bytes["weights"][1] for row in (wide, narrow, split)]
     assert weights[1] == weights[0] / 2
     assert weights[2] == pytest.approx(weights[0] / 8, rel=1e-3)
@@ -75,7 +75,7 @@ def test_narrower_weights_and_more_devices_hold_less():
 def test_experts_are_all_resident_and_may_be_spread():
     whole = problem("mixtral-8x7b", "8xH100", decode())
     spread = problem("mixtral-8x7b", "8xH100", decode(), tensor_degree=8, expert_degree=8)
-    (one,), (eighth,) = computed_rows(whole, [1], 1), computed_rows(spread, [1], 1)
+    (one,), (eighth,) = layers_of_model(whole, [1], 1), layers_of_model(spread, [1], 1)
     experts = 8 * 3 * 4096 * 14336 * 2
     assert one.resident_bytes["weights"][1] > experts
     assert eighth.resident_bytes["weights"][1] == pytest.approx(
@@ -92,7 +92,7 @@ def test_the_nearer_level_is_read_faster_and_holds_less():
     assert far.room_bytes == 80 * 2**30 * 0.94 - 2 * 2**30
     memories = near.system.chip.memories
     gain = memories[0].bandwidth_bytes_per_s / memories[1].bandwidth_bytes_per_s
-    (fast,), (slow,) = computed_rows(near, [1], 1), computed_rows(far, [1], 1)
+    (fast,), (slow,) = layers_of_model(near, [1], 1), layers_of_model(far, [1], 1)
     assert slow.layer_s.sum() / fast.layer_s.sum() == pytest.approx(gain, rel=1e-2)
 
 
