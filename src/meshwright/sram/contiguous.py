@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, Num, larger
+from meshwright.base.arrays import FloatArray, IntArray, Num, column, larger
 from meshwright.sram.loads import LayerLoads, StageCapacities
 
 
@@ -37,7 +37,7 @@ def greedy_stops(
 def too_large(loads: LayerLoads, stage_capacities: StageCapacities) -> IntArray:
     """Return the layers that fit no stage by themselves, with one micro-batch in flight."""
     layers = np.arange(len(loads))
-    alone: FloatArray = loads.load_bytes(layers, layers + 1)
+    alone: FloatArray = column(loads.load_bytes(layers, layers + 1))
     return np.flatnonzero(alone > max(stage_capacities.capacity_bytes))
 
 
@@ -88,7 +88,7 @@ def balanced_stops(
     least = [0] * num_stages
     low, high = _BELOW * loads.least_total_bytes / float(scales.sum()), max(levels(best, 0))
     layers = np.arange(len(loads))
-    level = low + float(loads.load_bytes(layers, layers + 1, in_flight.max()).max())
+    level = low + float(column(loads.load_bytes(layers, layers + 1, in_flight.max())).max())
     while low < high:
         level = min(level, math.nextafter(high, low))
         stops = cut(level)
