@@ -8,12 +8,12 @@ import pytest
 from small_problems import chip, dense, gqa, level, model, problem, system
 
 from meshwright.catalog.chips import load_chip
-from meshwright.cost.estimate import figures
 from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.train.candidates import estimate_of
 from meshwright.train.legality import check_problem
 from meshwright.train.question import make_problem, training
 from meshwright.train.robustness import NUM_DRAWS, perturbed, robustness
@@ -185,12 +185,12 @@ def test_8_constants_known_exactly_leave_nothing_to_doubt():
 
 
 def test_9_unknown_is_not_zero():
-    silent = figures(problem(), price_one(problem(), PLAIN, make_strategy()))
+    silent = estimate_of(problem(), price_one(problem(), PLAIN, make_strategy()))
     assert silent.energy_j is None
     assert silent.cost_usd is None
     known = system(level(4), chip=chip(idle_power_w=100.0, peak_power_w=700.0,
                                        rent_usd_per_hour=2.0))  # fmt: skip
-    told = figures(problem(on=known), price_one(problem(on=known), PLAIN, make_strategy()))
+    told = estimate_of(problem(on=known), price_one(problem(on=known), PLAIN, make_strategy()))
     assert told.energy_j > 100.0 * told.step_time_s
     assert told.cost_usd == pytest.approx(told.step_time_s * 2 / 3600)
     assert math.isfinite(told.energy_j)

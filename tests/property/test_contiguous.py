@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from oracles.decode_schedule import decode_schedule, measured_rates
 from oracles.pipeline_timeline import StageTimes as PassTimes
 from oracles.pipeline_timeline import build_timeline
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer

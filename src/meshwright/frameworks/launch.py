@@ -66,7 +66,7 @@ def num_experts(plan: Plan) -> int:
 Words = tuple[str, ...]
 """One option of a command line with its values."""
 RACK_DOMAIN = 17
-"""A scale-up domain of so many devices spans hosts."""
+"""A scale-up domain of this many devices, or more, spans hosts."""
 RACK_HOST_SIZE = 4
 """Devices of one host in such a domain. Source: NVIDIA GB200 NVL72, four GPUs in a tray."""
 

@@ -174,7 +174,7 @@ def _details(
 
 
 def _link_names(network: Network) -> list[str]:
-    """Return a name for each link: its ends, and its number where another one runs beside it."""
+    """Return a name for each link: its ends, and its number where links run in parallel."""
     pairs = zip(network.source.tolist(), network.target.tolist(), strict=True)
     return [
         f"{ends[0]} > {ends[1]}" + ("" if network.link_between[ends] == link else f" #{link}")

@@ -60,7 +60,7 @@ def rendered(plan: Plan, target: str) -> Files:
 def export(plan: Plan, target: str, folder: str | Path, *, force: bool = False) -> list[Path]:
     """Write the files of a target into a folder, and return their paths.
 
-    Every file is written beside its place first and moved there when all are complete. A file
+    Every file is written under another name first and moved there when all are complete. A file
     that is there with the same content stays; one with other content is replaced with ``force``.
 
     Raises

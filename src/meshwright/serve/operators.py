@@ -311,7 +311,7 @@ def forward_sum(costs: Sequence[ForwardCost]) -> ForwardCost:
 def layer_forward(
     layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
 ) -> tuple[ForwardCost, OpSums]:
-    """Return all operators of a layer added up, and the windows beside which communication runs."""
+    """Return all operators of a layer added up, and the windows that communication overlaps."""
     costs = [(op, forward_cost(op, local, rates, shape)) for op in layer.ops]
     total = forward_sum([cost for _, cost in costs])
     core_s: Num = 0.0
@@ -351,7 +351,7 @@ def pass_cost(
 
 
 def host_s(constants: ServingConstantsOf[Num], num_sequences: Num) -> Num:
-    """Return what the server takes beside the kernels of a pass [s]."""
+    """Return the time of the server outside the kernels of a pass [s]."""
     return constants.host_step_s + constants.host_sequence_s * num_sequences
 
 

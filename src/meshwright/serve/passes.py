@@ -53,7 +53,7 @@ class PassPrice:
     send_s: Num
     """From one stage to the next; 0 without a pipeline [s]."""
     host_s: Num
-    """Of the server beside the kernels of the pass [s]."""
+    """Of the server outside the kernels of the pass [s]."""
     jitter: Num
     """What waiting for the slowest device adds [1]."""
     held: tuple[StageHeld, ...]

@@ -59,7 +59,7 @@ def buffers_bytes(
 
 
 def most_sequences(use: ServingMemory, cache_bytes: Num, capacity_bytes: float) -> Num:
-    """Return the sequences whose cache has room beside all else; infinity without any cache.
+    """Return the sequences whose cache fits in the memory left over; infinity without any cache.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ServingTime:
     ep_comm_s: Num
     pp_comm_s: Num
     host_s: Num
-    """Of the server beside the kernels of a pass [s]."""
+    """Of the server outside the kernels of a pass [s]."""
     wait_s: Num
     """Decode: until the slowest stage has served the other groups [s]."""
     jitter_s: Num
@@ -156,7 +156,7 @@ def with_groups(
     problem: ServingProblem, structure: PlanOptions, strategy: StrategyColumns, passes: PassPrice,
     num_groups: Num,
 ) -> ServingPrice:  # fmt: skip
-    """Return the price of serving with so many groups, each of which makes such passes."""
+    """Return the price of serving with groups of sequences that each make these passes."""
     time = _times(problem, strategy, passes, num_groups)
     sequences = strategy.micro_batch_size * num_groups
     if problem.is_decode:

@@ -1,6 +1,6 @@
 """Requests from the first token of their prompt to the last of their answer, under one server.
 
-A batch: so many equal requests start together, as many at once as the cache has room for; their
+A batch: equal requests start together, as many at once as the cache has room for; their
 prompts pass first, then one token of each in every step. A queue: a request starts whenever another
 one ends, so that each step carries tokens of both kinds.
 
@@ -71,20 +71,20 @@ class Serving:
         return self._batch(requests, room)
 
     def _batch(self, requests: Requests, room: Num) -> Served:
-        """Return the price of batches: prompts, then steps, in as many turns as room demands.
+        """Return the price of batches: prompts, then steps, in as many waves as the memory demands.
 
-        Where sequences may be evicted they follow each other without a pause, so that turns may
-        be fractions; otherwise those that wait start when the turn before has ended.
+        Where sequences may be evicted they follow each other without a pause, so that waves may
+        be fractions; otherwise those that wait start when the wave before has ended.
         """
         allowed = larger(smaller(room, float(self.server.most_sequences)), 1.0)
-        turns = larger(requests.batch / allowed, 1.0)
-        turns = turns if self.server.evicts else np.ceil(turns)
-        at_once = requests.batch / turns
+        waves = larger(requests.batch / allowed, 1.0)
+        waves = waves if self.server.evicts else np.ceil(waves)
+        at_once = requests.batch / waves
         prompt_s = self._prompts_s(at_once, requests)
         groups = smaller(self.strategy.pp, larger(at_once, 1.0))
         step = self._passes(at_once / groups, 1.0, self._middle(requests))
         step_s = self._round_s(step, step.whole.attention_s, groups)
-        latency_s = turns * (prompt_s + requests.answer_tokens * step_s)
+        latency_s = waves * (prompt_s + requests.answer_tokens * step_s)
         return Served(room, at_once, prompt_s, step_s, latency_s, requests.batch / latency_s)
 
     def _prompts_s(self, sequences: Num, requests: Requests) -> Num:
@@ -104,17 +104,17 @@ class Serving:
     def _queue(self, requests: Requests, room: Num) -> Served:
         """Return the steady state of a queue: N answers grow in each step, and N / length end.
 
-        As many prompts pass beside them. Products, elementwise work and collectives see the tokens
+        As many prompts pass in these steps. Products, elementwise work and collectives see tokens
         of both, attention each kind on its own. N fills the room, or a pass.
         """
-        beside = requests.prompt_tokens / requests.answer_tokens
-        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + beside)
+        prompt_per_answer = requests.prompt_tokens / requests.answer_tokens
+        of_pass = self.strategy.pp * self.server.most_pass_tokens / (1.0 + prompt_per_answer)
         allowed = smaller(smaller(room, float(self.server.most_sequences)), of_pass)
         at_once = larger(np.floor(allowed), 1.0)
         groups = smaller(self.strategy.pp, at_once)
         mine = at_once / groups
         ended = mine / requests.answer_tokens
-        rows = mine * (1.0 + beside)
+        rows = mine * (1.0 + prompt_per_answer)
         both = self._passes(rows, 1.0, self._middle(requests), answered=(mine + ended) / rows)
         answers = self._passes(mine, 1.0, self._middle(requests))
         core_s = answers.whole.attention_s + ended * self._prompt_core_s(requests)
@@ -148,7 +148,7 @@ class Serving:
     def _passes(
         self, sequences: Num, new: Num, past: Num, kept: Num = 0.0, answered: Num = 1.0
     ) -> PassPrice:
-        """Return passes of so many sequences, with so many new and cached tokens each."""
+        """Return passes of some sequences, each with some new and some cached tokens."""
         shape = replace(
             self.problem.shape, new_tokens=new, past_tokens=past, kept_tokens=kept,
             answered_share=answered,

@@ -51,7 +51,7 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
     changes = [name for name, problem in _changes(space.problem) if _fits(space, problem)]
     if not changes:
         return f"{text}; not even {FACTORS[-1]} times the devices or lower precision would do"
-    return f"{text}; would fit: {' or '.join(_least(changes))}"
+    return f"{text}; would fit: {' or '.join(_nearest(changes))}"
 
 
 def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
@@ -81,7 +81,7 @@ def _fits(space: ServingSpace, problem: ServingProblem) -> bool:
 
 
 def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
-    """Yield changes, the least ones first: lower precision, then more devices."""
+    """Yield changes, the nearest ones first: lower precision, then more devices."""
     precision = problem.workload.precision
     for weight in ("fp8", "fp4"):
         if BYTES_OF[weight] < BYTES_OF[precision.weight]:
@@ -93,8 +93,8 @@ def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
         yield f"{number} devices", _with_devices(problem, factor)
 
 
-def _least(changes: list[str]) -> list[str]:
-    """Return the least change of each sort: only the first number of devices."""
+def _nearest(changes: list[str]) -> list[str]:
+    """Return the nearest change of each sort: only the first number of devices."""
     devices = [change for change in changes if change.endswith("devices")]
     weights = [change for change in changes if change.startswith("weights")]
     others = [change for change in changes if change not in (*devices, *weights)]
@@ -110,7 +110,7 @@ def _with_precision(problem: ServingProblem, update: dict[str, str]) -> ServingP
 def _with_devices(problem: ServingProblem, factor: int) -> ServingProblem:
     """Return the problem on a system whose outermost level is that many times larger.
 
-    Only memory is asked of it, so that a lone device may get any network.
+    Only its memory matters, so that a lone device may get any network.
     """
     system = problem.system
     outer = system.levels[-1] if system.levels else _ANY_LEVEL

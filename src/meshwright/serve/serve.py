@@ -140,7 +140,7 @@ def _coverage(result: ServingResult) -> Coverage:
 
 
 def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[str]:
-    """Return what the reader should know beside the numbers."""
+    """Return what the reader should know in addition to the numbers."""
     price, notes = best.estimate, []
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
@@ -181,7 +181,7 @@ def serve(
     allowed
         What is fixed: values of a degree or of a structural choice by name.
     server
-        What runs the passes: its own time beside them is priced.
+        What runs the passes: its own time between them is priced.
 
     Raises
     ------

@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, larger
+from meshwright.base.arrays import FloatArray, IntArray, Num, column, larger
 from meshwright.sram.loads import LayerLoads, StageCapacities
 
 
@@ -38,7 +37,7 @@ def greedy_stops(
 def too_large(loads: LayerLoads, stage_capacities: StageCapacities) -> IntArray:
     """Return the layers that fit no stage by themselves, with one micro-batch in flight."""
     layers = np.arange(len(loads))
-    alone: FloatArray = loads.load_bytes(layers, layers + 1)
+    alone: FloatArray = column(loads.load_bytes(layers, layers + 1))
     return np.flatnonzero(alone > max(stage_capacities.capacity_bytes))
 
 
@@ -64,7 +63,7 @@ def balanced_stops(
 ) -> list[int] | None:
     """Return the stops on ``num_stages`` stages with the least largest share of a room filled.
 
-    None where the layers do not fit so many stages; some are empty where there are fewer layers.
+    None where the layers do not fit that many stages; some are empty where there are fewer layers.
     O(k log n) for each of a few tens of levels, which are in bytes of the largest room.
     """
     capacities = stage_capacities.capacities(num_stages)
@@ -89,7 +88,7 @@ def balanced_stops(
     least = [0] * num_stages
     low, high = _BELOW * loads.least_total_bytes / float(scales.sum()), max(levels(best, 0))
     layers = np.arange(len(loads))
-    level = low + float(loads.load_bytes(layers, layers + 1, in_flight.max()).max())
+    level = low + float(column(loads.load_bytes(layers, layers + 1, in_flight.max())).max())
     while low < high:
         level = min(level, math.nextafter(high, low))
         stops = cut(level)
@@ -138,7 +137,7 @@ class Bottlenecks:
     it is empty."""
 
     def stops(self, num_stages: int) -> list[int]:
-        """Return the stops of the best cut on so many stages."""
+        """Return the stops of the best cut on a number of stages."""
         stops = [self.starts.shape[1] - 1]
         for row in range(num_stages - 1, 0, -1):
             stops.append(int(self.starts[row, stops[-1]]))
@@ -253,7 +252,7 @@ def _undominated(
     return kept
 
 
-def round_s(pass_s: Any, slowest_s: Any, num_groups: Any) -> Any:
+def round_s(pass_s: Num, slowest_s: Num, num_groups: Num) -> Num:
     """Return the time per output token of each sequence: max(pass, groups x slowest stage) [s].
 
     It is the largest mean weight of a cycle in the order of events. A cycle that goes a times

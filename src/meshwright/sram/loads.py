@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray, IntArray, Mask, Num
+
+Index = int | IntArray
+"""A place in the sequence of layers, or a column of them: shape (rows,)."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +66,19 @@ class LayerLoads:
         columns = (self.resident_bytes, self.transient_bytes, self.kept_bytes)
         return LayerLoads(*(column[::-1] for column in columns))
 
-    def sums_bytes(self, in_flight: Any) -> FloatArray:
+    def sums_bytes(self, in_flight: Index) -> FloatArray:
         """Return what adds up over the first 0, 1, ... n layers [bytes]."""
         resident, kept = self._sums
         sums: FloatArray = resident + in_flight * kept
         return sums
 
-    def load_bytes(self, first: Any, stop: Any, in_flight: Any = 1) -> Any:
+    def load_bytes(self, first: Index, stop: Index, in_flight: Index = 1) -> Num:
         """Return the load of a run, or of a column of runs; nothing where it is empty [bytes]."""
         resident, kept = self._sums
         added = resident[stop] - resident[first] + in_flight * (kept[stop] - kept[first])
         return added + self._largest_transient_bytes(np.asarray(first), np.asarray(stop))
 
-    def fits(self, first: Any, stop: Any, limit_bytes: float, in_flight: int = 1) -> Any:
+    def fits(self, first: Index, stop: Index, limit_bytes: float, in_flight: int = 1) -> Mask:
         """Return whether the load of a run, or of each of a column of runs, is within a limit.
 
         It is rounded as in ``stops_within``, so that both agree on sums of fractions too.
@@ -136,7 +139,7 @@ class LayerLoads:
         row = self._viewed_maxima[power]
         return max(row[first], row[stop - (1 << power)])
 
-    def _largest_transient_bytes(self, first: Any, stop: Any) -> Any:
+    def _largest_transient_bytes(self, first: IntArray, stop: IntArray) -> Num:
         """Return the largest transient of each run; 0 where it is empty [bytes]."""
         if self._is_even:
             return np.where(stop > first, self._transients[0], 0.0)

@@ -59,7 +59,7 @@ class PartitionProblem:
     level: int = 0
     """Index into the memories of the chip, near to far."""
     tensor_degree: int = 1
-    """Devices that split each layer between them: a stage is held by a group of so many."""
+    """Devices that split each layer between them: a stage is held by a group of this many."""
     expert_degree: int = 1
     """Of them, over how many whole experts are spread; the others split each expert."""
     capacity_bytes: float | None = None

@@ -1,4 +1,4 @@
-"""What would help when layers do not fit, each way with its price; other levels and batches."""
+"""What would help when layers do not fit, each change with its price; other levels and batches."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Proposal:
-    """One way to make the layers fit."""
+    """A change that makes the layers fit."""
 
     kind: str
     """``devices``, ``split``, ``experts``, ``batch``, ``stream``, ``quantise`` or ``prune``."""
@@ -99,7 +99,7 @@ class Proposal:
 
     @property
     def cost(self) -> tuple[bool, float]:
-        """What the order goes by: ways that leave the model as it is, then device seconds."""
+        """What the order goes by: changes that leave the model as it is, then device seconds."""
         unknown = self.device_s_per_token is None
         return self.changes_numbers, inf if unknown else self.device_s_per_token or 0.0
 
@@ -115,16 +115,16 @@ def proposals(
     found
         The best cut on more devices than there are; None where a layer fits no device.
     progress
-        Hears of the ways that are tried.
+        Called with the changes that are tried.
     """
-    ways: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
+    changes: list[Callable[[PartitionProblem, Objective, int | None], Iterator[Proposal]]] = [
         _splits, _batches, _streams, _narrower, _pruned,
     ]  # fmt: skip
     offers: list[Proposal] = []
-    for done, way in enumerate(ways):
+    for done, change in enumerate(changes):
         if progress is not None:
-            progress(done, len(ways))
-        offers += way(problem, objective, num_groups)
+            progress(done, len(changes))
+        offers += change(problem, objective, num_groups)
     if found is not None:
         offers.append(_offer("devices", "as many devices", problem, found))
     return sorted(offers, key=lambda offer: offer.cost)
@@ -214,7 +214,7 @@ def largest_batch(problem: PartitionProblem, most: int) -> int:
 
 
 def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
-    """Return the same with so many sequences in flight, or in a step."""
+    """Return the same with another number of sequences in flight, or in a step."""
     field = "global_batch_size" if isinstance(problem.workload, Training) else "batch_size"
     return replace(problem, workload=problem.workload.model_copy(update={field: batch}))
 
@@ -374,7 +374,7 @@ def batch_options(
     """Return the batches that none beats in tokens per second and in those of one user.
 
     Powers of two, the batch that was asked for, and the largest one that fits, which is returned
-    beside them; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
+    too; larger ones than ``MOST_IN_FLIGHT`` are not looked for.
     """
     largest = largest_batch(problem, MOST_IN_FLIGHT)
     sizes = {1 << power for power in range(largest.bit_length())}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
@@ -50,7 +49,7 @@ class Rates:
 
 
 def rates(
-    workload: Workload, calibration: CalibrationOf[Any], stages: Sequence[StageSeconds],
+    workload: Workload, calibration: CalibrationOf[float], stages: Sequence[StageSeconds],
     parts_s: Mapping[str, float], *, num_groups: int, group_devices: int, replicas: int,
 ) -> Rates:  # fmt: skip
     """Return the rates of stages that serve groups of sequences in turn.

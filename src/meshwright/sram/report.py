@@ -1,4 +1,4 @@
-"""Stages side by side that are alike, told once."""
+"""Neighbouring stages that are alike, printed once."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _lines(plan: PartitionPlan) -> Iterator[str]:
 
 
 def _question(plan: PartitionPlan) -> str:
-    """Return what was asked."""
+    """Return the question."""
     on = f" on {plan.system}" if plan.system else ""
     room = f"{plan.level} memory, {format_bytes(plan.room_bytes)} a device"
     work = f": {_work(plan)}" if plan.workload else ""

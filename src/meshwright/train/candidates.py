@@ -6,13 +6,20 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from meshwright.base.arrays import Num
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
+from meshwright.cost.device import stated_rate
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w
-from meshwright.cost.estimate import Figures, figures
 from meshwright.cost.interval import UNSEEN, interval
+from meshwright.cost.memory import MEMORY_PARTS, fullest
+from meshwright.cost.pipeline import TIME_PARTS
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import price_columns
+from meshwright.cost.stage import POSITIONS
+from meshwright.cost.step import Priced, price_columns
+from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.system import SystemSpec
 from meshwright.train.answer import (
@@ -39,50 +46,94 @@ def candidates(
 ) -> list[Candidate]:
     """Return strategies under one structure, each with its full price: one set of columns."""
     priced = price_columns(problem, structure, stack(strategies))
-    return [
-        entry_of(problem, strategy, structure, figures(problem, priced, row))
-        for row, strategy in enumerate(strategies)
-    ]
+    return [candidate_of(problem, strategy, priced, row) for row, strategy in enumerate(strategies)]
 
 
-def entry_of(
-    problem: Problem, strategy: Strategy, structure: PlanOptions, known: Figures,
+def candidate_of(
+    problem: Problem, strategy: Strategy, priced: Priced, row: int = 0,
     fidelity: str = "closed_form",
 ) -> Candidate:  # fmt: skip
-    """Return one priced row as the entry of a plan."""
-    constants = problem.nominal_calibration
-    price = Estimate(
+    """Return one row of priced columns as a candidate of a plan: one segment, all layers."""
+    segment = Segment(0, problem.model.num_layers - 1, strategy, priced.structure)
+    return Candidate((segment,), estimate_of(problem, priced, row, fidelity))
+
+
+def estimate_of(
+    problem: Problem, priced: Priced, row: int = 0, fidelity: str = "closed_form"
+) -> Estimate:
+    """Return the price of one row of priced columns, with the figures that derive from it."""
+    step, work, constants = priced.step, problem.workload, problem.nominal_calibration
+    use, stage = fullest(step.memory)
+    step_s, num_devices = _at(step.time.total_s, row), int(_at(step.num_devices, row))
+    tokens_per_s = work.tokens_per_step / step_s
+    mfu_causal, mfu_full, hfu = utilizations(
+        problem, priced.structure.recompute, step_s, num_devices
+    )
+    energy_j = _known(_at(step.energy_j, row))
+    power_w = None if energy_j is None else energy_j / step_s
+    return Estimate(
         fidelity=fidelity,
         is_calibrated=problem.calibration.is_calibrated,
-        step_time_s=known.step_time_s,
-        time_parts_s=known.time_parts_s,
-        memory_bytes=known.memory_bytes,
-        memory_parts_bytes=known.memory_parts_bytes,
-        fullest_stage=known.fullest_stage,
+        step_time_s=step_s,
+        time_parts_s={name: _at(getattr(step.time, name), row) for name in TIME_PARTS},
+        memory_bytes=_at(use.total_bytes, row),
+        memory_parts_bytes={name: _at(getattr(use, name), row) for name in MEMORY_PARTS},
+        fullest_stage=POSITIONS[int(_at(stage, row))],
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
-        host_bytes_per_device=known.host_bytes,
-        num_devices_used=known.num_devices,
-        num_micro_batches=known.num_micro_batches,
-        tokens_per_s=known.tokens_per_s,
-        tokens_per_s_per_device=known.tokens_per_s / known.num_devices,
-        mfu_causal=known.mfu_causal,
-        mfu_full=known.mfu_full,
-        hfu=known.hfu,
-        energy_j=known.energy_j,
-        energy_parts_j=known.energy_parts_j,
-        power_w=known.power_w,
-        tokens_per_j=known.tokens_per_j,
-        cost_usd=known.cost_usd,
+        host_bytes_per_device=_at(step.host_bytes, row),
+        num_devices_used=num_devices,
+        num_micro_batches=int(_at(priced.pipeline.pipeline.num_micro_batches, row)),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / num_devices,
+        mfu_causal=mfu_causal,
+        mfu_full=mfu_full,
+        hfu=hfu,
+        energy_j=energy_j,
+        energy_parts_j={name: _at(part, row) for name, part in step.energy_parts_j.items()},
+        power_w=power_w,
+        tokens_per_j=tokens_per_s / power_w if power_w else None,
+        cost_usd=_known(_at(step.cost_usd, row)),
         goodput_fraction=goodput_fraction(
-            known.num_devices,
+            num_devices,
             constants.mtbf_device_hours,
             constants.checkpoint_s,
             constants.restart_s,
         ),
-        interval_s=interval(problem, known.step_time_s),
+        interval_s=interval(problem, step_s),
     )
-    last = problem.model.num_layers - 1
-    return Candidate((Segment(0, last, strategy, structure),), price)
+
+
+def utilizations(
+    problem: Problem, recompute: str, step_s: float, num_devices: int
+) -> tuple[float, float, float]:
+    """Return MFU with causal scores, MFU with full scores, and HFU, over the dense peak.
+
+    The peak is that of the type of the linear layers.
+    """
+    work = problem.workload
+    peak = stated_rate(problem.system.chip, work.precision.matmul) * num_devices * step_s
+
+    def flops(count: ScoreCount) -> StepFlops:
+        return step_flops(
+            problem.graph,
+            num_tokens=float(work.tokens_per_step),
+            sequence_length=float(work.sequence_length),
+            count=count,
+            recompute=str(recompute),
+        )
+
+    causal, full = flops(ScoreCount.CAUSAL), flops(ScoreCount.FULL)
+    return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
+
+
+def _at(column: Num, index: int) -> float:
+    """Return one entry of a column; a number stands for all its rows."""
+    values = np.asarray(column, dtype=float).reshape(-1)
+    return float(values[index if len(values) > 1 else 0])
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
 
 
 def distinct(found: Sequence[Found]) -> list[Found]:

@@ -7,16 +7,18 @@ from dataclasses import replace
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.cost.problem import Problem
+from meshwright.search.counts import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.train.answer import Candidate, Plan
 from meshwright.train.candidates import candidates, compared
+from meshwright.train.families import AllFamilies, narrowed
 from meshwright.train.legality import check_problem
 from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import problem_of
 from meshwright.train.report_detail import Explanation
 from meshwright.train.robustness import Change, changes
-from meshwright.train.search import search
+from meshwright.train.search import SearchResult, priced_families, search
 from meshwright.train.space import SearchSpace
 
 
@@ -55,9 +57,10 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         raise SpecError(faults, origin=plan.best.text)
     whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
     impossible: dict[str, str] = {}
+    every = _every_family(problem)
     for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):
         try:
-            result = search(SearchSpace(problem, Choices({choice: values})), top=1)
+            result = _best_with(SearchSpace(problem, Choices({choice: values})), every)
         except InfeasibleError as error:
             impossible[name] = str(error)
             continue
@@ -69,6 +72,24 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
             impossible[name] = result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
     return Explanation(shares, what_would_change(plan), whys, impossible)
+
+
+def _every_family(problem: Problem) -> AllFamilies:
+    """Return the families of all plans, priced once for all questions; none if all are refused."""
+    try:
+        return priced_families(SearchSpace(problem, Choices()), Counts())
+    except InfeasibleError:
+        return AllFamilies((), is_complete=True)
+
+
+def _best_with(space: SearchSpace, every: AllFamilies) -> SearchResult:
+    """Return the best plan of a narrower space; where there is none, all refusals are counted."""
+    left = narrowed(every, space)
+    if left.parts:
+        result = search(space, top=1, among=left)
+        if result.found:
+            return result
+    return search(space, top=1)
 
 
 Variant = tuple[Strategy, PlanOptions]

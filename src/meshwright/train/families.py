@@ -144,6 +144,24 @@ class AllFamilies:
         return found
 
 
+def narrowed(every: AllFamilies, space: SearchSpace) -> AllFamilies:
+    """Return the families that are left in a space of fewer degrees or kinds of recomputation.
+
+    The other choices of the space must be those of the families, but for the ZeRO stage and
+    offload, on which only members differ.
+    """
+    parts, allowed = [], space.choices.allowed
+    axes = [name for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp") if name in allowed]
+    for part in every.parts:
+        keep = np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
+        for name in axes:
+            keep &= np.isin(getattr(part.strategy, name), np.array(allowed[name], dtype=float))
+        if keep.any():
+            left = part if keep.all() else part.take(np.flatnonzero(keep))
+            parts.append(replace(left, num_members=num_members(space, left.strategy)))
+    return AllFamilies(tuple(parts), every.is_complete)
+
+
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps

@@ -67,6 +67,7 @@ def search(
     progress: Progress | None = None,
     watch: Watch | None = None,
     visit: Visit | None = None,
+    among: AllFamilies | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -83,9 +84,12 @@ def search(
         Marks candidates of which the best one is wanted too, to answer "why not those?".
     visit
         Called with each priced block: for fronts and for materialising samples.
+    among
+        The families of the space, where they are priced already (``priced_families`` of a wider
+        one, ``narrowed``): the counts then lack what rules refuse.
     """
     started = time.perf_counter()
-    run = _Run(space, Best(KEPT, top), watch, visit)
+    run = _Run(space, Best(KEPT, top), watch, visit, among)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
@@ -104,11 +108,16 @@ class _Run:
     """One search: its families, what was counted, and the best so far."""
 
     def __init__(
-        self, space: SearchSpace, best: Best, watch: Watch | None, visit: Visit | None
+        self,
+        space: SearchSpace,
+        best: Best,
+        watch: Watch | None,
+        visit: Visit | None,
+        among: AllFamilies | None,
     ) -> None:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
         self.watched, self.counts = Best(1, 1), Counts()
-        self.families = families(space, degree_tables(space), self.counts)
+        self.families = priced_families(space, self.counts) if among is None else among
         self.bounded = BoundedSearch(
             bound_s=self.families.column(lambda part: _bound_s(space.problem, part)),
             num_members=self.families.column(lambda part: part.num_members),
@@ -163,6 +172,11 @@ class _Run:
             self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
         if self.visit is not None:
             self.visit(block)
+
+
+def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
+    """Return the legal families of a space, priced; members that a rule refuses are counted."""
+    return families(space, degree_tables(space), counts)
 
 
 def _bound_s(problem: Problem, table: Families) -> FloatArray:

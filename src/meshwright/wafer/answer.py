@@ -9,13 +9,12 @@ import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
-from meshwright.cost.estimate import figures
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.candidates import entry_of
+from meshwright.train.candidates import candidate_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.price import (
     PlacedPrice,
@@ -77,7 +76,7 @@ def placed_candidate(
     """Return a candidate with its contended price and its placement."""
     links = step_links(problem, structure, strategy, placing.price, physical)
     contended = with_link_energy(problem, structure, placing.price.contended, links)
-    entry = entry_of(problem, strategy, structure, figures(problem, contended), "contended")
+    entry = candidate_of(problem, strategy, contended, fidelity="contended")
     return replace(entry, placement=_placement(problem, placing, physical, links.busiest_s))
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from oracles.decode_schedule import decode_schedule, measured_rates
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.sram.contiguous import (
     StageTimes,

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from oracles.decode_schedule import decode_schedule, measured_rates
+from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.models import load_model

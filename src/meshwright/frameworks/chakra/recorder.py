@@ -18,7 +18,7 @@ from meshwright.streams.registry import Send, StreamRounds, reverse
 
 
 class CumulativeRounding:
-    """CumulativeRounding numbers whose sum is that of the numbers asked for, to within one half."""
+    """Rounds numbers so that their sum is that of the exact ones, to within one half."""
 
     def __init__(self) -> None:
         self._exact, self._given = 0.0, 0
@@ -77,7 +77,7 @@ class Recorder:
         return node.number
 
     def exchange(self, name: str, step: Exchange, *, holds_up: bool = True) -> None:
-        """Write down a collective of a group; computation goes on beside it or is held up."""
+        """Write down a collective of a group; computation overlaps it or waits for it."""
         group, members = self.mesh.group_of(self.rank, step.axis, dict(step.sizes))
         if len(members) == 1:
             return
