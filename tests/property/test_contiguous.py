@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracles.decode_schedule import decode_schedule, measured_rates
 from oracles.pipeline_timeline import StageTimes as PassTimes
 from oracles.pipeline_timeline import build_timeline
 from tests.oracles.decode_groups import decode_schedule, measured_rates
