@@ -41,7 +41,7 @@ plan gpt3-13b --on 16xA100 {TRAIN} --calibration uncalibrated
 plan llama3-8b --on tpu-v5e-16x16 --seq 4096 --global-batch 1024
 plan qwen2-7b --on 8xH100 {TRAIN} --pareto
 plan llama3-8b --on 8xH100 {TRAIN} --recompute full --tp 2
-plan llama3-8b --on 8xH100 {TRAIN} --without offload
+plan llama3-8b --on 8xH100 {TRAIN} --offload none
 plan llama3-8b --on 16xMI300X {TRAIN} --zero 3
 plan llama3-70b --on 8xA100 --seq 2048 --global-batch 8
 plan llama3-8b --on 8xH100 {TRAIN} --max-power 4kW
@@ -52,14 +52,14 @@ plan llama2-7b --on wafer-4x8 {TRAIN} --per-operator
 plan gpt3-175b --on 2xwafer-6x8 --seq 2048 --global-batch 128
 plan --graph dlrm-a --on 8xA100
 plan --graph gpt3-175b-layer --on 8xSN10
-plan --graph gpt3-175b-layer --on 8xA100 --training
+plan --graph hpl-16384x512 --on 8xA100
 plan llama3-70b --on 8xH100 --decode --batch 64 --context 4096
 plan llama3-70b --on 8xH100 --prefill --batch 4 --prompt 2048
-plan llama3-8b --on 2xH100 --decode --context 8192 --max-latency 20ms
+plan llama3-8b --on 2xH100 --decode --batch 64 --context 8192 --max-latency 20ms
 plan mixtral-8x7b --on 8xA100 --decode --batch 32 --context 2048
 plan llama3-8b --on 1xH100 --decode --batch 16 --context 2048 --server vllm
 plan llama3-70b --on 8xH200 --decode --batch 64 --context 4096 --kv-cache fp8 --weights fp8
-plan llama3-70b --on 8xH100 --prefill --prompt 4096 --latency
+plan llama3-70b --on 8xH100 --prefill --batch 1 --prompt 4096 --latency
 estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
 estimate llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 4 --pp 4 --vpp 5 --cp 2
 estimate gpt3-175b --on 512xA100 --seq 2048 --global-batch 1536 --tp 8 --pp 8 --recompute full
@@ -83,18 +83,18 @@ explain llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 8 --pp 4
 explain llama3-8b --on 8xH100 {TRAIN} --measured 8.1s --tp 2
 compare llama3-8b --on 8xH100 {TRAIN}
 compare llama2-7b --on wafer-4x8 {TRAIN}
-check llama3-70b --on 64xH100 --tp 16 --pp 4
-check gpt3-13b --on 40xA100 --tp 3 --pp 7
-partition llama3-8b --on 8xH100 --level l2
-partition llama3-70b --on 8xH100
-partition llama3.1-405b --on 32xGroq-LPU
+check llama3-70b --on 64xH100 --seq 8192 --global-batch 1024 --tp 16 --pp 4
+check gpt3-13b --on 40xA100 {TRAIN} --tp 3 --pp 7
+partition llama3-8b --on 512xH100 --level l2 --seq 2048
+partition llama3-70b --on 8xH100 --seq 4096 --batch 8
+partition llama3-8b --on 256xGroq-LPU --seq 2048
 partition llama2-7b --on 8xA100 --training --batch 4 --seq 2048
-partition llama2-7b --on 8xA100 --objective fewest --prefill --seq 512
-fuse gpt3-175b-layer --on SN10 --tp 8
-fuse gpt3-175b-layer --on SN10 --tp 4 --pp 2 --tile 64
+partition llama2-7b --on 8xA100 --objective time --prefill --seq 512
+fuse gpt3-175b-layer --on SN10 --tp 8 --link 25GB/s
+fuse gpt3-175b-layer --on SN10 --tp 4 --pp 2 --tile 64 --link 25GB/s
 fuse dlrm-a --on A100
 fuse llama3-8b --on H100 --tokens 2048
-fuse gpt3-175b-layer --on SN30 --training --tp 8
+fuse gpt3-175b-layer --on SN30 --training --tp 8 --link 25GB/s
 show model llama3-70b
 show model deepseek-v3
 show chip H100

@@ -2,6 +2,7 @@
 
 Inside the package every quantity is an SI float with its unit in the name; text files carry the
 unit in the value. k M G T P E are powers of 1000, Ki Mi Gi Ti powers of 1024; b is a bit, B a byte.
+Tokens are counted as people write them: 300B is 300 billion.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _UNITS: dict[str, tuple[dict[str, float], dict[str, float], str]] = {
     "usd": ({"USD": 1.0}, _DECIMAL, "30000 USD"),
     "usd_per_hour": ({"USD/hour": 1.0, "USD/h": 1.0}, {"": 1.0}, "2.5 USD/hour"),
     "usd_per_kwh": ({"USD/kWh": 1.0}, {"": 1.0}, "0.1 USD/kWh"),
-    "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL, "15T"),
+    "tokens": ({"": 1.0, "tokens": 1.0}, _DECIMAL | {"B": 1e9}, "15T"),
     "tokens_per_s": ({"tokens/s": 1.0, "tok/s": 1.0}, _DECIMAL, "412k tokens/s"),
 }
 DIMENSIONS = tuple(_UNITS)

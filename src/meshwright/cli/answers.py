@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import api
 from meshwright.cli.output import (
     NOTHING_FITS,
+    command_line,
     next_command,
     question_line,
     show,
@@ -64,7 +65,10 @@ def _show_plan(found: Plan, args: Namespace, **more: Any) -> None:
     from meshwright.train.report_detail import plan_lines
 
     show_screen(
-        lambda: plan_screen(found, **{"next_command": next_command(args)} | more),
+        lambda: plan_screen(
+            found,
+            **{"next_command": next_command(args, is_placed=bool(found.best.placement))} | more,
+        ),
         lambda: plan_lines(found, what_would_change(found)), lambda: files.to_data(found), args,
     )  # fmt: skip
 
@@ -212,7 +216,11 @@ def explain(args: Namespace) -> int:
         "not_possible": dict(answer.not_possible),
         "trials": None if trials is None else asdict(trials),
     }
-    after = f"meshwright export {args.model if args.on is None else 'plan.json'} megatron"
+    verb = "simulate" if found.best.placement else "export"
+    target = "" if found.best.placement else " megatron"
+    after = f"meshwright {verb} {args.model}{target}"
+    if args.on is not None:
+        after = command_line().replace(" explain ", " estimate ", 1) + " --out plan.json"
     show_screen(
         lambda: explain_screen(found, answer, next_command=after),
         lambda: chain(explain_lines(found, answer), _map_lines(found, args)), lambda: data, args,

@@ -48,8 +48,16 @@ def show_screen(
         print("\n".join(detail()))
 
 
-def next_command(args: argparse.Namespace) -> str:
-    """Return what to run after a plan: export and explain its file, or write that first."""
+def next_command(args: argparse.Namespace, *, is_placed: bool = False) -> str:
+    """Return what to run after a plan: export or simulate its file, or write that first.
+
+    Parameters
+    ----------
+    is_placed
+        Whether the plan lies on a grid of devices, which no framework launches today.
+    """
+    if args.out is not None and is_placed:
+        return f"meshwright simulate {args.out}; meshwright explain {args.out}"
     if args.out is not None:
         return f"meshwright export {args.out} megatron; meshwright explain {args.out}"
     return command_line() + " --out plan.json"

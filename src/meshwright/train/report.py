@@ -106,7 +106,7 @@ def _cost(plan: Plan) -> str:
     seconds = work.total_tokens / price.tokens_per_s / price.goodput_fraction
     run = f"{seconds / SECONDS_PER_DAY:,.1f} days for {work.total_tokens / 1e12:,.4g}T tokens"
     if price.cost_usd is not None:
-        run += f", {price.cost_usd / work.tokens_per_step * work.total_tokens:,.3g} USD"
+        run += f", {price.cost_usd / work.tokens_per_step * work.total_tokens:,.0f} USD"
     return f"{run} (goodput {price.goodput_fraction:.1%}); {text}"
 
 
