@@ -4,6 +4,7 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_optimizer
+from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_one
 from meshwright.sharding.strategy import PlanOptions, make_strategy
@@ -43,5 +44,6 @@ def test_no_axis_communicates_on_a_lone_device():
     price = price_one(
         problem, PlanOptions(sequence_parallel=False, zero_stage=0), make_strategy()
     ).pipeline.pipeline
-    assert price.tp_comm_s[0] == price.pp_comm_s[0] == price.cp_comm_s[0] == 0.0
-    assert price.compute_s[0] > 0.0
+    communication = (TimePart.TP_COMM, TimePart.PP_COMM, TimePart.CP_COMM)
+    assert all(price.time[part][0] == 0.0 for part in communication)
+    assert price.time[TimePart.COMPUTE][0] > 0.0
