@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from oracles.product_stream import ProductStream, enumerate_block, play_product
+from oracles.stream_links import links_of
 from small_problems import chip, gqa, level, model, problem, system
 
 from meshwright.cost.layer import op_cost
 from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
-from meshwright.streams.registry import links_of, reverse, streams
+from meshwright.streams.registry import reverse, streams
 from meshwright.streams.volumes import Transfer
 
 TOKENS, HIDDEN, FFN = 384, 64, 256

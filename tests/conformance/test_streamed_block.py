@@ -11,7 +11,12 @@ from oracles.stream_arrays import (
     streamed_product_gradients,
     walk_behind,
 )
-from oracles.stream_transfers import input_streaming_bytes_per_token
+from oracles.stream_links import links_of
+from oracles.stream_transfers import (
+    attention_backward_bytes,
+    attention_forward_bytes,
+    input_streaming_bytes_per_token,
+)
 from oracles.token_order import contiguous_tokens, zigzag_tokens
 from transformer_block import (
     DenseParts,
@@ -22,12 +27,8 @@ from transformer_block import (
 )
 
 from meshwright.streams.line import Line
-from meshwright.streams.registry import enumerate_rounds, links_of, streams
-from meshwright.streams.volumes import (
-    attention_backward_bytes,
-    attention_forward_bytes,
-    received_bytes,
-)
+from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.volumes import received_bytes
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(1.0)}
 LLAMA, GPT = Shape(), Shape(kv_heads=4, norm="layer", activation="gelu")

@@ -7,15 +7,10 @@ import numpy as np
 import pytest
 from oracles.stream_arrays import exchange, stream_layer
 from oracles.stream_legality import violations
+from oracles.stream_links import counted_transfers, links_of
 
 import meshwright.streams as package
-from meshwright.streams.registry import (
-    counted_transfers,
-    enumerate_rounds,
-    links_of,
-    reverse,
-    streams,
-)
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 
 MEMBERS = (*range(1, 21), 25, 31, 32, 33, 48, 63, 64)
 SHARED_MODULES = {

@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 from oracles.stream_arrays import stream_layer
 from oracles.stream_legality import violations
+from oracles.stream_links import counted_transfers, links_of
 
 from meshwright.streams.line import Line
-from meshwright.streams.registry import (
-    counted_transfers,
-    enumerate_rounds,
-    links_of,
-    reverse,
-    streams,
-)
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 
 pytestmark = pytest.mark.slow
 MEMBERS = range(2, 65)

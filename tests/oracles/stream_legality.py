@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.streams.registry import Buffers, StreamRounds, links_of
+from meshwright.streams.registry import Buffers, StreamRounds
+from oracles.stream_links import links_of
 
 
 class Violation(NamedTuple):

@@ -1,9 +1,9 @@
 """Two routes to the parameters of a model: its operators, and the closed form of its dims."""
 
 import pytest
+from oracles.graph_parameters import graph_parameters
 
 from meshwright.catalog.models import load_model, model_names
-from meshwright.graph.op import graph_parameters
 from meshwright.graph.parameters import count_parameters
 from meshwright.graph.transformer import build_graph
 

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from oracles.product_stream import ProductStream, enumerate_block
+from oracles.stream_links import links_of
 
-from meshwright.streams.registry import enumerate_rounds, links_of, reverse, streams
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 from meshwright.streams.round_model import (
     product_backward_s,
     product_forward_s,

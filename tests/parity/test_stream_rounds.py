@@ -4,9 +4,10 @@ from collections import Counter, defaultdict
 
 import pytest
 from oracles.stream_arrays import walk_behind
+from oracles.stream_links import links_of
 
 from meshwright.streams.line import Line
-from meshwright.streams.registry import enumerate_rounds, links_of, reverse, streams
+from meshwright.streams.registry import enumerate_rounds, reverse, streams
 from meshwright.streams.round_model import backward_s, exchange_s, forward_s
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(2.0)}

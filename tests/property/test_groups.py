@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracles.best_time import best_time_s
 
 from meshwright.collectives.group import Group, group_size, make_group
-from meshwright.collectives.registry import best_affine_candidates, best_time_s
+from meshwright.collectives.registry import best_affine_candidates
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 

@@ -23,8 +23,3 @@ def best_measured_mfu(chip: str, dtype: str) -> float | None:
     rates = _table()["chips"].get(chip, {})
     value = rates.get(_SAME_RATE.get(dtype, dtype))
     return None if value is None else float(value)
-
-
-def evidence_sources() -> tuple[str, ...]:
-    """Return where the figures stand."""
-    return tuple(_table()["sources"])

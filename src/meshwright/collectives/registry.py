@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, N, smaller, where
+from meshwright.base.arrays import FloatArray, N, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group, group_size
 from meshwright.spec.collective import CollectiveKind
@@ -208,14 +208,6 @@ def _never_slower(rival: Candidate, candidate: Candidate) -> bool:
     (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
     beats = (rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))
     return bool(np.all(beats))
-
-
-def best_time_s(kind: CollectiveKind, num_bytes: N, group: Group[N]) -> N:
-    """Return the time of the fastest algorithm [s]; a column chooses in each row."""
-    candidates = best_affine_candidates(kind, group)
-    times = [fixed_s + num_bytes * slope for _, fixed_s, slope in candidates]
-    fastest_s: N = reduce(smaller, times)
-    return fastest_s
 
 
 def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:

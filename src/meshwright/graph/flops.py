@@ -114,6 +114,8 @@ def step_flops(
 
     Source: Narayanan et al. 2021, equation 3, which this equals for a GPT with 4h inner width:
     96 B s l h^2 (1 + s/6h + V/16lh) under full recomputation and full scores.
+    With full scores the model FLOPs are 6 P T + 12 L h s T, the older convention (Chowdhery et al.
+    2022, PaLM, appendix B); with causal ones they are what the model needs.
     """
     products: Any = layer_flops_per_token(graph.head, sequence_length, count)
     scores: Any = 0.0
@@ -137,31 +139,6 @@ def _inside_kernel(layer: LayerGraph) -> float:
     """Return the share of the forward core that a flash kernel repeats: one product of two."""
     cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
     return 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
-
-
-def model_flops_causal(graph: OpGraph, *, num_tokens: Any, sequence_length: Any) -> Any:
-    """Return model FLOPs with half of the score matrix: what the model needs [FLOP]."""
-    return step_flops(graph, num_tokens=num_tokens, sequence_length=sequence_length).model
-
-
-def model_flops_full(graph: OpGraph, *, num_tokens: Any, sequence_length: Any) -> Any:
-    """Return model FLOPs with the whole score matrix, the older convention [FLOP].
-
-    6 P T + 12 L h s T. Source: Chowdhery et al. 2022 (PaLM), appendix B.
-    """
-    count = ScoreCount.FULL
-    return step_flops(
-        graph, num_tokens=num_tokens, sequence_length=sequence_length, count=count
-    ).model
-
-
-def hardware_flops(
-    graph: OpGraph, *, num_tokens: Any, sequence_length: Any, recompute: str = "none"
-) -> Any:
-    """Return the FLOPs executed, recomputation included, with causal skipping [FLOP]."""
-    return step_flops(
-        graph, num_tokens=num_tokens, sequence_length=sequence_length, recompute=recompute
-    ).hardware
 
 
 def utilization(flops: Any, step_s: Any, num_devices: Any, peak_flops_per_s: Any) -> Any:

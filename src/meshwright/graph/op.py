@@ -175,20 +175,6 @@ def weight_elements(op: Op, sizes: Mapping[str, int]) -> int:
     return sum(prod(sizes[dim] for dim in weight.dims) for weight in op.weights)
 
 
-def graph_parameters(graph: OpGraph) -> int:
-    """Return the exact number of parameters; a weight that both edges name is held once."""
-    total = sum(
-        layer.count * weight_elements(op, layer.sizes) for layer in graph.layers for op in layer.ops
-    )
-    edges = {
-        weight.name: prod(edge.sizes[dim] for dim in weight.dims)
-        for edge in (graph.embedding, graph.head)
-        for op in edge.ops
-        for weight in op.weights
-    }
-    return total + sum(edges.values())
-
-
 def matmul_flops_per_row(op: Op, sizes: Mapping[str, int]) -> float:
     """Return the FLOPs of a matrix product for each of its rows: 2 x contracted x output [FLOP]."""
     columns = sum(

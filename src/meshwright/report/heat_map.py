@@ -30,7 +30,6 @@ class HeatCells:
 
     title: str
     row_field: str
-    column_field: str
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     values: Mapping[tuple[str, str], float]

@@ -70,7 +70,6 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     return HeatCells(
         title=f"{sweep.name}: {shown.shows} ({told})",
         row_field=shown.rows,
-        column_field=shown.columns,
         rows=tuple(map(str, sweep.sides[shown.rows])),
         columns=tuple(map(str, sweep.sides[shown.columns])),
         values=values,

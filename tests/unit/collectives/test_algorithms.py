@@ -1,13 +1,13 @@
 """Times of collectives, derived by hand."""
 
 import pytest
+from oracles.best_time import best_time_s
 
 from meshwright.base.errors import UnknownNameError
 from meshwright.collectives.group import Group, Span, make_group
 from meshwright.collectives.registry import (
     best_affine_candidates,
     best_algorithm,
-    best_time_s,
     collective_algorithms,
 )
 from meshwright.collectives.trees import binary_tree, ceil_log2, second_tree

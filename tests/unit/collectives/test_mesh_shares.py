@@ -1,10 +1,11 @@
 """What the planner finds on blocks of a wafer, against the bounds: 2 TB/s, 200 ns, m_half 4 MB."""
 
 import pytest
+from oracles.best_time import best_time_s
 
 from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, Span
-from meshwright.collectives.registry import best_algorithm, best_time_s
+from meshwright.collectives.registry import best_algorithm
 from meshwright.spec.collective import CollectiveKind
 
 MIB = 2.0**20

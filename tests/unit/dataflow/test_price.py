@@ -1,11 +1,11 @@
 """Seconds and memory of split kernels, by hand on a system with round numbers."""
 
 import pytest
+from oracles.best_time import best_time_s
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
-from meshwright.collectives.registry import best_time_s
 from meshwright.cost.network import level_efficiencies
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights

@@ -5,9 +5,6 @@ import pytest
 
 from meshwright.graph.flops import (
     ScoreCount,
-    hardware_flops,
-    model_flops_causal,
-    model_flops_full,
     step_flops,
     utilization,
     visible_keys,
@@ -83,7 +80,7 @@ def test_six_parameters_and_twelve_scores_for_each_token(kv_heads):
         layers=4, hidden=12288, heads=96, kv_heads=kv_heads, vocab=32000, network=network
     )
     graph = build_graph(model)
-    found = model_flops_full(graph, num_tokens=1000, sequence_length=4096)
+    found = step_flops(graph, num_tokens=1000, sequence_length=4096, count=ScoreCount.FULL).model
     assert found == 1000 * (6 * product_weights(graph) + 12 * 4 * 12288 * 4096)
 
 
@@ -93,15 +90,15 @@ def test_active_parameters_count_in_a_mixture_of_experts():
         layers=2, hidden=1024, heads=8, kv_heads=8, vocab=5000, network={"experts": experts}
     )
     graph = build_graph(model)
-    found = model_flops_full(graph, num_tokens=10, sequence_length=128)
+    found = step_flops(graph, num_tokens=10, sequence_length=128, count=ScoreCount.FULL).model
     active = product_weights(graph, active=2 / 16)
     assert found == 10 * (6 * active + 12 * 2 * 1024 * 128)
 
 
 def test_a_causal_mask_halves_the_scores():
     graph = build_graph(gpt())
-    full = model_flops_full(graph, num_tokens=2048, sequence_length=2048)
-    causal = model_flops_causal(graph, num_tokens=2048, sequence_length=2048)
+    full = step_flops(graph, num_tokens=2048, sequence_length=2048, count=ScoreCount.FULL).model
+    causal = step_flops(graph, num_tokens=2048, sequence_length=2048).model
     assert full - causal == 2048 * 6 * 96 * 12288 * 2048
 
 
@@ -133,26 +130,26 @@ def test_recomputation_changes_hardware_flops_only():
     """Selective repeats the core (2 products of 2 s h each, causal half); full all of a layer."""
     graph = build_graph(gpt(), flash_attention=False)
     sizes = {"num_tokens": 1.0, "sequence_length": 2048}
-    model = model_flops_causal(graph, **sizes)
+    model = step_flops(graph, **sizes).model
     core = 96 * 4 * 12288 * 1024
-    assert hardware_flops(graph, **sizes) == model
-    assert hardware_flops(graph, **sizes, recompute="selective") == model + core
+    assert step_flops(graph, **sizes).hardware == model
+    assert step_flops(graph, **sizes, recompute="selective").hardware == model + core
     layers = 96 * 24 * 12288**2
-    assert hardware_flops(graph, **sizes, recompute="full") == model + core + layers
+    assert step_flops(graph, **sizes, recompute="full").hardware == model + core + layers
 
 
 def test_flash_attention_repeats_one_of_its_two_products():
     graph = build_graph(gpt())
     sizes = {"num_tokens": 1.0, "sequence_length": 2048}
     core = 96 * 4 * 12288 * 1024
-    assert hardware_flops(graph, **sizes) - model_flops_causal(graph, **sizes) == core / 2
+    assert step_flops(graph, **sizes).hardware - step_flops(graph, **sizes).model == core / 2
 
 
 def test_a_column_of_lengths_equals_its_scalars():
     graph = build_graph(gpt(4, 1024, 8))
     lengths = np.array([512.0, 2048.0, 8192.0])
-    column = model_flops_causal(graph, num_tokens=100.0, sequence_length=lengths)
-    single = [model_flops_causal(graph, num_tokens=100.0, sequence_length=s) for s in lengths]
+    column = step_flops(graph, num_tokens=100.0, sequence_length=lengths).model
+    single = [step_flops(graph, num_tokens=100.0, sequence_length=s).model for s in lengths]
     assert column.tolist() == single
 
 

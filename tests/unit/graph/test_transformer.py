@@ -1,9 +1,10 @@
 """The operator graph: order, wiring, parameters."""
 
 import pytest
+from oracles.graph_parameters import graph_parameters
 
 from meshwright.base.errors import SpecError
-from meshwright.graph.op import OpKind, graph_parameters, matmul_flops_per_row, weight_elements
+from meshwright.graph.op import OpKind, matmul_flops_per_row, weight_elements
 from meshwright.graph.transformer import build_graph
 from meshwright.spec.model import (
     AttentionSpec,

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from oracles.stream_legality import violations
+from oracles.stream_links import counted_transfers
 
 from meshwright.streams.line import Line
-from meshwright.streams.registry import counted_transfers, enumerate_rounds, streams
+from meshwright.streams.registry import enumerate_rounds, streams
 
 
 def sends_of_round(name, turn):

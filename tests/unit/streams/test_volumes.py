@@ -2,18 +2,16 @@
 
 import pytest
 from oracles.stream_transfers import (
+    attention_backward_bytes,
+    attention_forward_bytes,
     crossing_members,
     members_to_hide_inputs,
     tokens_to_hide_weights,
+    training_bytes_per_element,
     weights_are_cheaper,
 )
 
-from meshwright.streams.volumes import (
-    attention_backward_bytes,
-    attention_forward_bytes,
-    received_bytes,
-    training_bytes_per_element,
-)
+from meshwright.streams.volumes import received_bytes
 
 FLOPS_PER_S = 0.7 * 1.8e15
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 from math import ceil
 
 import pytest
+from oracles.graph_parameters import graph_parameters
 from sampled import sampled
 
 from meshwright.base.errors import SpecError
@@ -15,7 +16,7 @@ from meshwright.graph.kernels.declared import to_spec
 from meshwright.graph.kernels.graph import chained
 from meshwright.graph.kernels.kernel import Unit
 from meshwright.graph.kernels.models import model_graphs
-from meshwright.graph.op import OpKind, graph_parameters, matmul_flops_per_row
+from meshwright.graph.op import OpKind, matmul_flops_per_row
 from meshwright.graph.transformer import build_graph
 
 TOKENS = 256
