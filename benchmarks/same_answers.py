@@ -1,7 +1,7 @@
 """Whether this tree still answers 84 questions as another commit does, to the last digit.
 
     python benchmarks/same_answers.py --against fcc2b49           # all commands, both trees
-    python benchmarks/same_answers.py --against fcc2b49 fuse      # those whose text holds these words
+    python benchmarks/same_answers.py --against fcc2b49 fuse      # those that hold these words
 
 Runs each command with ``--json`` in a checkout of that commit and here, and prints every number,
 word or field of the answers that differs. Wall-clock times of the search itself are left out.
