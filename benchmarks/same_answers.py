@@ -1,7 +1,7 @@
 """Whether this tree still answers 84 questions as another commit does, to the last digit.
 
     python benchmarks/same_answers.py --against fcc2b49           # all commands, both trees
-    python benchmarks/same_answers.py --against fcc2b49 fuse      # those whose text holds a word
+    python benchmarks/same_answers.py --against fcc2b49 fuse      # those that hold these words
 
 Runs each command with ``--json`` in a checkout of that commit and here, and prints every number,
 word or field of the answers that differs. Wall-clock times of the search itself are left out.
@@ -191,6 +191,8 @@ def main() -> int:
         capture_output=True, text=True, check=True,
     ).stdout.strip()[:12]  # fmt: skip
     commands = questions(asked.words)
+    if not commands:
+        parser.error(f"no command holds all of: {' '.join(asked.words)}")
     moved = 0
     with checkout(commit) as tree, ThreadPoolExecutor(asked.workers) as pool:
 
