@@ -689,13 +689,13 @@ def sweep(args: Namespace, call: Call) -> Swept:
 
 def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     """Return what a file asks and its answers; write what the options name."""
+    from meshwright.base.version import version
     from meshwright.options.values import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, sweep_csv
     from meshwright.sweep.run import Store, load_sweep
     from meshwright.sweep.run import run as run_points
-    from meshwright.train.candidates import version
 
     reading = Reading()
     asked = reading.value(load_sweep, Path(args.file))

@@ -10,6 +10,7 @@ import pytest
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.parts import MemoryPart, TimePart
+from meshwright.search.counts import Coverage
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
@@ -19,7 +20,6 @@ from meshwright.train import answer as operators
 from meshwright.train import compare as comparison
 from meshwright.train.answer import (
     Candidate,
-    Coverage,
     Estimate,
     HotLink,
     Placement,

@@ -7,6 +7,9 @@ import math
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.spec.workload import BYTES_OF, Workload
 
+UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
+"""What every answer says where no constant was fitted to measurements of its chips."""
+
 EXPERTS = "experts"
 """1 where layers have experts: balance, routing and small products are hard to foresee."""
 NARROW = "narrow_words"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -40,3 +41,21 @@ class Counts:
             f"{self.pruned_by_bound:,} beyond the bound, "
             f"{self.dominated:,} dominated"
         )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How the space was covered; the numbers sum to ``num_candidates``."""
+
+    num_candidates: int
+    num_priced: int
+    num_refused: Mapping[str, int]
+    """By the rule that refused them."""
+    num_over_memory: int
+    num_beyond_bound: int
+    num_dominated: int
+    is_complete: bool
+    """False after an interrupt: the best so far, with a gap."""
+    lower_bound_s: float
+    gap: float
+    elapsed_s: float

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.report.answer_file import FORMAT, AnswerFile
+from meshwright.search.counts import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
-from meshwright.train.answer import Coverage
 
 
 @dataclass(frozen=True)

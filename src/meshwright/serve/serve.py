@@ -8,11 +8,14 @@ import numpy as np
 
 from meshwright.base.arrays import Num, column
 from meshwright.base.errors import UnsupportedError
+from meshwright.base.version import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
+from meshwright.cost.interval import UNCALIBRATED_NOTE
 from meshwright.cost.stage import POSITIONS
+from meshwright.search.counts import Coverage
 from meshwright.serve.answer import (
     ServingCandidate,
     ServingEstimate,
@@ -35,8 +38,6 @@ from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Decode, Prefill
-from meshwright.train.answer import UNCALIBRATED_NOTE, Coverage
-from meshwright.train.candidates import version
 
 FIDELITY = "closed_form"
 

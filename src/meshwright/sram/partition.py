@@ -8,9 +8,11 @@ from itertools import pairwise
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.base.version import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.cost.interval import UNCALIBRATED_NOTE
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
@@ -59,8 +61,6 @@ from meshwright.sram.search import (
     solve_measured,
     weights_bound,
 )
-from meshwright.train.answer import UNCALIBRATED_NOTE
-from meshwright.train.candidates import version
 
 
 def check_degrees(problem: PartitionProblem) -> None:

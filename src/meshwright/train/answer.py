@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from meshwright.report.answer_file import FORMAT
+from meshwright.search.counts import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -72,10 +73,6 @@ class OperatorPlan:
     def gap(self) -> float:
         """How far the plan may lie above the best possible, as a fraction."""
         return self.step_time_s / self.lower_bound_s - 1.0
-
-
-UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
-"""What every answer says where no constant was fitted to measurements of its chips."""
 
 
 @dataclass(frozen=True)
@@ -196,24 +193,6 @@ class Candidate:
     def text(self) -> str:
         """The plan string."""
         return plan_string(self.strategy, self.structure)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How the space was covered; the numbers sum to ``num_candidates``."""
-
-    num_candidates: int
-    num_priced: int
-    num_refused: Mapping[str, int]
-    """By the rule that refused them."""
-    num_over_memory: int
-    num_beyond_bound: int
-    num_dominated: int
-    is_complete: bool
-    """False after an interrupt: the best so far, with a gap."""
-    lower_bound_s: float
-    gap: float
-    elapsed_s: float
 
 
 @dataclass(frozen=True)

@@ -12,23 +12,17 @@ from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.evidence import best_measured_mfu
 from meshwright.cost.device import stated_rate
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w
-from meshwright.cost.interval import UNSEEN, interval
+from meshwright.cost.interval import UNCALIBRATED_NOTE, UNSEEN, interval
 from meshwright.cost.memory import fullest
 from meshwright.cost.parts import number_at
 from meshwright.cost.problem import Problem
 from meshwright.cost.stage import POSITIONS
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
+from meshwright.search.counts import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.system import SystemSpec
-from meshwright.train.answer import (
-    UNCALIBRATED_NOTE,
-    Candidate,
-    Coverage,
-    Estimate,
-    Segment,
-    WhyNot,
-)
+from meshwright.train.answer import Candidate, Estimate, Segment, WhyNot
 
 if TYPE_CHECKING:
     from meshwright.search.best import Found
@@ -246,14 +240,3 @@ def above_caps(system: SystemSpec, num_devices: float) -> str:
         f"of {format_si(own_w, 'W')} draw {format_si(idle_w, 'W')} before they do anything, "
         "overhead included"
     )
-
-
-def version() -> str:
-    """Return the version of this package."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("meshwright")
-    except PackageNotFoundError:
-        return "source"

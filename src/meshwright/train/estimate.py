@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.base.version import version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import idles_above_cap
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
@@ -10,7 +11,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Plan
-from meshwright.train.candidates import above_caps, candidate, version, warnings
+from meshwright.train.candidates import above_caps, candidate, warnings
 from meshwright.train.legality import check_problem
 from meshwright.train.measured.factors import Factors
 from meshwright.train.placing import CLOSED_FORM, Placer

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
+from meshwright.base.version import version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference
@@ -26,7 +27,6 @@ from meshwright.train.candidates import (
     coverage,
     distinct,
     nothing_fits,
-    version,
     warnings,
 )
 from meshwright.train.measured.factors import PLAN_ERROR, Factors

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
+from meshwright.cost.interval import UNCALIBRATED_NOTE
 from meshwright.report.screen import (
     JOULES_PER_KWH,
     Bars,
@@ -18,7 +19,7 @@ from meshwright.report.screen import (
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
-from meshwright.train.answer import UNCALIBRATED_NOTE, Candidate, Estimate, Plan, Replan
+from meshwright.train.answer import Candidate, Estimate, Plan, Replan
 from meshwright.train.report_detail import question_line
 from meshwright.train.report_placement import blocks_in_words
 

@@ -15,15 +15,8 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.train.answer import (
-    Candidate,
-    Coverage,
-    Estimate,
-    Plan,
-    Robustness,
-    Trials,
-    WhyNot,
-)
+from meshwright.search.counts import Coverage
+from meshwright.train.answer import Candidate, Estimate, Plan, Robustness, Trials, WhyNot
 from meshwright.train.report_placement import hottest_lines, operator_lines, placement_lines
 
 if TYPE_CHECKING:
