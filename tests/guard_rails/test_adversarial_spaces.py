@@ -11,7 +11,7 @@ import pytest
 from small_problems import dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.memory import fits_memory, shard_degrees
-from meshwright.cost.parts import TimePart
+from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import (
@@ -213,7 +213,7 @@ def test_15_memory_exactly_at_capacity():
     """A plan that would fill the memory to the last byte without a margin does not fit."""
     roomy = problem(model(), system(level(4), capacity_bytes=2.0**30))
     used = price_one(roomy, PLAIN, make_strategy(dp_replicate=4)).step.memory[0]
-    margin, total = float(used.margin_bytes[0]), float(used.total_bytes[0])
+    margin, total = float(used[MemoryPart.MARGIN][0]), float(used.total_bytes[0])
     assert margin == pytest.approx(roomy.calibration.memory_margin_fraction * 2**30)
     full = problem(model(), system(level(4), capacity_bytes=total - margin))
     assert not fits(full, PLAIN, dp_replicate=4)
