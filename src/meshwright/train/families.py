@@ -80,11 +80,6 @@ class Families:
     price: PipelinePrice
     num_members: FloatArray
 
-    @property
-    def bound_s(self) -> FloatArray:
-        """The pipeline alone: no member is faster [s]."""
-        return column(self.price.pipeline.time.total_s)
-
     def __len__(self) -> int:
         return len(self.structure_of)
 
@@ -145,22 +140,22 @@ class AllFamilies:
         return found
 
 
-def narrowed(every: AllFamilies, space: SearchSpace) -> AllFamilies:
-    """Return the families that are left in a space of fewer degrees or kinds of recomputation.
+def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
+    """Return which families are in a space of fewer degrees or kinds of recomputation.
 
     The other choices of the space must be those of the families, but for the ZeRO stage and
     offload, on which only members differ.
     """
-    parts, allowed = [], space.choices.allowed
-    axes = [name for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp") if name in allowed]
-    for part in every.parts:
-        keep = np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
-        for name in axes:
-            keep &= np.isin(getattr(part.strategy, name), np.array(allowed[name], dtype=float))
-        if keep.any():
-            left = part if keep.all() else part.take(np.flatnonzero(keep))
-            parts.append(replace(left, num_members=num_members(space, left.strategy)))
-    return AllFamilies(tuple(parts), every.is_complete)
+    allowed = space.choices.allowed
+    keep = np.concatenate([
+        np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
+        for part in every.parts
+    ])  # fmt: skip
+    for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp"):
+        if name in allowed:
+            degrees = np.array(allowed[name], dtype=float)
+            keep &= np.isin(getattr(every.strategy, name), degrees)
+    return keep
 
 
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:

@@ -14,10 +14,12 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, larger
+from meshwright.cost.communication import plain
 from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
 from meshwright.cost.memory import shard_degrees, step_memory
 from meshwright.cost.parts import MemoryPart
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import step_time
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
@@ -69,6 +71,7 @@ def search(
     watch: Watch | None = None,
     visit: Visit | None = None,
     among: AllFamilies | None = None,
+    rows: BoolArray | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -86,11 +89,13 @@ def search(
     visit
         Called with each priced block: for fronts and for materialising samples.
     among
-        The families of the space, where they are priced already (``priced_families`` of a wider
-        one, ``narrowed``): the counts then lack what rules refuse.
+        Families that are priced already, of this space or of a wider one.
+    rows
+        Which of them are in this space (``rows_within``), shape (families,); the counts then
+        lack what rules refuse. None: all.
     """
     started = time.perf_counter()
-    run = _Run(space, Best(KEPT, top), watch, visit, among)
+    run = _Run(space, Best(KEPT, top), watch, visit, among, rows)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
@@ -115,8 +120,10 @@ class _Run:
         watch: Watch | None,
         visit: Visit | None,
         among: AllFamilies | None,
+        rows: BoolArray | None,
     ) -> None:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
+        self.rows = True if rows is None else rows
         self.watched, self.counts = Best(1, 1), Counts()
         self.families = priced_families(space, self.counts) if among is None else among
         self.bounded = BoundedSearch(
@@ -144,6 +151,7 @@ class _Run:
         problem, counts, bounded = self.space.problem, self.counts, self.bounded
         can_run = np.isfinite(bounded.bound_s)
         counts.refused[IDLE_ABOVE_CAP] += int(bounded.num_members[~can_run].sum())
+        can_run &= self.rows
         least = self.families.column(lambda part: _least_memory_bytes(self.space, part))
         needed = np.where(can_run, least, np.inf)
         can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
@@ -183,13 +191,20 @@ def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
 def _bound_s(problem: Problem, table: Families) -> FloatArray:
     """Return what no member of each family undercuts [s]; infinite where none can run.
 
-    The pipeline alone, and below a cap on power the time in which its passes draw no more.
+    The step without data-parallel communication, update and offload; below a cap on power, also
+    the time in which its passes draw no more.
     """
-    if not problem.system.is_power_capped:
-        return table.bound_s
-    drawn_s = least_pipeline_s(problem, table.strategy, table.price)
-    bound: FloatArray = np.maximum(table.bound_s, drawn_s * (1.0 - ROUNDING))
-    return bound
+    price = table.price
+    nothing = plain(0.0 * price.jitter)
+    alone = step_time(
+        price.pipeline, nothing, nothing.exposed_s, nothing,
+        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+    )  # fmt: skip
+    bound_s = column(alone.total_s) * (1.0 - ROUNDING)
+    if problem.system.is_power_capped:
+        drawn_s = least_pipeline_s(problem, table.strategy, price) * (1.0 - ROUNDING)
+        bound_s = np.maximum(bound_s, drawn_s)
+    return bound_s
 
 
 def arithmetic_s(problem: Problem) -> float:
