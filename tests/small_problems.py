@@ -18,7 +18,6 @@ from meshwright.sharding.strategy import (
     Strategy,
     make_strategy,
 )
-from meshwright.spec.chip import ChipSpec, MemoryLevel
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -26,7 +25,7 @@ from meshwright.spec.model import (
     LayerSpec,
     ModelSpec,
 )
-from meshwright.spec.system import HostLink, NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, HostLink, MemoryLevel, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, SoftwareStack, Training
 
 TILE = 16

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_chip
 from meshwright.cost.problem import Problem
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import (
@@ -20,9 +20,8 @@ from meshwright.sharding.strategy import (
     make_strategy,
 )
 from meshwright.spec.calibration import Calibration
-from meshwright.spec.chip import ChipSpec, DType, MemoryLevel
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.spec.system import HostLink, NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, DType, HostLink, MemoryLevel, NetworkLevel, SystemSpec
 from meshwright.spec.workload import (
     OptimizerPreset,
     Precision,

@@ -566,7 +566,7 @@ def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> Partition
 
 
 def _measured_layers(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
-    from meshwright.catalog.footprints.reading import load_footprints
+    from meshwright.catalog.footprint_files import load_footprints
     from meshwright.catalog.systems import load_system
     from meshwright.options.question import refuse_idle
     from meshwright.options.values import needed

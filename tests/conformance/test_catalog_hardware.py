@@ -7,12 +7,16 @@ import math
 
 import pytest
 
-from meshwright.catalog.chips import chip_names, load_chip
 from meshwright.catalog.files import data_names
-from meshwright.catalog.systems import load_system, load_system_file, system_names
+from meshwright.catalog.systems import (
+    chip_names,
+    load_chip,
+    load_system,
+    load_system_file,
+    system_names,
+)
 from meshwright.report.declared_values import declaration_lines, declared_values
-from meshwright.spec.chip import ChipSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 
 BANDS = {
     # field name without indices -> lowest and highest plausible value [SI]

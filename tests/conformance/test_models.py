@@ -7,8 +7,7 @@ from oracles.graph_parameters import graph_parameters
 
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import families
-from meshwright.catalog.huggingface.read import known_model_types
-from meshwright.catalog.models import load_model, model_entry, model_names
+from meshwright.catalog.models import known_model_types, load_model, model_entry, model_names
 from meshwright.graph.parameters import (
     count_parameters,
     kv_cache_bytes_per_token,

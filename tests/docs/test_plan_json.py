@@ -14,8 +14,9 @@ from meshwright.search.counts import Coverage
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
-from meshwright.spec import chip, model, system, workload
 from meshwright.spec import declaration as provenance
+from meshwright.spec import model, system, workload
+from meshwright.spec import system as chip
 from meshwright.train import answer as operators
 from meshwright.train import compare as comparison
 from meshwright.train.answer import (

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_problems import chip, dense, gqa, level, model, problem, system
 
-from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_chip
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
 from meshwright.search.best import Found, in_order_of_preference

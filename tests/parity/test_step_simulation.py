@@ -26,8 +26,8 @@ from meshwright.sharding.strategy import (
     StreamForm,
     make_strategy,
 )
-from meshwright.spec.chip import MemoryLevel
 from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.system import MemoryLevel
 from meshwright.wafer import simulation as simulated_module
 from meshwright.wafer.passes import Message, PiecePasses, Work, piece_passes
 from meshwright.wafer.price import only, physical_network

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.files import data_names, load_file, load_text, number_in
-from meshwright.catalog.systems import load_system_file
+from meshwright.catalog.systems import load_chip, load_system_file
 from meshwright.catalog.workloads import OptimizerFile
-from meshwright.spec.chip import ChipSpec
+from meshwright.spec.system import ChipSpec
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.huggingface.fields import is_harmless
-from meshwright.catalog.huggingface.read import read_config
-from meshwright.catalog.models import model_entry
+from meshwright.catalog.huggingface.family import is_harmless
+from meshwright.catalog.models import model_entry, read_config
 from meshwright.graph.parameters import count_parameters, kv_cache_bytes_per_token
 
 SEEDS = (

@@ -21,9 +21,8 @@ from meshwright.calibration.frameworks import (
     Framework,
 )
 from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFields, Row
-from meshwright.catalog.chips import chip_names, load_chip
 from meshwright.catalog.models import load_model
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import chip_names, load_chip, load_system
 from meshwright.catalog.workloads import load_optimizer
 from meshwright.cost.device import stated_rate
 from meshwright.cost.problem import Problem
@@ -34,9 +33,8 @@ from meshwright.sharding.strategy import (
     Strategy,
     make_strategy,
 )
-from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.spec.system import NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
 from meshwright.train.legality import check_problem
 from meshwright.train.question import make_problem

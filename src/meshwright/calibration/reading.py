@@ -40,12 +40,12 @@ from meshwright.calibration.rows import (
     SoftwareFields,
     Text,
 )
-from meshwright.catalog.chips import chip_names
 from meshwright.catalog.files import find_name, unreadable
 from meshwright.catalog.models import known_names, load_model
+from meshwright.catalog.systems import chip_names
 from meshwright.sharding.strategy import Recompute
-from meshwright.spec.chip import DType
 from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import DType
 
 Meaning = TypeVar("Meaning")
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 
 from meshwright.sharding.strategy import Recompute
-from meshwright.spec.chip import DType
+from meshwright.spec.system import DType
 
 DATA = Path(__file__).parent / "data"
 _UNSTATED = ("", "null", "none stated", "unknown")

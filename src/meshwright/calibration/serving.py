@@ -31,8 +31,8 @@ from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread
-from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.model import ModelSpec
+from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import Decode, Precision, Server, SoftwareStack
 
 PLAIN = PlanOptions(sequence_parallel=False, zero_stage=0)

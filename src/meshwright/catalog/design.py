@@ -13,11 +13,17 @@ from functools import cache
 from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.files import data_path, load_file
-from meshwright.catalog.systems import parse_shape, shape_text
-from meshwright.spec.chip import ChipSpec, LinkPart, MemoryLevel, MemoryPart
-from meshwright.spec.system import LevelKind, NetworkLevel, SystemSpec
+from meshwright.catalog.systems import load_chip, parse_shape, shape_text
+from meshwright.spec.system import (
+    ChipSpec,
+    LevelKind,
+    LinkPart,
+    MemoryLevel,
+    MemoryPart,
+    NetworkLevel,
+    SystemSpec,
+)
 
 
 def shared_area(

@@ -1,4 +1,4 @@
-"""Systems: ``64xH100``, ``wafer-6x8``, ``2xwafer-6x8``, a name of the catalog, or a YAML file.
+"""Chips by name or file, and systems: ``64xH100``, ``wafer-6x8``, ``2xwafer-6x8``, or a YAML file.
 
 A grid has a shape, written outermost side first, as published: ``6x8`` is six rows of eight
 columns, and the last side is level 0 of the network. A rule of its chip says which shapes a wafer
@@ -14,14 +14,48 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import yaml
 from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, UnsupportedError, nearest
-from meshwright.catalog.chips import chip_names, load_chip
-from meshwright.catalog.files import PlainValues, data_names, find_name, load_file, looks_like_path
-from meshwright.catalog.yaml_tree import Tree, fault_at
+from meshwright.catalog.files import (
+    PlainValues,
+    Tree,
+    data_names,
+    data_path,
+    fault_at,
+    find_name,
+    load_file,
+    looks_like_path,
+)
 from meshwright.spec.declaration import Count, Declaration, Provenance
-from meshwright.spec.system import NetworkLevel, SystemSpec
+from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
+
+
+def chip_names() -> tuple[str, ...]:
+    """Return the names of all chips of the catalog."""
+    return tuple(data_names("chips"))
+
+
+def load_chip(name_or_path: str) -> ChipSpec:
+    """Return a chip of the catalog by name (letter case aside), or the one in a YAML file.
+
+    Raises
+    ------
+    UnknownNameError
+        When the catalog has no such chip.
+    SpecError
+        With all faults of the file.
+    """
+    path = data_path("chips", "chip", name_or_path)
+    return load_file(ChipSpec, path) if looks_like_path(name_or_path) else _catalog_chip(path)
+
+
+@cache
+def _catalog_chip(path: Path) -> ChipSpec:
+    """Return a chip of the catalog, read once."""
+    return load_file(ChipSpec, path)
+
 
 Shape = tuple[int, ...]
 _SHAPE = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3})+")
@@ -410,3 +444,20 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
         names = sorted({system.chip.name, *(chip.name for chip in system.other_chips.values())})
         message = f"{system.name} mixes {', '.join(names)}; plans are for one type of chip"
         raise UnsupportedError(f"{message}: plan each part on its own")
+
+
+_BEST_MFU = Path(__file__).parent / "data" / "evidence" / "best_mfu.yaml"
+_SAME_RATE = {"fp16": "bf16"}
+
+
+@cache
+def _best_mfu() -> dict[str, Any]:
+    table: dict[str, Any] = yaml.safe_load(_BEST_MFU.read_text(encoding="utf-8"))
+    return table
+
+
+def best_measured_mfu(chip: str, dtype: str) -> float | None:
+    """Return the highest MFU reported for a chip and a type of its linear layers, or None."""
+    rates = _best_mfu()["chips"].get(chip, {})
+    value = rates.get(_SAME_RATE.get(dtype, dtype))
+    return None if value is None else float(value)

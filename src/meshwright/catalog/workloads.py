@@ -12,13 +12,15 @@ from pydantic import Field
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import (
     PlainValues,
+    Tree,
     data_names,
+    fault_at,
     find_name,
     load_file,
     load_text,
     read_text,
+    read_tree,
 )
-from meshwright.catalog.yaml_tree import Tree, fault_at, read_tree
 from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import (

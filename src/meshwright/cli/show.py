@@ -29,7 +29,7 @@ def show_model(args: argparse.Namespace) -> int:
 
 def show_chip(args: argparse.Namespace) -> int:
     """Print one chip, or the names of the catalog."""
-    from meshwright.catalog.chips import chip_names, load_chip
+    from meshwright.catalog.systems import chip_names, load_chip
     from meshwright.report.declared_values import declaration_lines, declaration_record
 
     if args.chip is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.base.arrays import Num, positive_part
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.calibration import CalibrationOf
-from meshwright.spec.chip import ChipSpec, DType
+from meshwright.spec.system import ChipSpec, DType
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
 ACCUMULATOR_BYTES = 4.0

@@ -15,8 +15,7 @@ from meshwright.cost.pipeline import MeanWork, PipelinePrice
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
-from meshwright.spec.chip import ChipSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan

@@ -24,9 +24,8 @@ from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements, single_dims
 from meshwright.spec.calibration import Calibration
-from meshwright.spec.chip import ChipSpec, DType
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, DType, SystemSpec
 from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
 _DTYPE_OF_NUMBER: dict[float, DType] = {1.0: "fp8", 2.0: "bf16", 4.0: "fp32", 8.0: "fp64"}

@@ -139,8 +139,7 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
 def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
     """Yield the jobs of a YAML file, after all of them were read."""
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.catalog.files import read_text
-    from meshwright.catalog.yaml_tree import read_tree
+    from meshwright.catalog.files import read_text, read_tree
 
     tree = read_tree(read_text(path), str(path)).value
     entries = tree.get("jobs")

@@ -196,7 +196,7 @@ def _workload_of_file(args: argparse.Namespace) -> Training:
 def _precision(text: str) -> Any:
     from typing import get_args
 
-    from meshwright.spec.chip import DType
+    from meshwright.spec.system import DType
     from meshwright.spec.workload import Precision
 
     if isinstance(text, Precision):
@@ -364,7 +364,7 @@ def precision_of(args: argparse.Namespace) -> Any:
     """Return the types of matrix products, weights and cache."""
     from typing import get_args
 
-    from meshwright.spec.chip import DType
+    from meshwright.spec.system import DType
     from meshwright.spec.workload import Precision
 
     reading, types = Reading(), get_args(DType)

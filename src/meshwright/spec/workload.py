@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from meshwright.spec.chip import DType
 from meshwright.spec.declaration import Count, Declaration, Seconds
+from meshwright.spec.system import DType
 
 
 class Precision(Declaration):

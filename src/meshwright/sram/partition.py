@@ -10,13 +10,13 @@ from typing import Any
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.version import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.interval import UNCALIBRATED_NOTE
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
-from meshwright.spec.footprint import FootprintFile
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload

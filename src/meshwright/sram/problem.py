@@ -17,6 +17,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
+from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import Collectives
@@ -28,11 +29,9 @@ from meshwright.serve.passes import piece_cost
 from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
 from meshwright.spec.calibration import CalibrationOf
-from meshwright.spec.chip import ChipSpec, MemoryLevel
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.footprint import FootprintFile
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, MemoryLevel, SystemSpec
 from meshwright.spec.workload import Training, Workload
 from meshwright.sram.loads import LayerLoads
 

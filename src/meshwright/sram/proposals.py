@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import stack
-from meshwright.spec.chip import DType
+from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
 from meshwright.sram.contiguous import most_worth
 from meshwright.sram.loads import StageCapacities

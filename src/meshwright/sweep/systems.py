@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.design import Design, build, kinds_of, load_link, load_memory
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import load_chip, load_system
 from meshwright.spec.system import LevelKind, SystemSpec
 from meshwright.sweep.run import Point
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshwright.base.units import format_bytes, format_si
-from meshwright.catalog.evidence import best_measured_mfu
+from meshwright.catalog.systems import best_measured_mfu
 from meshwright.cost.device import stated_rate
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w
 from meshwright.cost.interval import UNCALIBRATED_NOTE, UNSEEN, interval

@@ -17,8 +17,7 @@ from meshwright.search.best import Found
 from meshwright.search.robustness import DrawnTimes, drawn
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import calibration_columns
-from meshwright.spec.chip import ChipSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.train.measured.factors import SCALED, Factors, scaled
 
 NUM_DRAWS = 256

@@ -18,7 +18,7 @@ from meshwright.calibration.serving import (
     serving_job,
     serving_precision,
 )
-from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_chip
 from meshwright.catalog.workloads import load_server
 
 RECORD = json.loads(Path(__file__).with_name("recorded_serving.json").read_text("utf-8"))

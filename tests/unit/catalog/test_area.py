@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.design import Design, build, load_memory, shared_area
+from meshwright.catalog.systems import load_chip
 
 DIE, HBM = load_chip("TEMP-die"), load_memory("TEMP-HBM")
 

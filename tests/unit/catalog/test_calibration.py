@@ -5,7 +5,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.catalog.calibration import load_calibration
-from meshwright.catalog.chips import chip_names, load_chip
+from meshwright.catalog.systems import chip_names, load_chip
 from meshwright.spec.calibration import CONSTANTS, calibration_columns
 
 

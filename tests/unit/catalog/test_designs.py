@@ -5,7 +5,6 @@ import math
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.design import (
     NETWORKS,
     Design,
@@ -15,6 +14,7 @@ from meshwright.catalog.design import (
     standard_sides,
 )
 from meshwright.catalog.files import data_names
+from meshwright.catalog.systems import load_chip
 
 
 @pytest.mark.parametrize("name", data_names("memories"))

@@ -3,9 +3,9 @@
 import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.files import load_file, load_text
-from meshwright.spec.chip import ChipSpec
+from meshwright.catalog.systems import load_chip
+from meshwright.spec.system import ChipSpec
 from meshwright.spec.workload import Prefill
 
 GOOD = """\

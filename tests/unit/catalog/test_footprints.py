@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.footprints.reading import load_footprints
+from meshwright.catalog.footprint_files import load_footprints
 
 YAML = """
 name: small

@@ -3,9 +3,8 @@
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.huggingface.fields import HARMLESS
-from meshwright.catalog.huggingface.read import known_model_types, read_config
-from meshwright.catalog.models import model_entry
+from meshwright.catalog.huggingface.family import HARMLESS
+from meshwright.catalog.models import known_model_types, model_entry, read_config
 from meshwright.graph.parameters import count_parameters
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from meshwright.catalog.files import number_in, plain_values
-from meshwright.catalog.yaml_tree import read_tree
+from meshwright.catalog.files import number_in, plain_values, read_tree
 
 SOURCES = "sources:\n  S: {title: a data sheet}\n  T: {title: another}\n"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from meshwright.base.errors import SpecError
-from meshwright.catalog.yaml_tree import path_text, read_tree
+from meshwright.catalog.files import path_text, read_tree
 
 
 def test_lines_and_values():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.catalog.calibration import load_calibration
-from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_chip
 from meshwright.cost.device import CoreArray, device_rates
 from meshwright.cost.matmul import blocked_product_s, matmul_compute_s
 from meshwright.spec.workload import Precision, SoftwareStack

@@ -6,8 +6,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
-from meshwright.catalog.chips import load_chip
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import load_chip, load_system
 from meshwright.cost.attention import attended_fraction
 from meshwright.cost.device import device_rates, reached_rate, stated_rate
 from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy

@@ -16,7 +16,7 @@ from meshwright.cost.energy import (
     system_parts_j,
     total_energy_j,
 )
-from meshwright.spec.chip import MemoryLevel
+from meshwright.spec.system import MemoryLevel
 
 MEMORY = MemoryLevel(
     name="hbm", capacity_bytes=1e9, bandwidth_bytes_per_s=1e12, energy_j_per_byte=5e-11

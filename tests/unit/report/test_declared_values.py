@@ -2,9 +2,8 @@
 
 import pytest
 
-from meshwright.catalog.chips import load_chip
 from meshwright.catalog.files import load_text
-from meshwright.catalog.systems import load_system
+from meshwright.catalog.systems import load_chip, load_system
 from meshwright.report.declared_values import (
     declaration_record,
     declared_values,
@@ -13,7 +12,7 @@ from meshwright.report.declared_values import (
     value_lines,
     value_text,
 )
-from meshwright.spec.chip import ChipSpec
+from meshwright.spec.system import ChipSpec
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.spec.footprint import FootprintFile, LayerFootprint
+from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.sram.partition import Cut, partition_measured
 from meshwright.sram.picture import partition_svg
 from meshwright.sram.report import partition_lines, runs_of_alike

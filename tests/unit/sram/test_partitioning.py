@@ -8,10 +8,10 @@ import pytest
 from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.base.errors import SpecError
+from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.interval import UNCALIBRATED_NOTE
-from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
 from meshwright.sram.partition import Cut, partition, partition_measured

@@ -8,6 +8,7 @@ from functools import cache
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
+from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
@@ -15,7 +16,6 @@ from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.network import level_efficiencies
 from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind
-from meshwright.spec.footprint import FootprintFile, LayerFootprint
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.sram.partition import Cut, partition_measured
 from meshwright.sram.problem import room_bytes

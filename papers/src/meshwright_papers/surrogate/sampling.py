@@ -29,9 +29,8 @@ from meshwright.sharding.strategy import (
     row,
     take,
 )
-from meshwright.spec.chip import DType
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import DType, SystemSpec
 from meshwright.spec.workload import Training
 
 BASE = "wafer-4x8"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
-from meshwright.catalog.graphs import operations as make
+from meshwright.catalog.graphs import tracing as make
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
     UnevenError,

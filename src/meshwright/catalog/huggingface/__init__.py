@@ -1,4 +1,1 @@
-"""Reads a Hugging Face ``config.json`` into a model, without ``transformers``.
-
-One small file per family stands in ``families``; ``read.read_config`` finds the one that fits.
-"""
+"""The families of a Hugging Face ``config.json``, read without ``transformers``."""

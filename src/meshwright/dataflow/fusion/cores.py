@@ -21,7 +21,7 @@ from meshwright.base.arrays import BoolArray, FloatArray, IntArray, read_only
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Unit, single_dims
-from meshwright.spec.chip import ChipSpec, DType
+from meshwright.spec.system import ChipSpec, DType
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.catalog.chips import load_chip
+from meshwright.catalog.systems import load_chip
 from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuestion, Target
 from meshwright.dataflow.fusion.cores import grid_of
@@ -29,7 +29,7 @@ from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
 from meshwright.sharding.space import divisors
-from meshwright.spec.chip import ChipSpec
+from meshwright.spec.system import ChipSpec
 
 LEAST_TILE = 16
 """The smallest tile that is tried where none is given."""

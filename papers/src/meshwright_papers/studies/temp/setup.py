@@ -10,9 +10,8 @@ from meshwright.base.registry import Registry
 from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.spec.chip import ChipSpec
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.compare import Comparison, Entry
 from meshwright.train.question import training

@@ -5,15 +5,17 @@ Source: ``BloomConfig`` and ``BloomForCausalLM`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import build_model, read_head_size
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
+from meshwright.catalog.huggingface.family import (
     MOST_LAYERS,
+    Family,
     Fields,
+    build_model,
     count,
     count_or_none,
+    families,
     flag,
     names,
+    read_head_size,
 )
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 

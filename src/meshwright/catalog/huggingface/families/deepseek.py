@@ -6,16 +6,19 @@ configurations of deepseek-ai; DeepSeek-V3 technical report, sections 2.1 and 2.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import CORE_KEYS, build_model, require_top_k
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
+from meshwright.catalog.huggingface.family import (
+    CORE_KEYS,
     REQUIRED,
+    Family,
     Fields,
     Key,
+    build_model,
     count,
     count_or_zero,
+    families,
     flag,
     names,
+    require_top_k,
     text,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec

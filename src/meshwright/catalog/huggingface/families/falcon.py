@@ -5,9 +5,18 @@ Source: ``FalconConfig`` and ``FalconDecoderLayer`` of Hugging Face transformers
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import CORE_KEYS, build_model, read_head_size
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import MOST_LAYERS, Fields, count, count_or_none, flag
+from meshwright.catalog.huggingface.family import (
+    CORE_KEYS,
+    MOST_LAYERS,
+    Family,
+    Fields,
+    build_model,
+    count,
+    count_or_none,
+    families,
+    flag,
+    read_head_size,
+)
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

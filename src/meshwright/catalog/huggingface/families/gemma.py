@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     STATED_KV_KEYS,
     WINDOW_KEYS,
+    Family,
+    Fields,
+    Key,
     build_model,
+    count,
+    families,
+    flag,
+    names,
     read_kv_heads,
     read_layer_types,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, Key, count, flag, names
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

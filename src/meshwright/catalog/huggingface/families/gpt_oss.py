@@ -5,16 +5,19 @@ Source: ``GptOssConfig`` and ``GptOssForCausalLM`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     STATED_KV_KEYS,
     WINDOW_KEYS,
+    Family,
+    Fields,
     build_model,
+    count,
+    families,
+    flag,
     read_kv_heads,
     read_layer_types,
     require_top_k,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, count, flag
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"

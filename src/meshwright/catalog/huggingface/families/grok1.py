@@ -5,15 +5,19 @@ Source: ``model.py`` and ``run.py`` of xai-org/grok-1; field names of hpcai-tech
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
+    Family,
+    Fields,
     build_model,
+    count,
+    families,
+    flag,
+    names,
     read_head_size,
     read_kv_heads,
     require_top_k,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, count, flag, names
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
 

@@ -5,15 +5,18 @@ Source: ``LlamaConfig`` and ``MistralConfig`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     STATED_KV_KEYS,
+    Family,
+    Fields,
+    Key,
     build_model,
+    families,
+    flag,
     read_head_size,
     read_kv_heads,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, Key, flag
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

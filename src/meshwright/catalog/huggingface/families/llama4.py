@@ -7,22 +7,21 @@ has no positions and sees everything.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     STATED_KV_KEYS,
+    Family,
+    Fields,
+    Key,
     build_model,
+    count,
+    counts_or_none,
+    families,
+    flag,
+    names,
     read_head_size,
     read_kv_heads,
     read_layer_types,
     require_top_k,
-)
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
-    Fields,
-    Key,
-    count,
-    counts_or_none,
-    flag,
-    names,
     texts_or_none,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec

@@ -6,14 +6,16 @@ Source: Megatron-LM ``megatron/training/arguments.py``; Narayanan et al. 2021, e
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import build_model, read_head_size
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
+from meshwright.catalog.huggingface.family import (
     MOST_LAYERS,
+    Family,
     Fields,
+    build_model,
     count,
     count_or_none,
+    families,
     flag,
+    read_head_size,
     text,
 )
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec

@@ -5,15 +5,18 @@ Source: ``MixtralConfig`` and ``MixtralForCausalLM`` of Hugging Face transformer
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     STATED_KV_KEYS,
+    Family,
+    Fields,
     build_model,
+    count,
+    count_or_none,
+    families,
     read_head_size,
     read_kv_heads,
     require_top_k,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, count, count_or_none
 from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
 
 

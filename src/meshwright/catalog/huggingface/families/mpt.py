@@ -6,17 +6,19 @@ Source: ``MptConfig`` of Hugging Face transformers; llm-foundry ``models/mpt`` f
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import build_model, read_head_size
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
+from meshwright.catalog.huggingface.family import (
     MOST_LAYERS,
     REQUIRED,
+    Family,
     Fields,
     Key,
+    build_model,
     count,
     count_or_none,
+    families,
     flag,
     names,
+    read_head_size,
     text,
 )
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec

@@ -5,9 +5,16 @@ Source: ``OPTConfig`` and ``OPTForCausalLM`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import CORE_KEYS, build_model, read_head_size
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, count, flag
+from meshwright.catalog.huggingface.family import (
+    CORE_KEYS,
+    Family,
+    Fields,
+    build_model,
+    count,
+    families,
+    flag,
+    read_head_size,
+)
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 _SPARE_POSITIONS = 2

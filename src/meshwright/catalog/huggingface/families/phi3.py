@@ -5,14 +5,16 @@ Source: ``Phi3Config`` and ``Phi3ForCausalLM`` of Hugging Face transformers.
 
 from __future__ import annotations
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
+    Family,
+    Fields,
     build_model,
+    count_or_none,
+    families,
     read_head_size,
     read_kv_heads,
 )
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import Fields, count_or_none
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 

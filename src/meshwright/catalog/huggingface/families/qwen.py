@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from typing import Literal
 
-from meshwright.catalog.huggingface.build import (
+from meshwright.catalog.huggingface.family import (
     STATED_KV_KEYS,
     WINDOW_KEYS,
-    build_model,
-    read_head_size,
-    read_kv_heads,
-    read_layer_types,
-    require_top_k,
-)
-from meshwright.catalog.huggingface.family import Family, families
-from meshwright.catalog.huggingface.fields import (
+    Family,
     Fields,
     Key,
+    build_model,
     count,
     count_or_none,
     count_or_zero,
     counts_or_none,
+    families,
     flag,
+    read_head_size,
+    read_kv_heads,
+    read_layer_types,
+    require_top_k,
 )
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
