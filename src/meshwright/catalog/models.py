@@ -356,9 +356,7 @@ def _nearest_family(config: Mapping[str, Any], label: str) -> tuple[str, list[st
 
 def _differences(family: Family, stated: set[str]) -> tuple[list[str], list[str]]:
     """Return the fields that a family needs and misses, and those that it does not know."""
-    names = {name: {name, *key.also} for name, key in family.keys.items()}
-    known = set().union(*names.values()) | family.harmless | set(FIXED)
-    missing = [
-        name for name, key in family.keys.items() if key.is_required and not names[name] & stated
-    ]
+    keys = [(key.names or (role,), key.is_required) for role, key in family.keys.items()]
+    missing = [names[0] for names, needed in keys if needed and stated.isdisjoint(names)]
+    known = family.harmless.union(FIXED, *(names for names, _ in keys))
     return missing, sorted(key for key in stated - known if not is_harmless(key))

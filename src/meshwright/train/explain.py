@@ -12,7 +12,7 @@ from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.train.answer import Candidate, Plan
 from meshwright.train.candidates import candidates, compared
-from meshwright.train.families import AllFamilies, narrowed
+from meshwright.train.families import AllFamilies, rows_within
 from meshwright.train.legality import check_problem
 from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import problem_of
@@ -74,19 +74,19 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
     return Explanation(shares, what_would_change(plan), whys, impossible)
 
 
-def _every_family(problem: Problem) -> AllFamilies:
-    """Return the families of all plans, priced once for all questions; none if all are refused."""
+def _every_family(problem: Problem) -> AllFamilies | None:
+    """Return the families of all plans, priced once for all questions; None: all are refused."""
     try:
         return priced_families(SearchSpace(problem, Choices()), Counts())
     except InfeasibleError:
-        return AllFamilies((), is_complete=True)
+        return None
 
 
-def _best_with(space: SearchSpace, every: AllFamilies) -> SearchResult:
+def _best_with(space: SearchSpace, every: AllFamilies | None) -> SearchResult:
     """Return the best plan of a narrower space; where there is none, all refusals are counted."""
-    left = narrowed(every, space)
-    if left.parts:
-        result = search(space, top=1, among=left)
+    if every is not None:
+        rows = rows_within(every, space)
+        result = search(space, top=1, among=every, rows=rows)
         if result.found:
             return result
     return search(space, top=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import product
 
 import numpy as np
@@ -23,24 +23,31 @@ from meshwright.base.arrays import (
     column,
     groups_of,
     joined,
+    larger,
     take_rows,
 )
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.communication import Collectives, Transfer
+from meshwright.cost.communication import Collectives, Transfer, plain
 from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
-from meshwright.cost.energy import throttled
+from meshwright.cost.energy import least_pipeline_s, throttled
 from meshwright.cost.layer import LayerPrices, price_layers
-from meshwright.cost.memory import ShardDegrees, StageState, fits_memory, shard_degrees
+from meshwright.cost.memory import (
+    ShardDegrees,
+    StageState,
+    fits_memory,
+    shard_degrees,
+    step_memory,
+)
 from meshwright.cost.network import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
     AxisPlacement,
     crosses_data_parallel_network,
 )
-from meshwright.cost.parts import StepTime
+from meshwright.cost.parts import MemoryPart, StepTime
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import send_s, step_times
+from meshwright.cost.step import send_s, step_time, step_times
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
@@ -68,6 +75,9 @@ from meshwright.train.space import (
     orders_of,
 )
 
+ROUNDING = 1e-9
+"""What sums of the same parts in another order may differ by, as a fraction."""
+
 
 @dataclass(frozen=True)
 class Families:
@@ -79,11 +89,6 @@ class Families:
     strategy: StrategyColumns
     price: PipelinePrice
     num_members: FloatArray
-
-    @property
-    def bound_s(self) -> FloatArray:
-        """The pipeline alone: no member is faster [s]."""
-        return column(self.price.pipeline.time.total_s)
 
     def __len__(self) -> int:
         return len(self.structure_of)
@@ -103,6 +108,7 @@ class Families:
 class AllFamilies:
     """Families in the parts in which they were priced; rows are numbered through all of them."""
 
+    space: SearchSpace
     parts: tuple[Families, ...]
     is_complete: bool
     """False after an interrupt: some families are missing."""
@@ -110,6 +116,16 @@ class AllFamilies:
     def column(self, values: Callable[[Families], FloatArray]) -> FloatArray:
         """Return a value of each family."""
         return np.concatenate([values(part) for part in self.parts])
+
+    @cached_property
+    def bound_s(self) -> FloatArray:
+        """What no member of each undercuts [s]; infinite where none can run."""
+        return self.column(lambda part: _bound_s(self.space.problem, part))
+
+    @cached_property
+    def least_memory_bytes(self) -> FloatArray:
+        """What no member of each undercuts on its fullest device [bytes]."""
+        return self.column(lambda part: _least_memory_bytes(self.space, part))
 
     @cached_property
     def strategy(self) -> StrategyColumns:
@@ -145,22 +161,60 @@ class AllFamilies:
         return found
 
 
-def narrowed(every: AllFamilies, space: SearchSpace) -> AllFamilies:
-    """Return the families that are left in a space of fewer degrees or kinds of recomputation.
+def _bound_s(problem: Problem, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts [s]; infinite where none can run.
+
+    The step without data-parallel communication, update and offload; below a cap on power, also
+    the time in which its passes draw no more.
+    """
+    price = table.price
+    nothing = plain(0.0 * price.jitter)
+    alone = step_time(
+        price.pipeline, nothing, nothing.exposed_s, nothing,
+        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+    )  # fmt: skip
+    bound_s = column(alone.total_s) * (1.0 - ROUNDING)
+    if problem.system.is_power_capped:
+        drawn_s = least_pipeline_s(problem, table.strategy, price) * (1.0 - ROUNDING)
+        bound_s = np.maximum(bound_s, drawn_s)
+    return bound_s
+
+
+def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
+    """Return what no member of each family undercuts: all sharded, all offloaded that may be.
+
+    Layers that sharding or offload bring in for a while are left out, so that no member needs
+    less than this [bytes].
+    """
+    problem, strategy = space.problem, table.strategy
+    stage = max(stage for stage, _ in space.zero_choices)
+    offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
+    leanest = PlanOptions(zero_stage=stage, offload=offload)
+    uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
+    factor = problem.calibration.allocator_factor
+    needed: FloatArray = reduce(
+        larger,
+        [column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses],
+    )
+    return needed
+
+
+def rows_within(every: AllFamilies, space: SearchSpace) -> BoolArray:
+    """Return which families are in a space of fewer degrees or kinds of recomputation.
 
     The other choices of the space must be those of the families, but for the ZeRO stage and
     offload, on which only members differ.
     """
-    parts, allowed = [], space.choices.allowed
-    axes = [name for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp") if name in allowed]
-    for part in every.parts:
-        keep = np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
-        for name in axes:
-            keep &= np.isin(getattr(part.strategy, name), np.array(allowed[name], dtype=float))
-        if keep.any():
-            left = part if keep.all() else part.take(np.flatnonzero(keep))
-            parts.append(replace(left, num_members=num_members(space, left.strategy)))
-    return AllFamilies(tuple(parts), every.is_complete)
+    allowed = space.choices.allowed
+    keep = np.concatenate([
+        np.full(len(part), space.choices.keeps("recompute", part.structures[0].recompute))
+        for part in every.parts
+    ])  # fmt: skip
+    for name in ("tp", "tatp", "cp", "dp", "pp", "ep", "etp"):
+        if name in allowed:
+            degrees = np.array(allowed[name], dtype=float)
+            keep &= np.isin(getattr(every.strategy, name), degrees)
+    return keep
 
 
 def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
@@ -244,7 +298,7 @@ def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Coun
         )
     if not parts:
         raise InfeasibleError("every candidate is refused by a rule: " + counts.summary)
-    return AllFamilies(tuple(parts), is_complete)
+    return AllFamilies(space, tuple(parts), is_complete)
 
 
 def _families(space: SearchSpace, columns: StrategyColumns, counts: Counts) -> Iterator[Families]:

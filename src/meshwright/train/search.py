@@ -9,27 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, larger
-from meshwright.cost.energy import IDLE_ABOVE_CAP, least_pipeline_s
-from meshwright.cost.memory import shard_degrees, step_memory
-from meshwright.cost.parts import MemoryPart
+from meshwright.base.arrays import BoolArray, IntArray, column
+from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
 from meshwright.search.best import Best, Found
 from meshwright.search.counts import Counts
 from meshwright.search.exhaustive import FIRST_ROWS, BoundedSearch, Price, Progress
 from meshwright.sharding.space import Grid, degree_columns
-from meshwright.sharding.strategy import Offload, PlanOptions, StrategyColumns
-from meshwright.train.families import AllFamilies, Block, Families, families, link_table, members
+from meshwright.sharding.strategy import Offload, StrategyColumns
+from meshwright.train.families import AllFamilies, Block, families, link_table, members
 from meshwright.train.space import SearchSpace
 
 KEPT = 512
-ROUNDING = 1e-9
-"""What sums of the same parts in another order may differ by, as a fraction."""
 Watch = Callable[[StrategyColumns], BoolArray]
 Visit = Callable[[Block], None]
 
@@ -69,6 +64,7 @@ def search(
     watch: Watch | None = None,
     visit: Visit | None = None,
     among: AllFamilies | None = None,
+    rows: BoolArray | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -86,11 +82,13 @@ def search(
     visit
         Called with each priced block: for fronts and for materialising samples.
     among
-        The families of the space, where they are priced already (``priced_families`` of a wider
-        one, ``narrowed``): the counts then lack what rules refuse.
+        Families that are priced already, of this space or of a wider one.
+    rows
+        Which of them are in this space (``rows_within``), shape (families,); the counts then
+        lack what rules refuse. None: all.
     """
     started = time.perf_counter()
-    run = _Run(space, Best(KEPT, top), watch, visit, among)
+    run = _Run(space, Best(KEPT, top), watch, visit, among, rows)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
@@ -115,12 +113,14 @@ class _Run:
         watch: Watch | None,
         visit: Visit | None,
         among: AllFamilies | None,
+        rows: BoolArray | None,
     ) -> None:
         self.space, self.best, self.watch, self.visit = space, best, watch, visit
+        self.rows = True if rows is None else rows
         self.watched, self.counts = Best(1, 1), Counts()
         self.families = priced_families(space, self.counts) if among is None else among
         self.bounded = BoundedSearch(
-            bound_s=self.families.column(lambda part: _bound_s(space.problem, part)),
+            bound_s=self.families.bound_s,
             num_members=self.families.column(lambda part: part.num_members),
             counts=self.counts,
             best=best,
@@ -144,8 +144,8 @@ class _Run:
         problem, counts, bounded = self.space.problem, self.counts, self.bounded
         can_run = np.isfinite(bounded.bound_s)
         counts.refused[IDLE_ABOVE_CAP] += int(bounded.num_members[~can_run].sum())
-        least = self.families.column(lambda part: _least_memory_bytes(self.space, part))
-        needed = np.where(can_run, least, np.inf)
+        can_run &= self.rows
+        needed = np.where(can_run, self.families.least_memory_bytes, np.inf)
         can_fit = needed <= problem.system.chip.main_memory.capacity_bytes
         counts.pruned_by_memory += int(bounded.num_members[can_run & ~can_fit].sum())
         self.least_memory_bytes = float(needed.min())
@@ -180,18 +180,6 @@ def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
     return families(space, degree_tables(space), counts)
 
 
-def _bound_s(problem: Problem, table: Families) -> FloatArray:
-    """Return what no member of each family undercuts [s]; infinite where none can run.
-
-    The pipeline alone, and below a cap on power the time in which its passes draw no more.
-    """
-    if not problem.system.is_power_capped:
-        return table.bound_s
-    drawn_s = least_pipeline_s(problem, table.strategy, table.price)
-    bound: FloatArray = np.maximum(table.bound_s, drawn_s * (1.0 - ROUNDING))
-    return bound
-
-
 def arithmetic_s(problem: Problem) -> float:
     """Return the seconds of the model's FLOPs on all devices at their best rate: a lower bound."""
     work = problem.workload
@@ -218,25 +206,6 @@ def degree_tables(space: SearchSpace) -> Iterator[StrategyColumns]:
         columns = degree_columns(grid)
         if len(columns.tp):
             yield columns
-
-
-def _least_memory_bytes(space: SearchSpace, table: Families) -> FloatArray:
-    """Return what no member of each family undercuts: all sharded, all offloaded that may be.
-
-    Layers that sharding or offload bring in for a while are left out, so that no member needs
-    less than this [bytes].
-    """
-    problem, strategy = space.problem, table.strategy
-    stage = max(stage for stage, _ in space.zero_choices)
-    offload = Offload.ALL if len(space.offloads) > 1 else space.offloads[0]
-    leanest = PlanOptions(zero_stage=stage, offload=offload)
-    uses = step_memory(problem, leanest, shard_degrees(problem, strategy), table.price.states)
-    factor = problem.calibration.allocator_factor
-    needed: FloatArray = reduce(
-        larger,
-        [column(use.total_bytes - factor * use[MemoryPart.GATHERED_WEIGHTS]) for use in uses],
-    )
-    return needed
 
 
 def _identities(block: Block, collected: IntArray) -> IntArray:

@@ -1,8 +1,9 @@
 """A family of published models: the fields of its ``config.json``, and how they become a model.
 
-Fields are checked one by one, all faults at once. A field that is absent takes the documented
-default of Hugging Face's configuration class, which the family lists, or it is a fault. A field
-that no family reads must be known to change nothing.
+A family lists its fields by what they mean (``num_hidden_layers``) with the names under which
+configurations state them (``n_layer``). Fields are checked one by one, all faults at once. A field
+that is absent takes the documented default of Hugging Face's configuration class, which the family
+lists, or it is a fault. A field that no family reads must be known to change nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import Any, Final, Literal
 
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.registry import Registry
-from meshwright.spec.model import LayerSpec, ModelSpec
+from meshwright.spec.model import (
+    AttentionSpec,
+    ExpertSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+)
 
 REQUIRED: Final = object()
 """Stands for "no default": the configuration must state the field."""
@@ -24,6 +31,13 @@ MOST: Final = 2**31 - 1
 """The largest size of one dim: a 32-bit index."""
 
 Kind = Literal["count", "count_or_zero", "flag", "text", "counts", "texts", "section", "anything"]
+Rule = tuple[Literal["divides", "at_most", "equals", "one_for_each"], str]
+"""What must hold between a field and another one; ``one_for_each``: a list of that length."""
+
+_IN_WORDS: Final[Mapping[Kind, str]] = {
+    "flag": "true or false", "text": "a text", "counts": "a list of whole numbers",
+    "texts": "a list of texts", "section": "a nested section", "anything": "anything",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,10 +48,11 @@ class Key:
     default: Any = REQUIRED
     nullable: bool = False
     """``null`` may be written, and means what the family says of it."""
+    names: tuple[str, ...] = ()
+    """As configurations state it, the usual name first; none: under the name in the table."""
     same_as: str = ""
     """Absent or ``null``: the value of this other field."""
-    also: tuple[str, ...] = ()
-    """Other names of the same field in published configurations."""
+    rule: Rule | None = None
     allowed: tuple[str, ...] = ()
     most: int = MOST
     section: Mapping[str, Key] = field(default_factory=dict)
@@ -53,24 +68,37 @@ class Key:
         if value is None:
             allowed = self.nullable or self.same_as or self.kind == "anything"
             return "" if allowed else f"null; expected {self.expected}"
-        return _CHECKS[self.kind](value, self)
+        fix = f"expected {self.expected}"
+        match self.kind:
+            case "count" | "count_or_zero":
+                is_right = _is_whole(value, 1 if self.kind == "count" else 0, self.most)
+            case "flag":
+                is_right = isinstance(value, bool)
+            case "text":
+                is_right = isinstance(value, str)
+                if is_right and self.allowed and value not in self.allowed:
+                    is_right, fix = False, nearest(value, self.allowed)
+            case "counts":
+                is_right = isinstance(value, list)
+                is_right = is_right and all(_is_whole(part, 0, self.most) for part in value)
+            case "texts":
+                is_right = isinstance(value, list)
+                wrong = [part for part in value if part not in self.allowed] if is_right else []
+                if wrong:
+                    is_right, value = False, wrong[0]
+            case "section":
+                is_right = isinstance(value, Mapping)
+            case "anything":
+                is_right = True
+        return "" if is_right else f"found {shown(value)}; {fix}"
 
     @property
     def expected(self) -> str:
-        """What may stand there, in words."""
+        """What is allowed, in words."""
         if self.kind in ("count", "count_or_zero"):
-            least = 1 if self.kind == "count" else 0
-            return f"a whole number from {least} to {self.most}"
-        words = {
-            "flag": "true or false",
-            "text": "a text",
-            "counts": "a list of whole numbers",
-            "texts": "a list of texts",
-            "section": "a nested section",
-            "anything": "anything",
-        }
+            return f"a whole number from {int(self.kind == 'count')} to {self.most}"
         among = f", each of {', '.join(self.allowed)}" if self.allowed else ""
-        return words[self.kind] + among
+        return _IN_WORDS[self.kind] + among
 
 
 def count(default: Any = REQUIRED, **rest: Any) -> Key:
@@ -78,9 +106,9 @@ def count(default: Any = REQUIRED, **rest: Any) -> Key:
     return Key("count", default, **rest)
 
 
-def count_or_none(**rest: Any) -> Key:
-    """Return a field that may be absent or ``null``, which the family interprets."""
-    return Key("count", None, nullable=True, **rest)
+def count_or_none(default: Any = None, **rest: Any) -> Key:
+    """Return a field that may be ``null``, which the family interprets."""
+    return Key("count", default, nullable=True, **rest)
 
 
 def count_or_zero(default: Any = REQUIRED, **rest: Any) -> Key:
@@ -98,75 +126,24 @@ def text(*allowed: str, default: Any = REQUIRED) -> Key:
     return Key("text", default, allowed=allowed)
 
 
-def texts_or_none(*allowed: str) -> Key:
-    """Return a field that holds a list of the allowed texts, or nothing."""
-    return Key("texts", None, nullable=True, allowed=allowed)
-
-
-def counts_or_none() -> Key:
+def counts_or_none(**rest: Any) -> Key:
     """Return a field that holds a list of whole numbers, or nothing."""
-    return Key("counts", None, nullable=True)
+    return Key("counts", None, nullable=True, **rest)
 
 
-def names(listed: str) -> frozenset[str]:
-    """Return the names of a list that is written as one text."""
+def layer_types(*allowed: str) -> Key:
+    """Return a field that holds the kind of attention of each layer, or nothing."""
+    rule: Rule = ("one_for_each", "num_hidden_layers")
+    return Key("texts", None, nullable=True, allowed=allowed, rule=rule)
+
+
+def words(listed: str) -> frozenset[str]:
+    """Return the words of a text."""
     return frozenset(listed.split())
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_count(value: Any, key: Key) -> str:
-    least = 1 if key.kind == "count" else 0
-    if _is_whole(value) and least <= value <= key.most:
-        return ""
-    return f"found {shown(value)}; expected {key.expected}"
-
-
-def _check_flag(value: Any, key: Key) -> str:
-    return "" if isinstance(value, bool) else f"found {shown(value)}; expected {key.expected}"
-
-
-def _check_text(value: Any, key: Key) -> str:
-    if not isinstance(value, str):
-        return f"found {shown(value)}; expected {key.expected}"
-    if key.allowed and value not in key.allowed:
-        return f"found {shown(value)}; {nearest(value, key.allowed)}"
-    return ""
-
-
-def _check_counts(value: Any, key: Key) -> str:
-    if isinstance(value, list) and all(_is_whole(part) and 0 <= part <= key.most for part in value):
-        return ""
-    return f"found {shown(value)}; expected {key.expected}"
-
-
-def _check_texts(value: Any, key: Key) -> str:
-    if not isinstance(value, list):
-        return f"found {shown(value)}; expected {key.expected}"
-    wrong = [part for part in value if not isinstance(part, str) or part not in key.allowed]
-    return f"found {shown(wrong[0])}; expected {key.expected}" if wrong else ""
-
-
-def _check_nothing(value: Any, key: Key) -> str:
-    return ""
-
-
-def _check_section(value: Any, key: Key) -> str:
-    return "" if isinstance(value, Mapping) else f"found {shown(value)}; expected {key.expected}"
-
-
-_CHECKS = {
-    "count": _check_count,
-    "count_or_zero": _check_count,
-    "flag": _check_flag,
-    "text": _check_text,
-    "counts": _check_counts,
-    "texts": _check_texts,
-    "section": _check_section,
-    "anything": _check_nothing,
-}
+def _is_whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def shown(value: Any) -> str:
@@ -178,7 +155,7 @@ def shown(value: Any) -> str:
     return written if len(written) <= 60 else f"{written[:57]}..."
 
 
-HARMLESS: Final = names("""
+HARMLESS: Final = words("""
     architectures model_type transformers_version torch_dtype dtype auto_map name_or_path
     _name_or_path _attn_implementation _attn_implementation_autoset _commit_hash
     attn_implementation attribute_map base_model_tp_plan base_model_pp_plan
@@ -248,6 +225,7 @@ class Fields:
         prefix: str = "",
         harmless: Iterable[str] = (),
     ) -> None:
+        self.keys = keys
         self.family = family
         self.origin = origin
         self.prefix = prefix
@@ -256,133 +234,145 @@ class Fields:
         """Fields that are not stated, and the documented default; None: derived, or absent."""
         self._values: dict[str, Any] = {}
         self._stated: dict[str, str] = {}
-        self._read_all(config, keys)
-        self._refuse_unknown(config, keys, frozenset(harmless))
+        self._read_all(config)
+        self._refuse_unknown(config, frozenset(harmless))
+        self._check_rules()
 
-    def _read_all(self, config: Mapping[str, Any], keys: Mapping[str, Key]) -> None:
+    def _read_all(self, config: Mapping[str, Any]) -> None:
         """Read each key; those that repeat another field come last."""
-        for name, key in sorted(keys.items(), key=lambda item: bool(item[1].same_as)):
-            stated = [other for other in (name, *key.also) if other in config]
+        for role, key in sorted(self.keys.items(), key=lambda item: bool(item[1].same_as)):
+            stated = [name for name in key.names or (role,) if name in config]
             if not stated:
-                self._take_default(name, key)
+                self._take_default(role, key)
                 continue
-            value, self._stated[name] = config[stated[0]], stated[0]
+            value, self._stated[role] = config[stated[0]], stated[0]
             complaint = key.complaint(value)
             if complaint:
-                self.fault(stated[0], complaint)
+                self.fault(role, complaint)
             elif value is None and key.same_as:
-                self._take_default(name, key)
+                self._take_default(role, key)
             elif key.kind == "section":
-                self._read_section(name, value, key)
+                self._read_section(role, value, key)
             else:
-                self._values[name] = value
+                self._values[role] = value
             for other in stated[1:]:
                 if config[other] != value:
-                    self.fault(other, f"is {shown(config[other])}, but {stated[0]} is {value!r}")
+                    self._note(other, f"is {shown(config[other])}, but {stated[0]} is {value!r}")
 
-    def _take_default(self, name: str, key: Key) -> None:
+    def _take_default(self, role: str, key: Key) -> None:
         if key.is_required:
-            also = f" (or {', '.join(key.also)})" if key.also else ""
-            self.fault(name, f"missing{also}; {self.family} needs {key.expected}")
-        elif key.same_as:
-            if key.same_as in self._values:
-                self._values[name] = self.defaults[name] = self._values[key.same_as]
+            also = f" (or {', '.join(key.names[1:])})" if key.names[1:] else ""
+            self.fault(role, f"missing{also}; {self.family} needs {key.expected}")
         elif key.kind == "section":
-            self._read_section(name, {}, key)
-        else:
-            self._values[name] = self.defaults[name] = key.default
+            self._read_section(role, {}, key)
+        elif not key.same_as or key.same_as in self._values:
+            value = self._values[key.same_as] if key.same_as else key.default
+            self._values[role] = self.defaults[self.stated(role)] = value
 
-    def _read_section(self, name: str, config: Mapping[str, Any], key: Key) -> None:
+    def _read_section(self, role: str, config: Mapping[str, Any], key: Key) -> None:
         """Read a nested section; its values are found as ``section.field``."""
-        inner = Fields(config, key.section, family=self.family, prefix=f"{self.prefix}{name}.")
+        inner = Fields(config, key.section, family=self.family, prefix=f"{self.prefix}{role}.")
         self.faults += inner.faults
-        self._values |= {f"{name}.{part}": value for part, value in inner._values.items()}
-        self.defaults |= {f"{name}.{part}": value for part, value in inner.defaults.items()}
+        self._values |= {f"{role}.{part}": value for part, value in inner._values.items()}
+        self.defaults |= {f"{role}.{part}": value for part, value in inner.defaults.items()}
 
-    def _refuse_unknown(
-        self, config: Mapping[str, Any], keys: Mapping[str, Key], harmless: frozenset[str]
-    ) -> None:
-        known = {name for key, value in keys.items() for name in (key, *value.also)}
+    def _refuse_unknown(self, config: Mapping[str, Any], harmless: frozenset[str]) -> None:
+        known = {name for role, key in self.keys.items() for name in key.names or (role,)}
         for name in config:
             if name in known or name in harmless:
                 continue
             if not isinstance(name, str):
-                self.fault(shown(name), "the name of a field must be a text")
+                self._note(shown(name), "the name of a field must be a text")
             elif name in FIXED:
-                self._require_fixed(name, config[name])
+                value, fixed = config[name], FIXED[name]
+                if not any(type(value) is type(entry) and value == entry for entry in fixed):
+                    allowed = f"for {self.family} only {' or '.join(map(repr, fixed))} is modelled"
+                    self._note(name, f"found {shown(value)}; {allowed}")
             elif not is_harmless(name):
-                self.fault(
+                self._note(
                     name,
                     f"unknown to {self.family}, and it might change the structure",
                     nearest(name, known) if known else "",
                 )
 
-    def _require_fixed(self, name: str, value: Any) -> None:
-        """Record a fault where a field that the family does not read would change it."""
-        if not any(type(value) is type(known) and value == known for known in FIXED[name]):
-            allowed = " or ".join(repr(known) for known in FIXED[name])
-            self.fault(name, f"found {shown(value)}; for {self.family} only {allowed} is modelled")
+    def _check_rules(self) -> None:
+        """Record fields that contradict each other; what has a fault of its own is left out."""
+        for role, key in self.keys.items():
+            if key.rule is None or None in (self._values.get(role), self._values.get(key.rule[1])):
+                continue
+            (rule, other), value = key.rule, self._values[role]
+            name, limit = self.stated(other), self._values[other]
+            if rule == "divides":
+                self.divides(role, other)
+            elif rule == "at_most":
+                self.require(value <= limit, role, f"{value} is more than {name} {limit}")
+            elif rule == "equals":
+                message = f"{value} differs from {name} {limit}, which is not modelled"
+                self.require(value == limit, role, message)
+            else:
+                message = f"lists {len(value)} layers, but {name} is {limit}"
+                self.require(len(value) == limit, role, message)
 
-    def fault(self, name: str, message: str, fix: str = "") -> None:
-        """Record one thing wrong with a field."""
-        self.faults.append(Fault(f"{self.prefix}{self.stated(name)}", message, fix))
+    def fault(self, role: str, message: str, fix: str = "") -> None:
+        """Record one thing wrong with a field of the family."""
+        self._note(self.stated(role), message, fix)
 
-    def stated(self, name: str) -> str:
+    def _note(self, name: str, message: str, fix: str = "") -> None:
+        """Record one thing wrong with a field, by the name that the configuration gives it."""
+        self.faults.append(Fault(f"{self.prefix}{name}", message, fix))
+
+    def stated(self, role: str) -> str:
         """Return the name under which the configuration states a field."""
-        return self._stated.get(name, name)
+        names = self.keys[role].names if role in self.keys else ()
+        return self._stated.get(role, names[0] if names else role)
 
-    def require(self, holds: bool, name: str, message: str, fix: str = "") -> None:
+    def require(self, holds: bool, role: str, message: str, fix: str = "") -> None:
         """Record a fault where a rule between fields does not hold."""
         if not holds:
-            self.fault(name, message, fix)
+            self.fault(role, message, fix)
+
+    def divides(self, divisor: str, role: str) -> None:
+        """Record a fault where one field is no multiple of another."""
+        whole, part = self.count(role), self.count(divisor)
+        self.require(
+            whole % part == 0,
+            role,
+            f"{whole} is not divisible by {self.stated(divisor)} {part}",
+            f"the nearest multiple is {max(1, round(whole / part)) * part}",
+        )
 
     def finish(self) -> None:
         """Raise all faults found so far."""
         if self.faults:
             raise SpecError(self.faults, origin=self.origin)
 
-    def count(self, name: str) -> int:
+    def count(self, role: str) -> int:
         """Return a whole number that is there."""
-        value = self._values[name]
+        value = self._values[role]
         assert isinstance(value, int)
         return value
 
-    def count_or_none(self, name: str) -> int | None:
+    def count_or_none(self, role: str) -> int | None:
         """Return a whole number, or None where the configuration has none."""
-        return None if self._values[name] is None else self.count(name)
+        return None if self._values.get(role) is None else self.count(role)
 
-    def flag(self, name: str) -> bool:
+    def flag(self, role: str) -> bool:
         """Return a truth value."""
-        return bool(self._values[name])
+        return bool(self._values[role])
 
-    def text(self, name: str) -> str:
+    def text(self, role: str) -> str:
         """Return a text."""
-        return str(self._values[name])
+        return str(self._values[role])
 
-    def counts_or_none(self, name: str) -> list[int] | None:
-        """Return a list of whole numbers, or None."""
-        value = self._values[name]
-        return None if value is None else list(value)
-
-    def texts_or_none(self, name: str) -> list[str] | None:
-        """Return a list of texts, or None."""
-        value = self._values[name]
-        return None if value is None else list(value)
-
-    def divides(self, divisor: str, name: str) -> None:
-        """Record a fault where one field is no multiple of another."""
-        whole, part = self.count(name), self.count(divisor)
-        self.require(
-            whole % part == 0,
-            name,
-            f"{whole} is not divisible by {self.stated(divisor)} {part}",
-            f"the nearest multiple is {max(1, round(whole / part)) * part}",
-        )
+    def listed(self, role: str) -> list[Any] | None:
+        """Return a list, or None where the configuration has none."""
+        value: list[Any] | None = self._values[role]
+        return value
 
 
 @dataclass(frozen=True)
 class Family:
-    """One family; a file in ``families`` registers one or a few of them."""
+    """Which configurations a family reads, and how they become a model."""
 
     model_types: tuple[str, ...]
     """Values of ``model_type`` that it reads."""
@@ -394,7 +384,7 @@ class Family:
     harmless: frozenset[str] = frozenset()
     """Further fields that occur in this family and change no dim, count or operator."""
     nested_types: tuple[str, ...] = ()
-    """Values of ``model_type`` whose text model stands in ``text_config``."""
+    """Values of ``model_type`` whose text model is in ``text_config``."""
     outer_harmless: frozenset[str] = frozenset()
     """Fields next to ``text_config`` that do not concern the text model."""
 
@@ -402,7 +392,36 @@ class Family:
 families: Registry[Family] = Registry("model family")
 
 
-WINDOWED_LAYERS = ("full_attention", "sliding_attention")
+def family(
+    name: str,
+    *architectures: str,
+    keys: Mapping[str, Key],
+    model_types: tuple[str, ...] = (),
+    harmless: str = "",
+    nested_types: tuple[str, ...] = (),
+    outer_harmless: str = "",
+) -> Callable[[Callable[[Fields], ModelSpec]], Callable[[Fields], ModelSpec]]:
+    """Return a decorator that registers a reader as a family; see :class:`Family`.
+
+    Parameters
+    ----------
+    model_types
+        Without them the name of the family is the one that it reads.
+    harmless, outer_harmless
+        Names of fields, separated by spaces.
+    """
+
+    def register(read: Callable[[Fields], ModelSpec]) -> Callable[[Fields], ModelSpec]:
+        families.register(name)(
+            Family(
+                model_types or (name,), architectures, keys, read, words(harmless), nested_types,
+                words(outer_harmless),
+            )
+        )  # fmt: skip
+        return read
+
+    return register
+
 
 CORE_KEYS: dict[str, Key] = {
     "hidden_size": count(),
@@ -413,107 +432,108 @@ CORE_KEYS: dict[str, Key] = {
 }
 """Fields that nearly each configuration states under these names."""
 
+_KV_RULE: Rule = ("divides", "num_attention_heads")
 GROUPED_KEYS: dict[str, Key] = CORE_KEYS | {
     "intermediate_size": count(),
-    "num_key_value_heads": count(same_as="num_attention_heads"),
+    "num_key_value_heads": count(same_as="num_attention_heads", rule=_KV_RULE),
     "head_dim": count_or_none(),
     "tie_word_embeddings": flag(False),
 }
 """Fields of models with grouped key and value heads; ``head_dim`` absent: hidden / heads."""
 
-STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count()}
+STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(rule=_KV_RULE)}
 """The same for classes whose default is a number that fits one published model only."""
 
-WINDOW_KEYS: dict[str, Key] = {"layer_types": texts_or_none(*WINDOWED_LAYERS)}
 
+def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) -> AttentionSpec:
+    """Return multi-head or grouped-query attention.
 
-def read_head_size(
-    fields: Fields,
-    *,
-    hidden: str = "hidden_size",
-    heads: str = "num_attention_heads",
-    stated: str = "head_dim",
-) -> int:
-    """Return the stated head size, or hidden over heads, which must then divide."""
-    head_size = fields.count_or_none(stated) if stated else None
-    if head_size is not None:
-        return head_size
-    fields.divides(heads, hidden)
-    return max(1, fields.count(hidden) // fields.count(heads))
-
-
-def read_kv_heads(fields: Fields, heads: str = "num_attention_heads") -> int:
-    """Return the key and value heads, which must divide the query heads."""
-    fields.divides("num_key_value_heads", heads)
-    return fields.count("num_key_value_heads")
-
-
-def read_layer_types(fields: Fields, default: Sequence[str]) -> list[str]:
-    """Return the kind of attention of each layer: as stated, or by the rule of the family."""
-    stated = fields.texts_or_none("layer_types")
-    if stated is None:
-        return list(default)
-    fields.require(
-        len(stated) == len(default),
-        "layer_types",
-        f"lists {len(stated)} layers, but num_hidden_layers is {len(default)}",
-    )
-    return stated
-
-
-def require_top_k(fields: Fields, chosen: str, experts: str) -> None:
-    """Record a fault where more experts are chosen than there are."""
-    fields.require(
-        fields.count(chosen) <= fields.count(experts),
-        chosen,
-        f"chooses {fields.count(chosen)} of only {fields.count(experts)} experts ({experts})",
-    )
-
-
-def build_model(
-    fields: Fields,
-    layers: Sequence[LayerSpec],
-    *,
-    hidden: str = "hidden_size",
-    notes: Sequence[str] = (),
-    **rest: Any,
-) -> ModelSpec:
-    """Return the model of a row of layers; raises all faults that the family has recorded."""
+    The head size is stated, or hidden over heads, which must then divide. Key and value heads are
+    given, or stated, or as many as query heads. Raises all faults recorded before.
+    """
+    head_size = fields.count_or_none("head_dim")
+    if head_size is None:
+        fields.divides("num_attention_heads", "hidden_size")
     fields.finish()
-    kinds = tuple(dict.fromkeys(layers))
-    index = {kind: place for place, kind in enumerate(kinds)}
-    tied = fields.flag("tie_word_embeddings") if "tied_embeddings" not in rest else None
-    if tied is not None:
-        rest["tied_embeddings"] = tied
-    return ModelSpec(
-        name=fields.family,
-        architecture=fields.family,
-        hidden_size=fields.count(hidden),
-        vocab_size=fields.count("vocab_size"),
-        layer_kinds=kinds,
-        layer_pattern=tuple(index[layer] for layer in layers),
-        conventions=(_head_note(rest["tied_embeddings"]), *notes, *_default_notes(fields)),
+    heads = fields.count("num_attention_heads")
+    head_size = head_size or fields.count("hidden_size") // heads
+    return AttentionSpec(
+        num_heads=heads,
+        num_kv_heads=kv_heads or fields.count_or_none("num_key_value_heads") or heads,
+        head_size=head_size,
+        value_head_size=head_size,
         **rest,
     )
 
 
-def _head_note(tied: bool) -> str:
-    if tied:
-        return "tied head: logits share the embedding, which is counted once"
-    return "separate head: counted in addition to the embedding"
+def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:
+    """Return the experts of a layer, as wide as the configuration states for one."""
+    width = "moe_intermediate_size" if "moe_intermediate_size" in fields.keys else None
+    return ExpertSpec(
+        num_experts=fields.count("num_experts"),
+        top_k=fields.count("num_experts_per_tok"),
+        ffn_size=fields.count(width or "intermediate_size"),
+        **rest,
+    )
 
 
-def _default_notes(fields: Fields) -> tuple[str, ...]:
+def dense_layer(
+    fields: Fields,
+    attention: AttentionSpec,
+    *,
+    ffn_size: int | None = None,
+    gated: bool = True,
+    bias: bool = False,
+    **rest: Any,
+) -> LayerSpec:
+    """Return a layer with a dense network; its width absent: four times the hidden size."""
+    width = ffn_size or fields.count_or_none("intermediate_size") or 4 * fields.count("hidden_size")
+    network = FeedForwardSpec(ffn_size=width, gated=gated, bias=bias)
+    return LayerSpec(attention=attention, feed_forward=network, **rest)
+
+
+def model_of(
+    fields: Fields,
+    layers: LayerSpec | Sequence[LayerSpec],
+    *,
+    notes: Sequence[str] = (),
+    **rest: Any,
+) -> ModelSpec:
+    """Return the model of a row of layers, or of equal ones; raises all faults recorded before."""
+    fields.finish()
+    if isinstance(layers, LayerSpec):
+        layers = [layers] * fields.count("num_hidden_layers")
+    index = {kind: place for place, kind in enumerate(dict.fromkeys(layers))}
+    if "tied_embeddings" not in rest:
+        rest["tied_embeddings"] = fields.flag("tie_word_embeddings")
+    head = (
+        "tied head: logits share the embedding, which is counted once"
+        if rest["tied_embeddings"]
+        else "separate head: counted in addition to the embedding"
+    )
+    return ModelSpec(
+        name=fields.family,
+        architecture=fields.family,
+        hidden_size=fields.count("hidden_size"),
+        vocab_size=fields.count("vocab_size"),
+        layer_kinds=tuple(index),
+        layer_pattern=tuple(index[layer] for layer in layers),
+        max_sequence_length=fields.count_or_none("max_position_embeddings"),
+        conventions=(head, *notes, *_default_notes(fields)),
+        **rest,
+    )
+
+
+def _default_notes(fields: Fields) -> list[str]:
     """Return which fields are not stated, and what holds instead."""
-    taken = [f"{name} = {_written(v)}" for name, v in fields.defaults.items() if v is not None]
+    taken = [
+        f"{name} = {str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in fields.defaults.items()
+        if value is not None
+    ]
     derived = [name for name, value in fields.defaults.items() if value is None]
-    lines = []
-    if taken:
-        lines.append(f"not stated, default of the configuration class: {', '.join(taken)}")
-    if derived:
-        lines.append(f"not stated, so derived by the rule of the family: {', '.join(derived)}")
-    return tuple(lines)
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    notes = {
+        "not stated, default of the configuration class": taken,
+        "not stated, so derived by the rule of the family": derived,
+    }
+    return [f"{note}: {', '.join(names)}" for note, names in notes.items() if names]

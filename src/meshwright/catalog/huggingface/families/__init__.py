@@ -1,1 +1,1 @@
-"""One file per family of published models; a file that exists is registered."""
+"""Families of published models, by kinship; a file in this folder is registered."""

@@ -1,73 +1,190 @@
-"""Llama 1, 2, 3 and Mistral: grouped heads, gated feed-forward, RMSNorm, rotary.
+"""Llama and its relatives with RMSNorm and gated networks: Mistral, Phi-3, Mixtral, Grok-1, Qwen.
 
-Source: ``LlamaConfig`` and ``MistralConfig`` of Hugging Face transformers.
+Source, where a family names no other: the configuration and model classes of Hugging Face
+transformers (``LlamaConfig`` and ``LlamaForCausalLM``, ...).
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from meshwright.catalog.huggingface.family import (
     GROUPED_KEYS,
     STATED_KV_KEYS,
-    Family,
     Fields,
-    Key,
-    build_model,
-    families,
+    Rule,
+    attention_of,
+    count,
+    count_or_none,
+    count_or_zero,
+    counts_or_none,
+    dense_layer,
+    experts_of,
+    family,
     flag,
-    read_head_size,
-    read_kv_heads,
+    layer_types,
+    model_of,
 )
-from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+
+_AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 
 
+@family(
+    "llama",
+    "LlamaForCausalLM",
+    "LLaMAForCausalLM",
+    keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
+    harmless="max_sequence_length",
+)
 def read_llama(fields: Fields) -> ModelSpec:
-    """Return the model; ``attention_bias`` covers the four projections."""
-    return _read(fields, fields.flag("attention_bias"), fields.flag("mlp_bias"), window=None)
+    """Return Llama 1, 2 or 3; ``attention_bias`` covers the four projections."""
+    bias = fields.flag("attention_bias")
+    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
 
 
-def read_mistral(fields: Fields) -> ModelSpec:
-    """Return the model; ``sliding_window`` null means that all layers see everything."""
-    return _read(fields, False, False, window=fields.count_or_none("sliding_window"))
-
-
-def _read(fields: Fields, bias: bool, ffn_bias: bool, window: int | None) -> ModelSpec:
-    head_size, kv_heads = read_head_size(fields), read_kv_heads(fields)
-    fields.finish()
-    attention = AttentionSpec(
-        num_heads=fields.count("num_attention_heads"),
-        num_kv_heads=kv_heads,
-        head_size=head_size,
-        value_head_size=head_size,
-        window=window,
-        qkv_bias=bias,
-        output_bias=bias,
-    )
-    feed_forward = FeedForwardSpec(
-        ffn_size=fields.count("intermediate_size"), gated=True, bias=ffn_bias
-    )
-    return build_model(
-        fields,
-        [LayerSpec(attention=attention, feed_forward=feed_forward)]
-        * fields.count("num_hidden_layers"),
-        max_sequence_length=fields.count_or_none("max_position_embeddings"),
-    )
-
-
-families.register("llama")(
-    Family(
-        model_types=("llama",),
-        architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
-        keys=GROUPED_KEYS | {"attention_bias": flag(False), "mlp_bias": flag(False)},
-        read=read_llama,
-        harmless=frozenset({"max_sequence_length"}),
-    )
+@family(
+    "mistral",
+    "MistralForCausalLM",
+    keys=STATED_KV_KEYS | {"sliding_window": count_or_none(4096)},
 )
-
-families.register("mistral")(
-    Family(
-        model_types=("mistral",),
-        architectures=("MistralForCausalLM",),
-        keys=STATED_KV_KEYS | {"sliding_window": Key("count", 4096, nullable=True)},
-        read=read_mistral,
-    )
+@family(
+    "phi3",
+    "Phi3ForCausalLM",
+    keys=GROUPED_KEYS | {"sliding_window": count_or_none()},
+    harmless="interpolate_factor",
 )
+def read_windowed_llama(fields: Fields) -> ModelSpec:
+    """Return Mistral, or Phi-3 or 4: no biases; a window in all layers, null: they see all."""
+    attention = attention_of(fields, window=fields.count_or_none("sliding_window"))
+    return model_of(fields, dense_layer(fields, attention))
+
+
+@family(
+    "mixtral",
+    "MixtralForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "num_experts": count(names=("num_local_experts",)),
+        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        "sliding_window": count_or_none(),
+    },
+)
+def read_mixtral(fields: Fields) -> ModelSpec:
+    """Return Mixtral: Mistral with experts in each layer, none of them shared."""
+    attention = attention_of(fields, window=fields.count_or_none("sliding_window"))
+    return model_of(fields, LayerSpec(attention=attention, experts=experts_of(fields)))
+
+
+@family(
+    "grok-1",
+    "Grok1ModelForCausalLM",
+    "Grok1ForCausalLM",
+    keys=GROUPED_KEYS
+    | {
+        "num_experts": count(),
+        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="""
+        attn_output_multiplier embedding_multiplier_scale output_multiplier_scale max_attn_value
+        """,
+)
+def read_grok1(fields: Fields) -> ModelSpec:
+    """Return Grok-1: norms before and after attention, and before and after the experts.
+
+    Source: ``model.py`` and ``run.py`` of xai-org/grok-1; field names of hpcai-tech/grok-1.
+    """
+    attention, experts = attention_of(fields), experts_of(fields)
+    return model_of(fields, LayerSpec(attention=attention, experts=experts, num_norms=4))
+
+
+_QWEN_KEYS = STATED_KV_KEYS | {
+    "layer_types": layer_types("full_attention", "sliding_attention"),
+    "use_sliding_window": flag(False),
+    "sliding_window": count_or_none(4096),
+    "max_window_layers": count_or_zero(28),
+}
+_QWEN_MOE_KEYS = _QWEN_KEYS | {
+    "num_experts": count(),
+    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    "moe_intermediate_size": count(),
+    "decoder_sparse_step": count(1),
+    "mlp_only_layers": counts_or_none(),
+}
+_QWEN3_BIAS = {"attention_bias": flag(False)}
+
+
+@family("qwen2", "Qwen2ForCausalLM", keys=_QWEN_KEYS)
+def read_qwen2(fields: Fields) -> ModelSpec:
+    """Return Qwen2: biases on queries, keys and values."""
+    attentions = _qwen_attentions(fields, qkv_bias=True)
+    return model_of(fields, [dense_layer(fields, attention) for attention in attentions])
+
+
+@family("qwen3", "Qwen3ForCausalLM", keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)})
+def read_qwen3(fields: Fields) -> ModelSpec:
+    """Return Qwen3: norms on the heads of queries and keys."""
+    bias = fields.flag("attention_bias")
+    attentions = _qwen_attentions(fields, qkv_bias=bias, output_bias=bias, qk_norm="head")
+    return model_of(fields, [dense_layer(fields, attention) for attention in attentions])
+
+
+@family(
+    "qwen2_moe",
+    "Qwen2MoeForCausalLM",
+    keys=_QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
+    harmless="norm_topk_prob",
+)
+def read_qwen2_moe(fields: Fields) -> ModelSpec:
+    """Return Qwen2 with routed experts and a gated shared one."""
+    attentions = _qwen_attentions(fields, qkv_bias=fields.flag("qkv_bias"))
+    shared = fields.count("shared_expert_intermediate_size")
+    return model_of(fields, _qwen_moe_layers(fields, attentions, shared))
+
+
+@family(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    keys=_QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
+    harmless="norm_topk_prob",
+)
+def read_qwen3_moe(fields: Fields) -> ModelSpec:
+    """Return Qwen3 with routed experts only."""
+    bias = fields.flag("attention_bias")
+    attentions = _qwen_attentions(fields, qkv_bias=bias, output_bias=bias, qk_norm="head")
+    return model_of(fields, _qwen_moe_layers(fields, attentions, 0))
+
+
+def _qwen_attentions(fields: Fields, **rest: Any) -> list[AttentionSpec]:
+    """Return the attention of each layer.
+
+    A window holds from layer ``max_window_layers`` on, and only where it is used.
+    """
+    num_layers, window = fields.count("num_hidden_layers"), fields.count_or_none("sliding_window")
+    first = fields.count("max_window_layers") if fields.flag("use_sliding_window") else num_layers
+    kinds = fields.listed("layer_types") or [
+        "sliding_attention" if place >= first else "full_attention" for place in range(num_layers)
+    ]
+    has_window = window is not None or "sliding_attention" not in kinds
+    message = "null, but layers with sliding attention need it"
+    fields.require(has_window, "sliding_window", message)
+    full = attention_of(fields, **rest)
+    sliding = full.model_copy(update={"window": window})
+    return [sliding if kind == "sliding_attention" else full for kind in kinds]
+
+
+def _qwen_moe_layers(
+    fields: Fields, attentions: list[AttentionSpec], shared_ffn_size: int
+) -> list[LayerSpec]:
+    """Return the layers: experts at each ``decoder_sparse_step``, except ``mlp_only_layers``."""
+    experts = experts_of(fields, shared_ffn_size=shared_ffn_size, shared_gate=shared_ffn_size > 0)
+    dense = set(fields.listed("mlp_only_layers") or ())
+    step = fields.count("decoder_sparse_step")
+    return [
+        dense_layer(fields, attention)
+        if place in dense or (place + 1) % step
+        else LayerSpec(attention=attention, experts=experts)
+        for place, attention in enumerate(attentions)
+    ]

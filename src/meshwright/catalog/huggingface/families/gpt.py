@@ -1,0 +1,297 @@
+"""GPT-2 and its relatives with LayerNorm: GPT-NeoX, OPT, BLOOM, MPT, Falcon, Megatron's GPT.
+
+Source, where a family names no other: the configuration and model classes of Hugging Face
+transformers (``GPT2Config`` and ``GPT2LMHeadModel``, ...).
+"""
+
+from __future__ import annotations
+
+from meshwright.catalog.huggingface.family import (
+    CORE_KEYS,
+    MOST_LAYERS,
+    REQUIRED,
+    Fields,
+    Key,
+    attention_of,
+    count,
+    count_or_none,
+    dense_layer,
+    family,
+    flag,
+    model_of,
+    text,
+)
+from meshwright.spec.model import ModelSpec
+
+
+@family(
+    "gpt2",
+    "GPT2LMHeadModel",
+    keys={
+        "hidden_size": count(names=("n_embd", "hidden_size")),
+        "num_hidden_layers": count(names=("n_layer", "num_hidden_layers"), most=MOST_LAYERS),
+        "num_attention_heads": count(names=("n_head", "num_attention_heads")),
+        "max_position_embeddings": count(names=("n_positions", "max_position_embeddings")),
+        "intermediate_size": count_or_none(names=("n_inner",)),
+        "vocab_size": count(),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="""
+        n_ctx scale_attn_weights scale_attn_by_inverse_layer_idx reorder_and_upcast_attn
+        summary_activation summary_first_dropout summary_proj_to_labels summary_type
+        summary_use_proj
+        """,
+)
+def read_gpt2(fields: Fields) -> ModelSpec:
+    """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head."""
+    attention = attention_of(fields, qkv_bias=True, output_bias=True)
+    return model_of(
+        fields,
+        dense_layer(fields, attention, gated=False, bias=True),
+        norm="layer",
+        learned_positions=fields.count("max_position_embeddings"),
+    )
+
+
+@family(
+    "gpt_neox",
+    "GPTNeoXForCausalLM",
+    keys=CORE_KEYS
+    | {
+        "intermediate_size": count(),
+        "attention_bias": flag(True),
+        "use_parallel_residual": flag(True),
+        "tie_word_embeddings": flag(False),
+    },
+    harmless="attention_probs_dropout_prob",
+)
+def read_gpt_neox(fields: Fields) -> ModelSpec:
+    """Return GPT-NeoX or Pythia: rotary, both branches in parallel, separate head.
+
+    ``attention_bias`` covers the projections in and out.
+    """
+    bias, is_parallel = fields.flag("attention_bias"), fields.flag("use_parallel_residual")
+    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    layer = dense_layer(fields, attention, gated=False, bias=True, parallel_residual=is_parallel)
+    return model_of(fields, layer, norm="layer")
+
+
+@family(
+    "bloom",
+    "BloomForCausalLM",
+    "BloomModel",
+    keys={
+        "hidden_size": count(names=("hidden_size", "n_embed")),
+        "num_hidden_layers": count(names=("n_layer", "num_hidden_layers"), most=MOST_LAYERS),
+        "num_attention_heads": count(names=("n_head", "num_attention_heads")),
+        "vocab_size": count(),
+        "max_position_embeddings": count_or_none(names=("seq_length",)),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="""
+        apply_residual_connection_post_layernorm slow_but_exact attention_softmax_in_fp32
+        masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv offset_alibi
+        """,
+)
+def read_bloom(fields: Fields) -> ModelSpec:
+    """Return BLOOM: multi-head attention with ALiBi, a norm after the embedding, tied head.
+
+    The feed-forward is always four times as wide as the hidden size.
+    """
+    attention = attention_of(fields, qkv_bias=True, output_bias=True)
+    layer = dense_layer(fields, attention, gated=False, bias=True)
+    return model_of(fields, layer, norm="layer", embedding_norm=True)
+
+
+_SPARE_POSITIONS = 2
+
+
+@family(
+    "opt",
+    "OPTForCausalLM",
+    keys=CORE_KEYS
+    | {
+        "intermediate_size": count(names=("ffn_dim",)),
+        "max_position_embeddings": count(),
+        "word_embed_proj_dim": count(same_as="hidden_size", rule=("equals", "hidden_size")),
+        "do_layer_norm_before": flag(True),
+        "enable_bias": flag(True),
+        "layer_norm_elementwise_affine": flag(True),
+        "_remove_final_layer_norm": flag(False),
+        "tie_word_embeddings": flag(True),
+    },
+)
+def read_opt(fields: Fields) -> ModelSpec:
+    """Return OPT: learned positions with two spare rows, tied head.
+
+    A factored embedding (OPT-350M) is refused.
+    """
+    bias, positions = fields.flag("enable_bias"), fields.count("max_position_embeddings")
+    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    removed = fields.flag("_remove_final_layer_norm")
+    return model_of(
+        fields,
+        dense_layer(fields, attention, gated=False, bias=bias),
+        norm="layer" if fields.flag("layer_norm_elementwise_affine") else "layer_unweighted",
+        final_norm=fields.flag("do_layer_norm_before") and not removed,
+        learned_positions=positions + _SPARE_POSITIONS,
+    )
+
+
+@family(
+    "falcon",
+    "FalconForCausalLM",
+    keys=CORE_KEYS
+    | {
+        "num_hidden_layers": count(names=("num_hidden_layers", "n_layer"), most=MOST_LAYERS),
+        "num_attention_heads": count(names=("num_attention_heads", "n_head")),
+        "num_kv_heads": count_or_none(names=("num_kv_heads", "n_head_kv")),
+        "multi_query": flag(True),
+        "new_decoder_architecture": flag(False),
+        "parallel_attn": flag(True),
+        "num_ln_in_parallel_attn": count_or_none(most=2),
+        "intermediate_size": count_or_none(names=("ffn_hidden_size",)),
+        "bias": flag(False),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="alibi apply_residual_connection_post_layernorm",
+)
+def read_falcon(fields: Fields) -> ModelSpec:
+    """Return Falcon: multi-query or grouped heads; ``bias`` covers every matrix of a layer.
+
+    The new architecture has key and value heads as stated, the old one a single one or all. A
+    layer has one norm where both branches run in parallel and share it, else two.
+    """
+    is_new, is_parallel = fields.flag("new_decoder_architecture"), fields.flag("parallel_attn")
+    bias, kv_heads, num_norms = fields.flag("bias"), fields.count("num_attention_heads"), 2
+    if is_new:
+        if fields.count_or_none("num_kv_heads") is not None:
+            fields.divides("num_kv_heads", "num_attention_heads")
+        kv_heads = fields.count_or_none("num_kv_heads") or kv_heads
+        num_norms = fields.count_or_none("num_ln_in_parallel_attn") or 2
+    else:
+        kv_heads = 1 if fields.flag("multi_query") else kv_heads
+        num_norms = 1 if is_parallel else 2
+    attention = attention_of(fields, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias)
+    layer = dense_layer(
+        fields, attention, gated=False, bias=bias, num_norms=num_norms,
+        parallel_residual=is_new or is_parallel,
+    )  # fmt: skip
+    return model_of(fields, layer, norm="layer")
+
+
+_GROUPED, _MULTI_QUERY = "grouped_query_attention", "multiquery_attention"
+_MPT_ATTENTION_KEYS = {
+    "alibi": flag(True),
+    "attn_type": text(
+        "multihead_attention", _MULTI_QUERY, _GROUPED, default="multihead_attention"
+    ),
+    "kv_n_heads": count_or_none(),
+    "qk_ln": flag(False),
+    **{
+        name: Key("anything", None)
+        for name in (
+            "alibi_bias_max", "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "clip_qkv",
+            "prefix_lm", "softmax_scale", "tie_word_embeddings",
+        )
+    },
+}  # fmt: skip
+
+
+@family(
+    "mpt",
+    "MPTForCausalLM",
+    "MptForCausalLM",
+    keys={
+        "hidden_size": count(names=("d_model", "hidden_size")),
+        "num_attention_heads": count(names=("n_heads", "num_attention_heads")),
+        "num_hidden_layers": count(names=("n_layers", "num_hidden_layers"), most=MOST_LAYERS),
+        "vocab_size": count(),
+        "max_position_embeddings": count(names=("max_seq_len",)),
+        "expansion_ratio": count(4),
+        "no_bias": flag(True),
+        "learned_pos_emb": flag(True),
+        "norm_type": text("low_precision_layernorm", "layernorm", default="layernorm"),
+        "attn_config": Key("section", REQUIRED, section=_MPT_ATTENTION_KEYS),
+        "tie_word_embeddings": flag(True),
+    },
+    harmless="""
+        embedding_fraction init_config init_device logit_scale verbose tokenizer_name param_init_fn
+        """,
+)
+def read_mpt(fields: Fields) -> ModelSpec:
+    """Return MPT: ALiBi or learned positions; ``no_bias`` removes biases of matrices and norms.
+
+    Key and value heads follow from the type of attention. Source: ``MptConfig``; llm-foundry
+    ``models/mpt`` for positions (learned only without ALiBi), norms on queries and keys.
+    """
+    heads, kind = fields.count("num_attention_heads"), fields.text("attn_config.attn_type")
+    stated = fields.count_or_none("attn_config.kv_n_heads")
+    kv_heads = stated or heads
+    if kind == _GROUPED:
+        message = f"missing; {_GROUPED} needs it"
+        fields.require(stated is not None, "attn_config.kv_n_heads", message)
+        message = f"{heads} is not divisible by attn_config.kv_n_heads {kv_heads}"
+        fields.require(heads % kv_heads == 0, "num_attention_heads", message)
+    else:
+        kv_heads = 1 if kind == _MULTI_QUERY else heads
+        message = f"{stated} contradicts attn_type {kind}, which has {kv_heads}"
+        fields.require(stated in (None, kv_heads), "attn_config.kv_n_heads", message)
+    bias, has_norm = not fields.flag("no_bias"), fields.flag("attn_config.qk_ln")
+    message = "true with biases, which is not modelled"
+    fields.require(not (bias and has_norm), "attn_config.qk_ln", message)
+    attention = attention_of(
+        fields, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias,
+        qk_norm="full" if has_norm else "none",
+    )  # fmt: skip
+    width = fields.count("expansion_ratio") * fields.count("hidden_size")
+    has_table = fields.flag("learned_pos_emb") and not fields.flag("attn_config.alibi")
+    return model_of(
+        fields,
+        dense_layer(fields, attention, ffn_size=width, gated=False, bias=bias),
+        norm="layer" if bias else "layer_no_bias",
+        learned_positions=fields.count("max_position_embeddings") if has_table else 0,
+    )
+
+
+@family(
+    "megatron_gpt",
+    "GPTModel",
+    keys={
+        "hidden_size": count(),
+        "num_hidden_layers": count(names=("num_layers",), most=MOST_LAYERS),
+        "num_attention_heads": count(),
+        "vocab_size": count(),
+        "max_position_embeddings": count(),
+        "intermediate_size": count_or_none(names=("ffn_hidden_size",)),
+        "head_dim": count_or_none(names=("kv_channels",)),
+        "num_key_value_heads": count(
+            names=("num_query_groups",),
+            same_as="num_attention_heads",
+            rule=("divides", "num_attention_heads"),
+        ),
+        "position_embedding_type": text(
+            "learned_absolute", "rope", "none", default="learned_absolute"
+        ),
+        "untie_embeddings_and_output_weights": flag(False),
+        "swiglu": flag(False),
+        "add_bias_linear": flag(True),
+        "normalization": text("LayerNorm", "RMSNorm", default="LayerNorm"),
+    },
+)
+def read_megatron_gpt(fields: Fields) -> ModelSpec:
+    """Return a plain GPT as Megatron-LM's arguments state it; the vocabulary is the padded one.
+
+    These are the shapes of GPT-3 and of the Megatron papers. Source: Megatron-LM
+    ``megatron/training/arguments.py``; Narayanan et al. 2021, equation 2.
+    """
+    bias, positions = fields.flag("add_bias_linear"), fields.count("max_position_embeddings")
+    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    has_table = fields.text("position_embedding_type") == "learned_absolute"
+    return model_of(
+        fields,
+        dense_layer(fields, attention, gated=fields.flag("swiglu"), bias=bias),
+        norm="layer" if fields.text("normalization") == "LayerNorm" else "rms",
+        learned_positions=positions if has_table else 0,
+        tied_embeddings=not fields.flag("untie_embeddings_and_output_weights"),
+    )

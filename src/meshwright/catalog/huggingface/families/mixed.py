@@ -1,0 +1,271 @@
+"""Families whose layers differ by rule: Gemma 2 and 3, GPT-OSS, Llama 4, DeepSeek V2 and V3.
+
+Some layers attend within a window or a chunk only, some have experts and others a dense network.
+Source, where a family names no other: the configuration and model classes of Hugging Face
+transformers (``Gemma2Config``, ``Llama4TextConfig`` and ``Llama4TextDecoderLayer``, ...).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from meshwright.catalog.huggingface.family import (
+    CORE_KEYS,
+    REQUIRED,
+    STATED_KV_KEYS,
+    Fields,
+    Rule,
+    attention_of,
+    count,
+    count_or_none,
+    count_or_zero,
+    counts_or_none,
+    dense_layer,
+    experts_of,
+    family,
+    flag,
+    layer_types,
+    model_of,
+    text,
+)
+from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+
+_FULL, _SLIDING, _CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
+_AMONG_EXPERTS: Rule = ("at_most", "num_experts")
+_VISION = "vision_config boi_token_index eoi_token_index image_token_index tie_word_embeddings"
+
+
+def _windowed(fields: Fields, full: AttentionSpec, by_rule: list[str]) -> list[AttentionSpec]:
+    """Return the attention of each layer: as ``layer_types`` states it, or by a rule."""
+    sliding = full.model_copy(update={"window": fields.count("sliding_window")})
+    kinds = fields.listed("layer_types") or by_rule
+    return [sliding if kind == _SLIDING else full for kind in kinds]
+
+
+_GEMMA_KEYS = STATED_KV_KEYS | {
+    "layer_types": layer_types(_FULL, _SLIDING),
+    "head_dim": count(256),
+    "sliding_window": count(names=("sliding_window", "sliding_window_size")),
+    "attention_bias": flag(False),
+    "tie_word_embeddings": flag(True),
+}
+_GEMMA_HARMLESS = """
+    query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping cache_implementation
+    use_bidirectional_attention
+    """
+
+
+@family("gemma2", "Gemma2ForCausalLM", keys=_GEMMA_KEYS, harmless=_GEMMA_HARMLESS)
+def read_gemma2(fields: Fields) -> ModelSpec:
+    """Return Gemma 2, whose layers alternate, the first one with a window."""
+    return _gemma(fields, period=2, qk_norm="none")
+
+
+@family(
+    "gemma3",
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    model_types=("gemma3_text",),
+    nested_types=("gemma3",),
+    keys=_GEMMA_KEYS
+    | {
+        "vocab_size": count(262_208),
+        "num_attention_heads": count(8),
+        "num_key_value_heads": count(4, rule=("divides", "num_attention_heads")),
+        "sliding_window_pattern": count(
+            6, names=("sliding_window_pattern", "_sliding_window_pattern")
+        ),
+    },
+    harmless=_GEMMA_HARMLESS,
+    outer_harmless=f"{_VISION} mm_tokens_per_image image_token_id boi_token_id eoi_token_id",
+)
+def read_gemma3(fields: Fields) -> ModelSpec:
+    """Return Gemma 3, in which the last layer of each period (six) sees everything."""
+    return _gemma(fields, period=fields.count("sliding_window_pattern"), qk_norm="head")
+
+
+def _gemma(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> ModelSpec:
+    """Return a model with four norms in each layer."""
+    num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
+    full = attention_of(fields, qkv_bias=bias, output_bias=bias, qk_norm=qk_norm)
+    by_rule = [_SLIDING if (place + 1) % period else _FULL for place in range(num_layers)]
+    attentions = _windowed(fields, full, by_rule)
+    return model_of(fields, [dense_layer(fields, each, num_norms=4) for each in attentions])
+
+
+@family(
+    "gpt_oss",
+    "GptOssForCausalLM",
+    keys=STATED_KV_KEYS
+    | {
+        "layer_types": layer_types(_FULL, _SLIDING),
+        "head_dim": count(64),
+        "num_experts": count(names=("num_local_experts",)),
+        "num_experts_per_tok": count(
+            names=("num_experts_per_tok", "experts_per_token"), rule=_AMONG_EXPERTS
+        ),
+        "sliding_window": count(),
+        "attention_bias": flag(True),
+    },
+    harmless="swiglu_limit initial_context_length",
+)
+def read_gpt_oss(fields: Fields) -> ModelSpec:
+    """Return GPT-OSS: experts with biases, attention with sinks, each second layer full.
+
+    Without ``layer_types`` the first layer has the window.
+    """
+    num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
+    full = attention_of(fields, qkv_bias=bias, output_bias=bias, sinks=True)
+    experts = experts_of(fields, bias=True, router_bias=True)
+    by_rule = [_FULL if place % 2 else _SLIDING for place in range(num_layers)]
+    attentions = _windowed(fields, full, by_rule)
+    return model_of(fields, [LayerSpec(attention=each, experts=experts) for each in attentions])
+
+
+@family(
+    "llama4",
+    "Llama4ForCausalLM",
+    "Llama4ForConditionalGeneration",
+    model_types=("llama4_text",),
+    nested_types=("llama4",),
+    keys=STATED_KV_KEYS
+    | {
+        "intermediate_size": count(names=("intermediate_size_mlp",)),
+        "moe_intermediate_size": count(names=("intermediate_size",)),
+        "head_dim": count(128),
+        "num_experts": count(names=("num_local_experts",)),
+        "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+        "interleave_moe_layer_step": count(1),
+        "moe_layers": counts_or_none(),
+        "use_qk_norm": flag(True),
+        "attention_chunk_size": count_or_none(8192),
+        "no_rope_layers": counts_or_none(),
+        "no_rope_layer_interval": count(4),
+        "layer_types": layer_types(_FULL, _CHUNKED),
+        "attention_bias": flag(False),
+    },
+    harmless="attn_scale attn_temperature_tuning floor_scale for_llm_compressor",
+    outer_harmless=_VISION,
+)
+def read_llama4(fields: Fields) -> ModelSpec:
+    """Return the text model of Llama 4; the shared expert is as wide as a routed one.
+
+    Layers with rotary positions attend within chunks and may normalise queries and keys; each
+    n-th layer (``no_rope_layers`` lists them as 0, else each fourth) has no positions and sees
+    everything. Experts are in the layers listed, else in each n-th; the others are dense.
+    """
+    num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
+    step, listed = fields.count("interleave_moe_layer_step"), fields.listed("moe_layers")
+    places = set(range(step - 1, num_layers, step)) if listed is None else set(listed)
+    beyond = sorted(place for place in places if place >= num_layers)
+    message = f"names layer {beyond[:1]}, but there are {num_layers} from 0"
+    fields.require(not beyond, "moe_layers", message)
+    period, listed = fields.count("no_rope_layer_interval"), fields.listed("no_rope_layers")
+    rotary = list(map(bool, listed or [(n + 1) % period for n in range(num_layers)]))
+    message = f"lists {len(rotary)} layers, but num_hidden_layers is {num_layers}"
+    fields.require(len(rotary) == num_layers, "no_rope_layers", message)
+    kinds = fields.listed("layer_types") or [_CHUNKED if turned else _FULL for turned in rotary]
+
+    full = attention_of(fields, window_kind="chunked", qkv_bias=bias, output_bias=bias)
+    norm = "unweighted" if fields.flag("use_qk_norm") else "none"
+    chunk = fields.count_or_none("attention_chunk_size")
+    experts = experts_of(fields, shared_ffn_size=fields.count("moe_intermediate_size"))
+    layers = []
+    for place, (kind, turned) in enumerate(zip(kinds, rotary, strict=True)):
+        window = chunk if kind == _CHUNKED else None
+        update = {"window": window, "qk_norm": norm if turned else "none"}
+        attention = full.model_copy(update=update)
+        is_sparse = place in places
+        layers.append(
+            LayerSpec(attention=attention, experts=experts)
+            if is_sparse
+            else dense_layer(fields, attention)
+        )
+    return model_of(fields, layers)
+
+
+_DEEPSEEK_KEYS = CORE_KEYS | {
+    "intermediate_size": count(),
+    "num_key_value_heads": count(
+        same_as="num_attention_heads", rule=("equals", "num_attention_heads")
+    ),
+    "q_lora_rank": count_or_none(REQUIRED),
+    "kv_lora_rank": count(),
+    "qk_nope_head_dim": count(),
+    "qk_rope_head_dim": count(),
+    "v_head_dim": count(),
+    "moe_intermediate_size": count(),
+    "num_experts": count(names=("n_routed_experts",)),
+    "n_shared_experts": count_or_none(REQUIRED),
+    "num_experts_per_tok": count(rule=_AMONG_EXPERTS),
+    "first_k_dense_replace": count_or_zero(rule=("at_most", "num_hidden_layers")),
+    "moe_layer_freq": count(1),
+    "attention_bias": flag(False),
+    "tie_word_embeddings": flag(False),
+}
+_DEEPSEEK_HARMLESS = """
+    n_group topk_group norm_topk_prob routed_scaling_factor scoring_func qk_head_dim head_dim
+    """
+
+
+@family(
+    "deepseek_v2",
+    "DeepseekV2ForCausalLM",
+    keys=_DEEPSEEK_KEYS | {"topk_method": text("greedy", "group_limited_greedy", default="greedy")},
+    harmless=_DEEPSEEK_HARMLESS,
+)
+def read_deepseek_v2(fields: Fields) -> ModelSpec:
+    """Return DeepSeek-V2 without prediction layers."""
+    return model_of(fields, _deepseek_layers(fields, router_bias=False))
+
+
+@family(
+    "deepseek_v3",
+    "DeepseekV3ForCausalLM",
+    model_types=("deepseek_v3", "kimi_k2"),
+    keys=_DEEPSEEK_KEYS
+    | {
+        "topk_method": text("noaux_tc", default="noaux_tc"),
+        "num_nextn_predict_layers": count_or_zero(0),
+    },
+    harmless=_DEEPSEEK_HARMLESS,
+)
+def read_deepseek_v3(fields: Fields) -> ModelSpec:
+    """Return DeepSeek-V3; its router carries a correction bias under ``noaux_tc``.
+
+    Source: the DeepSeek-V3 technical report, sections 2.1 and 2.2.
+    """
+    extra = fields.count("num_nextn_predict_layers")
+    notes = ["the correction bias of the router (one number for each expert) is counted"]
+    if extra:
+        notes.append(f"prediction layers ({extra}) are counted apart, not in num_params")
+    layers = _deepseek_layers(fields, router_bias=True)
+    return model_of(fields, layers, notes=notes, num_prediction_layers=extra)
+
+
+def _deepseek_layers(fields: Fields, *, router_bias: bool) -> list[LayerSpec]:
+    """Return the layers: ``first_k_dense_replace`` dense ones, then experts at each step.
+
+    Attention is latent; ``q_lora_rank`` null projects the queries at once.
+    """
+    fields.finish()
+    heads, bias = fields.count("num_attention_heads"), fields.flag("attention_bias")
+    attention = AttentionSpec(
+        kind="mla",
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_size=fields.count("qk_nope_head_dim"),
+        value_head_size=fields.count("v_head_dim"),
+        query_rank=fields.count_or_none("q_lora_rank"),
+        kv_rank=fields.count("kv_lora_rank"),
+        rope_head_size=fields.count("qk_rope_head_dim"),
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+    shared = fields.count("moe_intermediate_size") * (fields.count_or_none("n_shared_experts") or 0)
+    experts = experts_of(fields, router_bias=router_bias, shared_ffn_size=shared)
+    dense = dense_layer(fields, attention)
+    sparse = LayerSpec(attention=attention, experts=experts)
+    first, step = fields.count("first_k_dense_replace"), fields.count("moe_layer_freq")
+    places = range(fields.count("num_hidden_layers"))
+    return [dense if place < first or place % step else sparse for place in places]
