@@ -20,8 +20,7 @@ from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraph, TaskGraphBuilder
 from meshwright.network.traffic import Demands
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec, Network
 
 LINK = LinkSpec(4e12, 200e-9, 0.0)
 MEGABYTE = 1e6

@@ -22,7 +22,7 @@ from meshwright.collectives.registry import affine_candidates, best_algorithm, c
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

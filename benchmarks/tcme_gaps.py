@@ -29,8 +29,7 @@ from meshwright.network.tcme.optimiser import RoutedClass, optimise
 from meshwright.network.traffic import Demands
 from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec, Network
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

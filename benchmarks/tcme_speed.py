@@ -20,7 +20,7 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.registry import enumerate_rounds, streams
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

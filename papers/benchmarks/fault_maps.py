@@ -19,8 +19,7 @@ from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding
 from meshwright.network.faults import Action, FaultRates, balanced_rows, random_faults, recover
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.temp.fault_curves import (
     core_fault_curve,
     link_fault_curve,

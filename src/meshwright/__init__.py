@@ -55,12 +55,9 @@ sys.modules[__name__].__class__ = _Package
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from meshwright.base.registry import version
 
-        try:
-            return version("meshwright")
-        except PackageNotFoundError:
-            return "run from its source folder, without an install"
+        return version()
     if name == "MeshwrightError":
         from meshwright.base import errors
 

@@ -689,7 +689,7 @@ def sweep(args: Namespace, call: Call) -> Swept:
 
 def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     """Return what a file asks and its answers; write what the options name."""
-    from meshwright.base.version import version
+    from meshwright.base.registry import version
     from meshwright.options.values import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
     from meshwright.sweep.questions import QUESTIONS, checked

@@ -9,7 +9,7 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.mesh import Mesh, Torus
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec
 
 pytestmark = pytest.mark.slow
 

@@ -1,17 +1,15 @@
 """Every registered collective algorithm: right data at the end, and closed form = replay."""
 
 import heapq
-import importlib
-import pkgutil
+import inspect
 from collections import defaultdict, deque
 
 import numpy as np
 import pytest
 
-from meshwright.collectives import algorithms
 from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
 from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import collective_algorithms
+from meshwright.collectives.registry import Algorithm, collective_algorithms
 from meshwright.spec.collective import CollectiveKind
 
 OPTIMISM = 0.02
@@ -312,9 +310,10 @@ def test_every_algorithm_applies_somewhere(algorithm):
     assert any(algorithm.applies(group) and size_of(group) > 1 for group in GROUPS.values())
 
 
-def test_every_file_registers_an_algorithm():
-    classes = {type(collective_algorithms[name]).__module__ for name in collective_algorithms}
-    for module in pkgutil.iter_modules(algorithms.__path__):
-        name = f"{algorithms.__name__}.{module.name}"
-        importlib.import_module(name)
-        assert name in classes
+def test_every_concrete_algorithm_is_registered():
+    def concrete(base):
+        below = [found for sub in base.__subclasses__() for found in concrete(sub)]
+        return below if inspect.isabstract(base) else [base, *below]
+
+    registered = {type(collective_algorithms[name]) for name in collective_algorithms}
+    assert set(concrete(Algorithm)) == registered

@@ -17,7 +17,7 @@ from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.registry import reverse, streams
-from meshwright.streams.volumes import Transfer
+from meshwright.streams.round_model import Transfer
 
 TOKENS, HIDDEN, FFN = 384, 64, 256
 LAYER = LayerSpec(attention=gqa(4, 4), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))

@@ -26,9 +26,9 @@ from transformer_block import (
     block_forward_backward,
 )
 
-from meshwright.streams.line import Line
+from meshwright.streams.forms import Line
 from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.streams.volumes import received_bytes
+from meshwright.streams.round_model import received_bytes
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(1.0)}
 LLAMA, GPT = Shape(), Shape(kv_heads=4, norm="layer", activation="gelu")

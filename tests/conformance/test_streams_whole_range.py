@@ -11,7 +11,7 @@ from oracles.stream_arrays import stream_layer
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers, links_of
 
-from meshwright.streams.line import Line
+from meshwright.streams.forms import Line
 from meshwright.streams.registry import enumerate_rounds, reverse, streams
 
 pytestmark = pytest.mark.slow

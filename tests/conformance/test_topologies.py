@@ -8,13 +8,10 @@ from network_cuts import flow_between, halves, smallest_bisection
 from sampled import sampled
 
 from meshwright.spec.system import NetworkLevel
-from meshwright.topology.dragonfly import Dragonfly
-from meshwright.topology.fat_tree import FatTree
 from meshwright.topology.hierarchical import Hierarchical
-from meshwright.topology.leaf_spine import LeafSpine
 from meshwright.topology.mesh import Mesh, Torus
-from meshwright.topology.network import connected_components, hop_distances
-from meshwright.topology.registry import LinkSpec, topologies
+from meshwright.topology.network import LinkSpec, connected_components, hop_distances, topologies
+from meshwright.topology.switched import Dragonfly, FatTree, LeafSpine
 from meshwright.topology.wafer import MultiWafer, Wafer
 
 LINK = LinkSpec(2.0, 1e-6, 1024.0)

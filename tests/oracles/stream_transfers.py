@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import N, larger, positive_part, where
-from meshwright.streams.round_model import StreamTime, _stream_time
-from meshwright.streams.volumes import Transfer, received_bytes
+from meshwright.streams.round_model import StreamTime, Transfer, _stream_time, received_bytes
 
 
 def training_bytes_per_element(word_bytes: N, accumulator_bytes: N) -> N:

@@ -28,7 +28,7 @@ from meshwright.network.routing import default_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import flow_graph
 from meshwright.network.traffic import Demands
-from meshwright.topology.registry import LinkSpec, topologies
+from meshwright.topology.network import LinkSpec, topologies
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "astra_sim_collectives.json").read_text())
 WITHIN = 0.01

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from oracles.collective_tasks import phased_tasks, phases_of
 
-from meshwright.collectives.algorithms.hamiltonian_cycle import hamiltonian_cycle
-from meshwright.collectives.gathers import Stream, all_gather_transfers
+from meshwright.collectives.block import hamiltonian_cycle
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
+from meshwright.collectives.ring import Stream, all_gather_transfers
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.traffic import Demands
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "simgrid_phased.json").read_text())
 LINK = LinkSpec(TABLE["bandwidth_bytes_per_s"], TABLE["latency_s"])

@@ -5,8 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from meshwright.collectives.algorithms.hamiltonian_cycle import hamiltonian_cycle
-from meshwright.collectives.algorithms.wave import corner_plan, even_plan, gather_messages
+from meshwright.collectives.block import corner_plan, even_plan, gather_messages, hamiltonian_cycle
 
 SIDES = range(2, 8)
 EVEN = [(even_plan, inner, outer) for inner in SIDES for outer in SIDES]

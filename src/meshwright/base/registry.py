@@ -1,12 +1,13 @@
-"""Named entries of one kind: a file that exists in the folder is registered."""
+"""Named entries of one kind, and what is installed: entry points, the version of this package."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points
+from importlib.metadata import version as installed_version
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
@@ -33,6 +34,12 @@ class Registry(Generic[T]):
 
         return add
 
+    def fill(self, entries: Mapping[str, T], group: str) -> None:
+        """Add these entries, then those of the entry point group ``meshwright.<group>``."""
+        for name, entry in entries.items():
+            self.register(name)(entry)
+        load_entry_points(group)
+
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
             raise UnknownNameError(self.kind, name, self._entries)
@@ -49,18 +56,28 @@ class Registry(Generic[T]):
 
 
 def import_siblings(package: ModuleType, group: str = "") -> None:
-    """Import each module of a package once, so that a file that exists is registered.
-
-    Third parties add entries through the entry point group ``meshwright.<group>``.
-    """
+    """Import each module of a package once, so that a file that exists is registered."""
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
     if group:
-        for entry in _installed_entries().select(group=f"meshwright.{group}"):
-            entry.load()
+        load_entry_points(group)
+
+
+def load_entry_points(group: str) -> None:
+    """Import what other distributions name in the entry point group ``meshwright.<group>``."""
+    for entry in _installed_entries().select(group=f"meshwright.{group}"):
+        entry.load()
 
 
 @cache
 def _installed_entries() -> Any:
     """Return the entry points of all installed packages; reading them takes a while."""
     return entry_points()
+
+
+def version() -> str:
+    """Return the version of this package."""
+    try:
+        return installed_version("meshwright")
+    except PackageNotFoundError:
+        return "source"

@@ -87,7 +87,7 @@ def show_optimizer(args: argparse.Namespace) -> int:
 def show_collectives(args: argparse.Namespace) -> int:
     """Print the algorithms of every kind of collective that apply, fastest first."""
     from meshwright.catalog.systems import load_system
-    from meshwright.collectives.comparison import timed_algorithms
+    from meshwright.collectives.bounds import timed_algorithms
     from meshwright.collectives.group import make_group
     from meshwright.report.collectives import collectives_lines, collectives_record
     from meshwright.spec.collective import CollectiveKind
@@ -162,7 +162,7 @@ def show_topologies(args: argparse.Namespace) -> int:
     """Print every topology in its usual shape of so many devices."""
     from meshwright.base.errors import Fault, SpecError
     from meshwright.report.topologies import topologies_lines, topologies_record
-    from meshwright.topology.registry import LinkSpec, topologies
+    from meshwright.topology.network import LinkSpec, topologies
 
     if not 1 <= args.devices <= MOST_DEVICES:
         fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")

@@ -1,6 +1,63 @@
 """Collectives: what a group sees of the network, algorithms with two faces, lower bounds."""
 
-from meshwright.base.registry import import_siblings
-from meshwright.collectives import algorithms
+from meshwright.collectives.all_to_all import (
+    DirectAllToAll,
+    HierarchicalAllToAll,
+    NeighbourSend,
+    RotatedAllToAll,
+)
+from meshwright.collectives.block import (
+    CentralAllReduce,
+    CornerWave,
+    Cycle,
+    EvenWave,
+    PipelinedWaveAllReduce,
+)
+from meshwright.collectives.registry import Algorithm, collective_algorithms
+from meshwright.collectives.ring import (
+    GATHER_KINDS,
+    NUM_PIECES,
+    Bucket,
+    Hierarchical,
+    Line,
+    Ring,
+    TwoWayRing,
+)
+from meshwright.collectives.tree import (
+    BinomialBroadcast,
+    ChainBroadcast,
+    InNetworkAllReduce,
+    TreeAllReduce,
+    TreeOverRingsAllReduce,
+)
 
-import_siblings(algorithms, "collectives")
+# Of algorithms of one kind that are equally fast, the first one here is named as the fastest.
+_ENTRIES: dict[str, Algorithm] = {
+    **{f"bucket_{kind}": Bucket(kind) for kind in GATHER_KINDS},
+    "central_all_reduce": CentralAllReduce(),
+    **{f"cycle_{kind}": Cycle(kind) for kind in GATHER_KINDS},
+    **{f"hierarchical_{kind}": Hierarchical(kind, 1) for kind in GATHER_KINDS},
+    **{f"pipelined_hierarchical_{kind}": Hierarchical(kind, NUM_PIECES) for kind in GATHER_KINDS},
+    "pipelined_in_network_all_reduce": InNetworkAllReduce(num_pieces=32),
+    "in_network_all_reduce": InNetworkAllReduce(num_pieces=1),
+    **{f"ring_{kind}": Ring(kind) for kind in GATHER_KINDS},
+    **{f"two_way_ring_{kind}": TwoWayRing(kind) for kind in GATHER_KINDS},
+    **{f"line_{kind}": Line(kind) for kind in GATHER_KINDS},
+    "pipelined_tree_all_reduce": TreeAllReduce(num_pieces=32),
+    "tree_all_reduce": TreeAllReduce(num_pieces=1),
+    "pipelined_tree_over_rings_all_reduce": TreeOverRingsAllReduce(num_pieces=16),
+    "tree_over_rings_all_reduce": TreeOverRingsAllReduce(num_pieces=1),
+    **{f"even_wave_{kind}": EvenWave(kind) for kind in GATHER_KINDS},
+    **{f"corner_wave_{kind}": CornerWave(kind) for kind in GATHER_KINDS},
+    **{f"pipelined_wave_{n}_all_reduce": PipelinedWaveAllReduce(n) for n in (2, 4, 8, 16)},
+    "direct_all_to_all": DirectAllToAll(),
+    "hierarchical_relay_all_to_all": HierarchicalAllToAll(relays=True),
+    "hierarchical_all_to_all": HierarchicalAllToAll(relays=False),
+    "rotated_relay_all_to_all": RotatedAllToAll(relays=True),
+    "rotated_all_to_all": RotatedAllToAll(relays=False),
+    "pipelined_chain_broadcast": ChainBroadcast(num_pieces=32),
+    "chain_broadcast": ChainBroadcast(num_pieces=1),
+    "binomial_broadcast": BinomialBroadcast(),
+    "neighbour_send": NeighbourSend(),
+}
+collective_algorithms.fill(_ENTRIES, "collectives")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -103,18 +103,6 @@ class Algorithm(ABC):
 
 
 collective_algorithms: Registry[Algorithm] = Registry("collective algorithm")
-
-AlgorithmType = TypeVar("AlgorithmType", bound=type[Algorithm])
-
-
-def collective(name: str, **parameters: Any) -> Callable[[AlgorithmType], AlgorithmType]:
-    """Return a decorator that registers an instance of a class, made with these parameters."""
-
-    def add(algorithm: AlgorithmType) -> AlgorithmType:
-        collective_algorithms.register(name)(algorithm(**parameters))
-        return algorithm
-
-    return add
 
 
 def where_it_applies(applies: Any, group: Group[N], fixed_s: N, seconds_per_byte: N) -> tuple[N, N]:

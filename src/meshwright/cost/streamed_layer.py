@@ -30,12 +30,12 @@ from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import TensorStream, streams
 from meshwright.streams.round_model import (
+    Transfer,
     num_chunks_to_fit,
     relay_bytes,
     round_link_s,
     stream_buffer_bytes,
 )
-from meshwright.streams.volumes import Transfer
 
 MOST_CHUNKS = 64.0
 """Chunks of a sub-tensor beyond which it is relayed through the main memory instead."""

@@ -30,13 +30,13 @@ from meshwright.cost.streamed_layer import (
 from meshwright.graph.op import Op
 from meshwright.sharding.local_layer import LocalLayer
 from meshwright.streams.round_model import (
+    Transfer,
     backward_s,
     exchange_s,
     forward_s,
     product_backward_s,
     product_forward_s,
 )
-from meshwright.streams.volumes import Transfer
 
 
 def streamed_attention(

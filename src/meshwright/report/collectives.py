@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.collectives.comparison import TimedAlgorithm
+from meshwright.collectives.bounds import TimedAlgorithm
 from meshwright.collectives.group import Group
 from meshwright.spec.system import NetworkLevel
 

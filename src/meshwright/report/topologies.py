@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from meshwright.base.units import format_si
-from meshwright.topology.registry import Topology
+from meshwright.topology.network import Topology
 
 Shaped = Mapping[str, Topology | None]
 """Each topology with one number of devices; None where it has no such shape."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.base.arrays import Num, column
 from meshwright.base.errors import UnsupportedError
-from meshwright.base.version import version
+from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips

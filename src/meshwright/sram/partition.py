@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
-from meshwright.base.version import version
+from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model

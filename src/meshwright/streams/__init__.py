@@ -1,8 +1,15 @@
 """Tensor streams: who computes what in which round, who sends what, buffers, and their price."""
 
-import sys
+from math import inf
 
-from meshwright.base.registry import import_siblings
-from meshwright.streams.registry import streams as streams
+from meshwright.streams.forms import Cycle, FoldedRing, Line, Ring
+from meshwright.streams.registry import TensorStream, streams
 
-import_siblings(sys.modules[__name__], "streams")
+_FORMS: dict[str, TensorStream] = {
+    "folded_ring": FoldedRing(),
+    "cycle": Cycle(),
+    "stream": Line(num_held=0.0),
+    "hold": Line(num_held=inf),
+    "ring": Ring(),
+}
+streams.fill(_FORMS, "streams")

@@ -7,6 +7,7 @@ computes. All functions take numbers or columns. No collectives and no pipeline 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Generic
 
 import numpy as np
@@ -350,3 +351,21 @@ def num_chunks_to_fit(buffer_bytes: N, sram_bytes: N, resident_bytes: N) -> N:
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
     fitting: N = where(free_bytes > 0, chunks, np.inf)
     return fitting
+
+
+def received_bytes(tensor_bytes: N, num_members: N) -> N:
+    """Bytes that one member receives when a tensor streams once: rho * size, rho = (N - 1) / N."""
+    return tensor_bytes * (num_members - 1) / num_members
+
+
+class Transfer(IntEnum):
+    """What travels for an operator."""
+
+    WEIGHTS = 0
+    """Or keys and values: tokens stay split."""
+    INPUTS = 1
+    """From tokens to columns."""
+    SUMS = 2
+    """Accumulators of the output: from columns to tokens."""
+    NOTHING = 3
+    """Columns stay split."""

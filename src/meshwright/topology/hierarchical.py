@@ -17,18 +17,22 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.system import NetworkLevel, SystemSpec
-from meshwright.topology.geometry import (
+from meshwright.topology.mesh import grid_bisection
+from meshwright.topology.network import (
     NOMINAL_PITCH_M,
+    LinkSpec,
+    Network,
+    Topology,
+    Wires,
+    assemble,
+    line_ends,
     near_square,
+    pair_ends,
     too_long_links,
     with_error_correction,
 )
-from meshwright.topology.leaf_spine import leaves_cut_bytes_per_s
-from meshwright.topology.mesh import grid_bisection
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec, Topology, topologies
+from meshwright.topology.switched import leaves_cut_bytes_per_s
 from meshwright.topology.wafer import MultiWafer, Wafer
-from meshwright.topology.wires import Wires, assemble, line_ends, pair_ends
 
 GRIDS = ("mesh", "torus")
 
@@ -199,7 +203,6 @@ def _members_across(level: NetworkLevel, index: int) -> int:
     return math.isqrt(level.size - 1) + 1
 
 
-@topologies.register("hierarchical")
 @dataclass(frozen=True)
 class Hierarchical(Topology):
     """Device n has the coordinate (n div domain) mod size in each level, innermost first."""

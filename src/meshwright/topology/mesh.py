@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from meshwright.topology.geometry import NOMINAL_PITCH_M, circle_m, grid_m, near_square
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec, Topology, topologies
-from meshwright.topology.wires import Wires, assemble, line_ends
+from meshwright.topology.network import (
+    NOMINAL_PITCH_M,
+    LinkSpec,
+    Network,
+    Topology,
+    Wires,
+    assemble,
+    circle_m,
+    grid_m,
+    line_ends,
+    near_square,
+)
 
 
-@topologies.register("mesh")
 @dataclass(frozen=True)
 class Mesh(Topology):
     """Neighbours along each side share a wire; device n is the mixed-radix number of its place."""
@@ -122,7 +129,6 @@ def grid_bisection(sides: Sequence[int], line_cuts: Sequence[float]) -> float:
     return min(cuts, default=0.0)
 
 
-@topologies.register("torus")
 @dataclass(frozen=True)
 class Torus(Mesh):
     """A mesh with one more wire in each line, from its last device to its first."""
@@ -145,7 +151,6 @@ class Torus(Mesh):
         return len(self._bandwidths) <= 1 and max(self.sides) % 2 == 0
 
 
-@topologies.register("ring")
 @dataclass(frozen=True)
 class Ring(Topology):
     """Each device has a wire to the next one; two devices have two."""

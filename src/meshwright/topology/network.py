@@ -1,14 +1,18 @@
-"""A physical network: nodes, directed links between them as columns, and who reaches whom."""
+"""Physical networks: nodes, directed links as columns, places, and what every topology offers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.registry import Registry
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,3 +130,246 @@ def connected_components(network: Network) -> IntArray:
         if np.array_equal(lower, least):
             return np.unique(least, return_inverse=True)[1].reshape(-1)
         least = lower
+
+
+@dataclass(frozen=True)
+class Wires:
+    """Full-duplex wires of one kind, as columns."""
+
+    first: IntArray
+    second: IntArray
+    link: LinkSpec
+    level: int = 0
+    num_beside: FloatArray | float = 1.0
+    """Wires side by side that are merged into one, for all or for each."""
+
+
+def line_ends(
+    num_devices: int, size: int, stride: int, *, closes: bool
+) -> tuple[IntArray, IntArray]:
+    """Return the ends of the wires along one dimension of a grid of devices.
+
+    Coordinate c of device n is (n div stride) mod size; it has a wire to the device with
+    coordinate c + 1. A closed line has one more, from the last to the first, so two members have
+    two wires.
+    """
+    device = np.arange(num_devices)
+    coordinate = device // stride % size
+    first = device[(coordinate < size - 1) & (device + stride < num_devices)]
+    second = first + stride
+    if closes and size > 1:
+        last = device[coordinate == size - 1]
+        first = np.concatenate([first, last])
+        second = np.concatenate([second, last - (size - 1) * stride])
+    return first, second
+
+
+def pair_ends(num_devices: int, size: int, stride: int) -> tuple[IntArray, IntArray]:
+    """Return the ends of the wires of each pair that differs in one coordinate only."""
+    device = np.arange(num_devices)
+    coordinate = device // stride % size
+    firsts = [
+        device[(coordinate + apart < size) & (device + apart * stride < num_devices)]
+        for apart in range(1, size)
+    ]
+    seconds = [first + apart * stride for apart, first in enumerate(firsts, start=1)]
+    none = np.zeros(0, dtype=np.int64)
+    return np.concatenate([none, *firsts]), np.concatenate([none, *seconds])
+
+
+def assemble(
+    num_devices: int,
+    wires: Sequence[Wires],
+    position_m: FloatArray,
+    *,
+    devices_forward: bool,
+    grid_shape: tuple[int, ...] = (),
+) -> Network:
+    """Return the network of these wires; links 2 w and 2 w + 1 are the directions of wire w.
+
+    Parameters
+    ----------
+    position_m
+        Place of every node, devices first, (num_nodes, 2) [m].
+    devices_forward
+        Whether devices pass on what is not for them; all other nodes do.
+    """
+    num_nodes = len(position_m)
+    forwards = np.ones(num_nodes, dtype=np.int64)
+    forwards[:num_devices] = devices_forward
+    return Network(
+        num_devices=num_devices,
+        num_nodes=num_nodes,
+        source=_joined([_both_ways(w.first, w.second) for w in wires]),
+        target=_joined([_both_ways(w.second, w.first) for w in wires]),
+        bandwidth_bytes_per_s=_column(
+            wires, [w.link.bandwidth_bytes_per_s * w.num_beside for w in wires]
+        ),
+        latency_s=_column(wires, [w.link.latency_s for w in wires]),
+        message_half_bytes=_column(wires, [w.link.message_half_bytes for w in wires]),
+        level=_column(wires, [w.level for w in wires]).astype(np.int64),
+        forwards=forwards,
+        position_m=position_m,
+        speed_factor=np.ones(num_devices),
+        grid_shape=grid_shape,
+    )
+
+
+def _both_ways(first: IntArray, second: IntArray) -> IntArray:
+    """Return the column of ends where each wire is followed by its other direction."""
+    return np.column_stack([first, second]).ravel()
+
+
+def _joined(columns: Sequence[IntArray]) -> IntArray:
+    """Return the columns behind one another."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *columns])
+
+
+def _column(wires: Sequence[Wires], values: Sequence[FloatArray | float]) -> FloatArray:
+    """Return a value of each group of wires as a column of links."""
+    per_wire = [
+        np.broadcast_to(np.asarray(value, dtype=np.float64), w.first.shape)
+        for w, value in zip(wires, values, strict=True)
+    ]
+    return np.repeat(np.concatenate([np.zeros(0), *per_wire]), 2)
+
+
+NOMINAL_PITCH_M = 1.0
+
+
+def near_square(number: int) -> tuple[int, int]:
+    """Return the two factors of a number that are nearest to one another, the smaller first."""
+    short = next(d for d in range(math.isqrt(number), 0, -1) if number % d == 0)
+    return short, number // short
+
+
+def circle_m(number: int) -> FloatArray:
+    """Return the places of this many nodes on a circle, neighbours a pitch apart along it [m]."""
+    radius_m = NOMINAL_PITCH_M * number / (2 * np.pi)
+    angle = 2 * np.pi * np.arange(number) / number
+    return radius_m * np.column_stack([np.sin(angle), -np.cos(angle)])
+
+
+def row_m(number: int, width_m: float, height_m: float) -> FloatArray:
+    """Return the places of this many nodes spread over a row of a width, at a height [m]."""
+    x_m = (np.arange(number) + 0.5) * width_m / number
+    return np.column_stack([x_m, np.full(number, -height_m)])
+
+
+def grid_m(sides: Sequence[int], pitches_m: Sequence[float]) -> FloatArray:
+    """Return the places of the devices of a grid [m].
+
+    The last side runs along x, the one before it along y; further sides do so in turns, each
+    behind a gap of one pitch.
+
+    Parameters
+    ----------
+    sides, pitches_m
+        Members of each side, and their distance in it where it is one of the last two [m].
+    """
+    device = np.arange(math.prod(sides))
+    position_m = np.zeros((len(device), 2))
+    extent_m = [0.0, 0.0]
+    stride = 1
+    for turn, (side, pitch_m) in enumerate(zip(reversed(sides), reversed(pitches_m), strict=True)):
+        along = turn % 2
+        step_m = extent_m[along] + pitch_m * (1 if turn < 2 else 2)
+        position_m[:, along] += device // stride % side * step_m
+        extent_m[along] += (side - 1) * step_m
+        stride *= side
+    return position_m
+
+
+MAX_INTERPOSER_LINK_M = 50e-3
+"""Longest link on an interposer without error correction (TEMP, arXiv 2512.14256, II-B) [m]."""
+ERROR_CORRECTED_LATENCY_S = 210e-9
+"""Latency of a link with forward error correction (TEMP, citing Sella 2018) [s]."""
+
+
+def link_length_m(network: Network) -> FloatArray:
+    """Return the length of each link: along x and y, from centre to centre [m]."""
+    ends = network.position_m[network.target] - network.position_m[network.source]
+    length_m: FloatArray = np.abs(ends).sum(axis=1)
+    return length_m
+
+
+def too_long_links(network: Network, max_length_m: Sequence[float | None]) -> IntArray:
+    """Return the links that are longer than those of their level may be.
+
+    Parameters
+    ----------
+    max_length_m
+        For each level, innermost first; None where any length will do [m].
+    """
+    limits_m = np.array([np.inf if limit is None else limit for limit in max_length_m])
+    if not len(limits_m):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(link_length_m(network) > limits_m[network.level] * (1 + 1e-9))
+
+
+def with_error_correction(network: Network, links: IntArray) -> Network:
+    """Return the network with the latency that these links have with error correction."""
+    latency_s = network.latency_s.copy()
+    latency_s[links] = np.maximum(latency_s[links], ERROR_CORRECTED_LATENCY_S)
+    return replace(network, latency_s=latency_s)
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """One direction of a full-duplex wire; the other direction is equal."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    message_half_bytes: float = 0.0
+    """Message size that reaches half of the bandwidth."""
+
+
+class Topology(ABC):
+    """Closed forms and enumeration of one physical network."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> str:
+        """Its shape in words, such as ``6x8``."""
+
+    @property
+    @abstractmethod
+    def num_devices(self) -> int:
+        """Devices; switches and IO dies are not counted."""
+
+    @property
+    @abstractmethod
+    def num_links(self) -> int:
+        """Directed links: two for each wire."""
+
+    @property
+    @abstractmethod
+    def diameter(self) -> int:
+        """Links on the shortest way between the two devices that are farthest apart."""
+
+    @property
+    @abstractmethod
+    def bisection_bytes_per_s(self) -> float:
+        """Smallest bandwidth from one half of the devices to the other, one direction [bytes/s].
+
+        Halves differ by one device at most; switches stand on the side that makes the cut smaller.
+        Where ``bisection_is_exact`` is false this is the cut of one such pair of halves, so the
+        true value is at most this.
+        """
+
+    @property
+    def bisection_is_exact(self) -> bool:
+        """Whether no other pair of equal halves has a smaller cut, by proof."""
+        return True
+
+    @abstractmethod
+    def build(self) -> Network:
+        """Return every node and link."""
+
+    @classmethod
+    @abstractmethod
+    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
+        """Return its usual shape with this many devices, or None where it has none."""
+
+
+topologies: Registry[type[Topology]] = Registry("topology")

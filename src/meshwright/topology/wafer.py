@@ -8,14 +8,18 @@ from typing import Self
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.topology.geometry import grid_m, near_square
 from meshwright.topology.mesh import Mesh, grid_wires
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec, Topology, topologies
-from meshwright.topology.wires import Wires, assemble
+from meshwright.topology.network import (
+    LinkSpec,
+    Network,
+    Topology,
+    Wires,
+    assemble,
+    grid_m,
+    near_square,
+)
 
 
-@topologies.register("wafer")
 @dataclass(frozen=True)
 class Wafer(Mesh):
     """Rows and columns of dies; each die at an edge has an IO die next to it, two at a corner.
@@ -88,7 +92,6 @@ _SEAM_HOPS = 3
 """Die to IO die, IO die to IO die, IO die to die."""
 
 
-@topologies.register("multi_wafer")
 @dataclass(frozen=True)
 class MultiWafer(Topology):
     """The IO dies of facing edges are joined; wafers stand in a row, left to right.

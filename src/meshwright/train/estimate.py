@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.base.errors import InfeasibleError, SpecError
-from meshwright.base.version import version
+from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import idles_above_cap
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string

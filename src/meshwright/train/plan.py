@@ -9,7 +9,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
-from meshwright.base.version import version
+from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
 from meshwright.search.best import Found, in_order_of_preference

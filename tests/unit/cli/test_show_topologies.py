@@ -5,7 +5,7 @@ import json
 import pytest
 
 from meshwright.cli.main import main
-from meshwright.topology.registry import topologies
+from meshwright.topology.network import topologies
 
 
 def output(capsys, *words):

@@ -10,7 +10,7 @@ from meshwright.collectives.registry import (
     best_algorithm,
     collective_algorithms,
 )
-from meshwright.collectives.trees import binary_tree, ceil_log2, second_tree
+from meshwright.collectives.tree import binary_tree, ceil_log2, second_tree
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 

@@ -20,7 +20,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.streams.volumes import Transfer
+from meshwright.streams.round_model import Transfer
 
 N, TOKENS, HIDDEN, KEYS, FFN = 8, 512, 64, 32, 256
 PLAIN = LayerSpec(attention=gqa(4, 2), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))

@@ -7,7 +7,7 @@ from grid_networks import demands_of, grid, network_of, star
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec
 
 
 def visited(network, routes):

@@ -5,7 +5,7 @@ import pytest
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers
 
-from meshwright.streams.line import Line
+from meshwright.streams.forms import Line
 from meshwright.streams.registry import enumerate_rounds, streams
 
 

@@ -14,7 +14,7 @@ from oracles.stream_transfers import (
     linear_bytes,
 )
 
-from meshwright.streams.volumes import Transfer, received_bytes
+from meshwright.streams.round_model import Transfer, received_bytes
 
 prices = st.floats(0.0, 10.0) | st.just(np.inf)
 operators = st.builds(OperatorPrices, prices, prices, prices, prices, prices)

@@ -11,7 +11,7 @@ from oracles.stream_transfers import (
     weights_are_cheaper,
 )
 
-from meshwright.streams.volumes import received_bytes
+from meshwright.streams.round_model import received_bytes
 
 FLOPS_PER_S = 0.7 * 1.8e15
 

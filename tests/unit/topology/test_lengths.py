@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 
-from meshwright.topology.geometry import (
+from meshwright.topology.network import (
     ERROR_CORRECTED_LATENCY_S,
     MAX_INTERPOSER_LINK_M,
+    LinkSpec,
+    Wires,
+    assemble,
     link_length_m,
     too_long_links,
     with_error_correction,
 )
-from meshwright.topology.registry import LinkSpec
 from meshwright.topology.wafer import MultiWafer, Wafer
-from meshwright.topology.wires import Wires, assemble
 
 LINK = LinkSpec(2e12, 200e-9)
 DIES = Wafer.uniform((6, 8), LINK)

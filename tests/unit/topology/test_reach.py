@@ -7,11 +7,9 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
-from meshwright.topology.fully_connected import FullyConnected
 from meshwright.topology.mesh import Mesh, Ring
-from meshwright.topology.network import connected_components, hop_distances
-from meshwright.topology.registry import LinkSpec
-from meshwright.topology.switch import Switch
+from meshwright.topology.network import LinkSpec, connected_components, hop_distances
+from meshwright.topology.switched import FullyConnected, Switch
 
 LINK = LinkSpec(1.0)
 

@@ -11,8 +11,8 @@ import pytest
 from meshwright.base.errors import UnsupportedError
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
 from meshwright.topology.mesh import Mesh, Ring, Torus
-from meshwright.topology.registry import LinkSpec
-from meshwright.topology.switch import Switch
+from meshwright.topology.network import LinkSpec
+from meshwright.topology.switched import Switch
 from meshwright.topology.wafer import MultiWafer, Wafer
 from meshwright.wafer.map.picture import WaferMap, arrows_of, group_letter, make_canvas
 from meshwright.wafer.map.svg import wafer_svg

@@ -8,8 +8,7 @@ from itertools import pairwise
 from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding, hop_distances, sequential
 from meshwright.topology.mesh import Mesh
-from meshwright.topology.network import Network
-from meshwright.topology.registry import LinkSpec
+from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.study import (
     Claim,
     StudyResult,

@@ -16,8 +16,7 @@ from meshwright.cost.matmul import MatmulShape, matmul_compute_s, whole_traffic_
 from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.registry import streams
-from meshwright.streams.round_model import forward_s, round_link_s
-from meshwright.streams.volumes import Transfer
+from meshwright.streams.round_model import Transfer, forward_s, round_link_s
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,

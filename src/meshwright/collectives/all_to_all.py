@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N, larger, where
-from meshwright.collectives.gathers import (
+from meshwright.collectives.group import Group, Span, group_size
+from meshwright.collectives.registry import Algorithm, Transfer, where_it_applies
+from meshwright.collectives.ring import (
     coordinates_of,
     crossed_level,
     members_inside,
@@ -26,12 +28,9 @@ from meshwright.collectives.gathers import (
     shape_of,
     spans_switches_only,
 )
-from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import Algorithm, Transfer, collective, where_it_applies
 from meshwright.spec.collective import CollectiveKind
 
 
-@collective("direct_all_to_all")
 class DirectAllToAll(Algorithm):
     """One message from each member to each other member.
 
@@ -241,8 +240,6 @@ class Staged(Algorithm):
         return not self.relays or any(span.is_grid for span in group.spans)
 
 
-@collective("hierarchical_all_to_all", relays=False)
-@collective("hierarchical_relay_all_to_all", relays=True)
 class HierarchicalAllToAll(Staged):
     """One stage after the other, innermost level first."""
 
@@ -266,8 +263,6 @@ class HierarchicalAllToAll(Staged):
         )
 
 
-@collective("rotated_all_to_all", relays=False)
-@collective("rotated_relay_all_to_all", relays=True)
 class RotatedAllToAll(Staged):
     """Parts of the data that visit the grid dimensions in rotated orders."""
 
@@ -297,3 +292,37 @@ class RotatedAllToAll(Staged):
         """Return an order for each spanned dimension to begin with."""
         spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
         return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]
+
+
+class NeighbourSend(Algorithm):
+    """Every member but the last sends its message to the next one at the same time.
+
+    The slowest pair decides: the one that crosses the slowest spanned level.
+    Assumes: on grids the members follow each other in a snake, so that one hop suffices.
+    """
+
+    kind = CollectiveKind.SEND
+
+    def affine(self, group: Group[N]) -> tuple[N, N]:
+        """Return one message through the slowest spanned level."""
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            spanned = span.size > 1.0
+            fixed_s = larger(fixed_s, where(spanned, message_s(span), 0.0))
+            slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
+        return where_it_applies(True, group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return 1: each member has one message."""
+        return 1
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the message of each member to the next one."""
+        shape = shape_of(group)
+        size = 1
+        for span_size in shape:
+            size *= span_size
+        for rank in range(size - 1):
+            level = crossed_level(shape, rank, rank + 1)
+            yield Transfer(0, rank, rank + 1, num_bytes, (rank,), level)

@@ -19,7 +19,11 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, N, larger, smaller, where
 from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import Algorithm, Transfer, where_it_applies
+from meshwright.collectives.registry import (
+    Algorithm,
+    Transfer,
+    where_it_applies,
+)
 from meshwright.spec.collective import CollectiveKind
 
 
@@ -492,3 +496,137 @@ class BlockGather(GatherFamily):
         """Yield the messages of the all-gather; none for a group of one."""
         if float(group_size(group)) > 1.0:
             yield from self.block_transfers(num_bytes, group)
+
+
+class Ring(OneSpanGather):
+    """A one-way ring over the members of one switch."""
+
+    def fits(self, span: Any) -> Any:
+        """Return whether the span is a switch."""
+        return not span.is_grid
+
+
+class TwoWayRing(OneSpanGather):
+    """A ring in both directions of a closed grid dimension."""
+
+    def fits(self, span: Any) -> Any:
+        """Return whether the span is a grid dimension with its wrap link."""
+        return (span.closes == 1.0) & span.is_grid
+
+
+class Line(OneSpanGather):
+    """A line of neighbours that pass on what comes from either side."""
+
+    def fits(self, span: Any) -> Any:
+        """Return whether the span is a grid dimension without a wrap link."""
+        return (span.closes == 0.0) & span.is_grid
+
+
+NUM_PIECES = 32
+"""Pieces of the pipelined form: the levels that wait add 1/32 of their time."""
+
+
+class Hierarchical(StreamGather):
+    """Stages over the levels, one after the other for each piece of the data."""
+
+    def __init__(self, kind: CollectiveKind, num_pieces: int) -> None:
+        super().__init__(kind)
+        self.num_pieces = num_pieces
+        if num_pieces > 1:
+            self.replay_slack = 1.0 if kind is CollectiveKind.ALL_REDUCE else 0.25
+
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
+        """Return the sum of the stages for one piece, and the slowest level for each further one.
+
+        Each further piece repeats the messages of every level, whose m_half the slowest one pays.
+        """
+        size = group_size(group)
+        applies: Any = True
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        occupied_s: Any = 0.0
+        worst_slope: Any = 0.0
+        for span, inside in zip(group.spans, members_inside(group), strict=True):
+            stage_s, stage_slope = gather_affine(span)
+            stage_slope = stage_slope / inside
+            half_s = gather_steps(span) * span.message_half_bytes / span.bandwidth_bytes_per_s
+            applies = applies & (span.size != size)
+            fixed_s, slope = fixed_s + stage_s, slope + stage_slope
+            occupied_s, worst_slope = larger(occupied_s, half_s), larger(worst_slope, stage_slope)
+        further = self.num_pieces - 1.0
+        return (
+            applies,
+            fixed_s + further * occupied_s,
+            (slope + further * worst_slope) / self.num_pieces,
+        )
+
+    def streams(self, group: Group[float]) -> Sequence[Stream]:
+        """Return the pieces, each in a channel of its own and a phase behind the one before."""
+        order = outermost_first(group)
+        return [Stream(order, channel=piece) for piece in range(self.num_pieces)]
+
+
+class Bucket(StreamGather):
+    """Every part of the data visits the grid dimensions in a rotated order."""
+
+    def __init__(self, kind: CollectiveKind) -> None:
+        super().__init__(kind)
+        self.replay_slack = 0.5
+        """Where dimensions differ, a part need not wait for the slowest one of a phase."""
+
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
+        """Return the form for the grid dimensions that each row spans, two or more."""
+        size = group_size(group)
+        grids = [span for span in group.spans if span.is_grid]
+        applies: Any = False
+        fixed_s: Any = 0.0
+        seconds_per_byte: Any = 0.0
+        for count in range(2, len(grids) + 1):
+            for chosen in combinations(grids, count):
+                here, members = _spans_exactly(chosen, size)
+                rotated_s, rotated_slope = _rotated(chosen, members)
+                applies = applies | here
+                fixed_s = where(here, rotated_s, fixed_s)
+                seconds_per_byte = where(here, rotated_slope, seconds_per_byte)
+        return applies, fixed_s, seconds_per_byte
+
+    def streams(self, group: Group[float]) -> Sequence[Stream]:
+        """Return one stream for each dimension to begin with."""
+        shape = shape_of(group)
+        spanned = [level for level, size in enumerate(shape) if size > 1]
+        alone = [level for level, size in enumerate(shape) if size == 1]
+        count = max(len(spanned), 1)
+        return [Stream((*spanned[first:], *spanned[:first], *alone)) for first in range(count)]
+
+
+def _spans_exactly(chosen: Sequence[Span[Any]], size: Any) -> tuple[Any, Any]:
+    """Return whether a group spans these dimensions and no other, and their members."""
+    members: Any = 1.0
+    each: Any = True
+    for span in chosen:
+        members = members * span.size
+        each = each & (span.size > 1.0)
+    return each & (members == size), members
+
+
+def _rotated(chosen: Sequence[Span[Any]], members: Any) -> tuple[Any, Any]:
+    """Return (fixed_s, seconds_per_byte): the sum over the phases of their slowest part.
+
+    In phase j part i works on dimension (i + j) mod k and ends with its share of the bytes times
+    the sizes of the dimensions visited so far, over the members.
+    """
+    count = len(chosen)
+    fixed_s: Any = 0.0
+    slope: Any = 0.0
+    gathered: list[Any] = [1.0 / (members * count)] * count
+    for phase in range(count):
+        phase_s: Any = 0.0
+        phase_slope: Any = 0.0
+        for part in range(count):
+            span = chosen[(part + phase) % count]
+            gathered[part] = gathered[part] * span.size
+            stage_s, stage_slope = gather_affine(span)
+            phase_s = larger(phase_s, stage_s)
+            phase_slope = larger(phase_slope, stage_slope * gathered[part])
+        fixed_s, slope = fixed_s + phase_s, slope + phase_slope
+    return fixed_s, slope

@@ -1,15 +1,4 @@
-"""All-gathers on a block as waves that run along rows and columns at once.
-
-A wave is what one member sends along one dimension, both ways: it moves one member a phase until
-it reaches both ends, and what runs over one link in one phase is one message. Part of each shard
-runs along the inner dimension first and then, from every member it came to, along the outer one;
-the other part the other way round. How much enters in which phase is what a plan says.
-
-The bytes on a link are the sum of the waves that pass it, so with g(p) pieces entering a dimension
-of d members in phase p the last of its links carries g(p) + g(p - 1) + ... + g(p - d + 2).
-Derived here; the bounds that the two plans reach are those of Chan et al. 2007 (the links of a
-corner) and of Nash-Williams 1961 (spanning trees that share no edge).
-"""
+"""A Hamiltonian cycle over the members of a block, and the gather around it."""
 
 from __future__ import annotations
 
@@ -23,25 +12,143 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import N, larger, smaller
-from meshwright.collectives.gathers import (
-    GATHER_KINDS,
-    Block,
-    BlockGather,
-    block_of,
-    levels_of,
-    may_span_a_block,
-    rank_of,
-    sides_of,
-)
 from meshwright.collectives.group import Group, group_size
 from meshwright.collectives.registry import (
     Algorithm,
     Transfer,
-    collective,
-    collective_algorithms,
     where_it_applies,
 )
+from meshwright.collectives.ring import (
+    Block,
+    BlockGather,
+    block_of,
+    coordinates_of,
+    levels_of,
+    may_span_a_block,
+    message_s,
+    rank_of,
+    shape_of,
+    sides_of,
+    two_way_ring_moves,
+)
 from meshwright.spec.collective import CollectiveKind
+
+
+def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
+    """Return the cells (row, column) of a block in the order of a cycle of neighbours.
+
+    A snake right of the first column, and up that column again. Range: both sides at least 2, one
+    of them even.
+    """
+    if num_rows % 2:
+        return [(row, column) for column, row in hamiltonian_cycle(num_columns, num_rows)]
+    snake = []
+    for row in range(num_rows):
+        columns = range(1, num_columns)
+        snake += [(row, column) for column in (columns if row % 2 == 0 else reversed(columns))]
+    return [(0, 0), *snake, *[(row, 0) for row in range(num_rows - 1, 0, -1)]]
+
+
+def cycle_gather(num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+    """Yield an all-gather in which whole shards go half way around the cycle from both sides.
+
+    The shard of the member opposite comes half from each side.
+    """
+    inner, outer = levels_of(group)
+    num_columns, num_rows = sides_of(group)
+    cells = hamiltonian_cycle(num_rows, num_columns)
+    ranks = [row * num_columns + column for row, column in cells]
+    half_bytes = num_bytes / len(ranks) / 2
+    for move in two_way_ring_moves(len(ranks)):
+        (row, column), (next_row, next_column) = cells[move.source], cells[move.destination]
+        owner = ranks[move.origin]
+        halves = (0, 1) if move.half is None else (move.half,)
+        yield Transfer(
+            move.step,
+            ranks[move.source],
+            ranks[move.destination],
+            half_bytes * len(halves),
+            tuple(2 * owner + half for half in halves),
+            inner if row == next_row else outer,
+            0 if (next_row, next_column) > (row, column) else 1,
+        )
+
+
+class Cycle(BlockGather):
+    """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even."""
+
+    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
+        """Return the form on blocks with an even side."""
+        block = block_of(group)
+        half = block.size / 2.0
+        slope = (block.size - 1.0) / block.size / 2.0 / block.bandwidth_bytes_per_s
+        return block.applies & (half == np.floor(half)), half * block.message_s, slope
+
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
+        """Return two halves."""
+        return 2
+
+    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of both directions."""
+        return cycle_gather(num_bytes, group)
+
+
+class CentralAllReduce(Algorithm):
+    """T = sum over the grid dimensions of (d - 1)(latency + (S + m_half)/B)."""
+
+    kind = CollectiveKind.ALL_REDUCE
+
+    def may_apply(self, group: Group[Any]) -> bool:
+        """Return whether there is a grid dimension."""
+        return any(span.is_grid for span in group.spans)
+
+    def affine(self, group: Group[N]) -> tuple[N, N]:
+        """Return the sum over the dimensions."""
+        applies: Any = True
+        fixed_s: Any = 0.0
+        slope: Any = 0.0
+        for span in group.spans:
+            applies = applies & ((span.size == 1.0) | span.is_grid)
+            fixed_s = fixed_s + (span.size - 1.0) * message_s(span)
+            slope = slope + (span.size - 1.0) / span.bandwidth_bytes_per_s
+        return where_it_applies(applies, group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return one: everything is sent at once."""
+        return 1
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield both ways of every line, one dimension after the other."""
+        shape, first_step = shape_of(group), 0
+        for level, size in enumerate(shape):
+            for place in coordinates_of(shape):
+                for step, way, reduces in _sends(place[level], size):
+                    there = (*place[:level], place[level] + way, *place[level + 1 :])
+                    yield Transfer(
+                        first_step + step,
+                        rank_of(shape, place),
+                        rank_of(shape, there),
+                        num_bytes,
+                        (0,),
+                        level,
+                        0 if way > 0 else 1,
+                        reduces=reduces,
+                    )
+            first_step += size - 1
+
+
+def _sends(at: int, size: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield (step, way, reduces) of what one position of a line sends: to the middle, and back."""
+    low, high = (size - 1) // 2, size // 2
+    if at < high:
+        yield at, 1, True
+    if at > low:
+        yield size - 1 - at, -1, True
+    if 0 < at <= low:
+        yield size - 1 - at, -1, False
+    if high <= at < size - 1:
+        yield at, 1, False
+
 
 Piece = tuple[int, int]
 """Owner of a shard, and number of the piece of it."""
@@ -238,15 +345,6 @@ def even_share(block: Block) -> Any:
     return short * (long - 1.0) / block.size * tree_share(block)
 
 
-for _kind in GATHER_KINDS:
-    collective_algorithms.register(f"even_wave_{_kind}")(EvenWave(_kind))
-    collective_algorithms.register(f"corner_wave_{_kind}")(CornerWave(_kind))
-
-
-@collective("pipelined_wave_16_all_reduce", num_pieces=16)
-@collective("pipelined_wave_8_all_reduce", num_pieces=8)
-@collective("pipelined_wave_4_all_reduce", num_pieces=4)
-@collective("pipelined_wave_2_all_reduce", num_pieces=2)
 class PipelinedWaveAllReduce(Algorithm):
     """T = M (latency + m_half/B) + [2 w + (P - 1)(N - 1)/E] S/(P B).
 

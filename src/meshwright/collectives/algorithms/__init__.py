@@ -1,1 +1,0 @@
-"""One algorithm per file; a file that exists here is registered."""
