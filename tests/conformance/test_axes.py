@@ -5,10 +5,9 @@ import pkgutil
 import numpy as np
 import pytest
 
-import meshwright.sharding.axes as package
+import meshwright.sharding.axes_all as package
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.axes import all_rules
-from meshwright.sharding.axis import axes
+from meshwright.sharding.axes_all import all_rules, axes
 from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements

@@ -16,7 +16,7 @@ from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficienci
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.placement import clear_grids
-from meshwright.sharding.axes.tatp import streams_inputs
+from meshwright.sharding.axes_all import streams_inputs
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_layer import LayerAxes, layer_axes

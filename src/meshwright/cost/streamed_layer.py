@@ -20,7 +20,7 @@ from meshwright.cost.device import DeviceRates
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import DerivedShardings, Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
-from meshwright.sharding.axes.tatp import may_stream_inputs
+from meshwright.sharding.axes_all import may_stream_inputs
 from meshwright.sharding.calls import CollectiveCall, call_elements
 from meshwright.sharding.local_layer import LocalLayer
 from meshwright.sharding.local_sizes import FLAT, degree_of

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.sharding.algebra import Move, Operand, Sharding, Split, matmul, reshard
-from meshwright.sharding.axes.tatp import streams_inputs
-from meshwright.sharding.axis import axes
+from meshwright.sharding.axes_all import axes, streams_inputs
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.forward import (
     Ledger,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase, Tensor
 from meshwright.sharding.algebra import Move, Sharding, payload, reshard, walk
-from meshwright.sharding.axis import axes
+from meshwright.sharding.axes_all import axes
 from meshwright.sharding.calls import CollectiveCall
 from meshwright.sharding.strategy import ContextKind, PlanOptions
 from meshwright.sharding.tensor_sharding import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from meshwright.base.arrays import Num, ceil_div
 from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
-from meshwright.sharding.axis import axes
+from meshwright.sharding.axes_all import axes
 from meshwright.sharding.local_sizes import degree_of, local_size
 from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.sharding.tensor_sharding import activation_sharding, forward_products

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.sharding.algebra import Arbiter, Operand, Product, Sharding, Side, matmul
-from meshwright.sharding.axis import Axis, axes
+from meshwright.sharding.axes_all import Axis, axes
 from meshwright.sharding.strategy import PlanOptions
 
 _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
