@@ -10,7 +10,7 @@ from small_problems import random_strategy as any_strategy
 
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import all_choices
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
     PlanOptions,

@@ -21,7 +21,7 @@ from meshwright.base.errors import Fault
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_one
 from meshwright.serve.price import price_serving
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
 from meshwright.train.legality import check_problem

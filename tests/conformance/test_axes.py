@@ -5,10 +5,9 @@ import pkgutil
 import numpy as np
 import pytest
 
-import meshwright.sharding.axes_all as package
+import meshwright.sharding.axes as package
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.axes_all import all_rules, axes
-from meshwright.sharding.calls import call_elements
+from meshwright.sharding.axes import activation_sharding, all_rules, axes, weight_sharding
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import (
@@ -19,7 +18,6 @@ from meshwright.sharding.strategy import (
     row,
     stack,
 )
-from meshwright.sharding.tensor_sharding import activation_sharding, weight_sharding
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -147,10 +145,12 @@ def test_a_column_of_strategies_equals_its_rows(structure):
     columns = stack([make_strategy(**choice) for choice in choices])
     for layer in LAYERS:
         for call in derive_calls(layer, structure):
-            column = call_elements(call, bound(layer), columns)
+            column = local_elements(call.tensor, call.split, bound(layer), columns)
             column = np.broadcast_to(column, (len(choices),))
             for index, found in enumerate(column):
-                assert found == call_elements(call, bound(layer), row(columns, index))
+                assert found == local_elements(
+                    call.tensor, call.split, bound(layer), row(columns, index)
+                )
 
 
 def test_rules_have_names_of_their_own_and_explain_themselves():

@@ -12,7 +12,7 @@ from small_problems import random_problem, random_strategy, structures
 
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns, price_one
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import Offload, row, stack
 
 STRUCTURES = tuple(structures())

@@ -17,7 +17,7 @@ from small_problems import random_problem
 from meshwright.cost.energy import idles_above_cap
 from meshwright.cost.memory import fits_memory, shard_degrees
 from meshwright.cost.step import price_columns, price_one
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import MICRO_BATCH_SIZES, Choices, device_counts
 from meshwright.sharding.strategy import (
     ContextKind,

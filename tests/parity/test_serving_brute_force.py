@@ -16,7 +16,7 @@ from meshwright.serve.price import price_serving
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.search import Objective, search_serving
 from meshwright.serve.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import AXES, ContextKind, PlanOptions, make_strategy, stack, take
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack

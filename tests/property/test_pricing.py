@@ -13,7 +13,7 @@ from small_problems import random_problem, random_strategy, structures
 from meshwright.base.errors import SpecError
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_columns
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     Offload,
     PlanOptions,

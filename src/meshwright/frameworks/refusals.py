@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from meshwright.base.errors import Fault
 from meshwright.frameworks.launch import MESH_AXES, degrees, host_size
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.train.answer import Plan

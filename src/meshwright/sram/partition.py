@@ -14,7 +14,7 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.interval import UNCALIBRATED_NOTE
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
 from meshwright.spec.model import ModelSpec

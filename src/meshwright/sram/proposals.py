@@ -10,7 +10,7 @@ from math import ceil, inf
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import stack
 from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training

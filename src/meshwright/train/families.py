@@ -49,7 +49,7 @@ from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import send_s, step_time, step_times
 from meshwright.search.counts import Counts
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
     Offload,

@@ -8,7 +8,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.cost.problem import Problem
-from meshwright.sharding.axes_all import all_rules
+from meshwright.sharding.axes import all_rules
 from meshwright.sharding.rules import Case
 from meshwright.sharding.space import Choices, axis_orders, divisors, first_orders, stream_choices
 from meshwright.sharding.strategy import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright.sharding.axes_all import all_refusals, all_rules
+from meshwright.sharding.axes import all_refusals, all_rules
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import (
     ContextKind,

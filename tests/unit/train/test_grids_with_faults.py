@@ -9,7 +9,7 @@ from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.network.placement import all_choices
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.topology.hierarchical import network_of
 from meshwright.topology.network import connected_components

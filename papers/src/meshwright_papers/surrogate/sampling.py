@@ -17,7 +17,7 @@ from meshwright.cost.pipeline import micro_batches
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns
 from meshwright.network.placement import Choice, all_choices
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, divisors
 from meshwright.sharding.strategy import (
     ContextKind,

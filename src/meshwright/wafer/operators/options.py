@@ -18,7 +18,7 @@ from meshwright.cost.network import AxisNetwork, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice, all_choices
 from meshwright.search.exhaustive import Progress
-from meshwright.sharding.axes_all import all_refusals
+from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, factorizations
 from meshwright.sharding.strategy import (
     AXES,

@@ -1,17 +1,27 @@
-"""What an axis of the mesh has to say: which dims it splits, what it streams, what it refuses."""
+"""The axes of the mesh: which dims each splits, what it streams, which plans it refuses.
+
+From all axes together follows how each activation and each weight is sharded between operators.
+"""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
-from meshwright.base.registry import Registry, import_siblings
-from meshwright.graph.op import Tensor
-from meshwright.sharding.algebra import Side
-from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.local_sizes import FLAT
+from meshwright.base.registry import Registry
+from meshwright.graph.op import Op, OpKind, Tensor
+from meshwright.sharding.algebra import (
+    FLAT,
+    Arbiter,
+    CollectiveCall,
+    Operand,
+    Product,
+    Sharding,
+    Side,
+    matmul,
+)
 from meshwright.sharding.rules import Case, Refusal, Rule, any_of
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -85,13 +95,10 @@ def first_of(dims: frozenset[str], tensor: Tensor) -> str | None:
     return next((dim for dim in tensor.dims if dim in dims), None)
 
 
-def _is_causal(case: Case) -> bool:
-    return not isinstance(case.workload, Training) or case.workload.causal
-
-
 def _cp_cuts_sequence(case: Case) -> BoolArray:
-    ring = case.structure.context_kind is ContextKind.RING
-    parts = (2 if ring and _is_causal(case) else 1) * case.s.cp
+    is_causal = not isinstance(case.workload, Training) or case.workload.causal
+    balances = is_causal and case.structure.context_kind is ContextKind.RING
+    parts = (2 if balances else 1) * case.s.cp
     found: BoolArray = (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
     return found
 
@@ -107,22 +114,17 @@ def _cp_cuts_heads(case: Case) -> BoolArray:
     return any_of(masks, case) & (case.s.cp > 1)
 
 
-def _cp_has_no_group(case: Case) -> BoolArray:
-    found: BoolArray = (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING)
-    return found
-
-
-def _splits_one_token(case: Case) -> BoolArray:
-    return (case.s.cp > 1) & (not case.has_long_rows)
-
-
 def _cp_leaves_slivers(case: Case) -> BoolArray:
     rows = case.s.micro_batch_size * case.sequence_length / case.s.cp
     return (rows < case.tile_rows) & (case.s.cp > 1) & case.has_long_rows
 
 
 class ContextAxis(Axis):
-    """Tokens of each sequence."""
+    """Context parallelism: the tokens of each sequence are split everywhere, attention included.
+
+    Ring: keys and values travel round the group (Liu et al. 2023, arXiv 2310.01889). Ulysses: an
+    all-to-all turns split tokens into split heads and back (Jacobs et al. 2023, arXiv 2309.14509).
+    """
 
     degrees = ("cp",)
     replicates_weights = True
@@ -147,7 +149,7 @@ class ContextAxis(Axis):
         Rule(
             "ulysses-without-cp",
             "with cp 1 both kinds of context parallelism are the same; ring stands for it",
-            _cp_has_no_group,
+            lambda case: (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING),
             "Ulysses with cp 1 changes nothing",
             (),
             "context_kind=ring",
@@ -155,7 +157,7 @@ class ContextAxis(Axis):
         Rule(
             "cp-decode",
             "a decode step has one token for each sequence, which cannot be split",
-            _splits_one_token,
+            lambda case: (case.s.cp > 1) & (not case.has_long_rows),
             "cp {cp} splits sequences of one token",
             ("cp",),
         ),
@@ -177,20 +179,12 @@ class ContextAxis(Axis):
         return structure.context_kind is ContextKind.RING and kind is not CollectiveKind.ALL_REDUCE
 
 
-axes.register("cp")(ContextAxis())
-
-
-def _leaves_ranks_idle(case: Case) -> BoolArray:
-    return case.s.dp * case.s.micro_batch_size > case.batch_size
-
-
-def _dp_has_no_group(case: Case) -> BoolArray:
-    found: BoolArray = (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0)
-    return found
-
-
 class DataAxis(Axis):
-    """Sequences of the batch; the degree is replicas times shards."""
+    """Data parallelism: sequences are split; weights are replicated or sharded (ZeRO, FSDP).
+
+    The degree is replicas times shards. Source: Rajbhandari et al. 2020 (ZeRO), section 5; Zhao
+    et al. 2023 (FSDP), section 3.
+    """
 
     degrees = ("dp_replicate", "dp_shard")
     replicates_weights = True
@@ -198,14 +192,14 @@ class DataAxis(Axis):
         Rule(
             "dp-batch",
             "each data-parallel rank has at least one micro-batch of sequences",
-            _leaves_ranks_idle,
+            lambda case: case.s.dp * case.s.micro_batch_size > case.batch_size,
             "dp {dp} x micro-batch {micro_batch_size} exceeds the batch of {batch} sequences",
             ("micro_batch_size", "dp_shard", "dp_replicate"),
         ),
         Rule(
             "zero-without-shards",
             "ZeRO shards over dp_shard and cp; with one device there it equals stage 0",
-            _dp_has_no_group,
+            lambda case: (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0),
             "ZeRO stage {zero_stage} with dp_shard 1 and cp 1 shards nothing",
             (),
             "zero_stage=0",
@@ -221,20 +215,9 @@ class DataAxis(Axis):
         return structure.overlap_data_parallel
 
 
-axes.register("dp")(DataAxis())
-
-
 def _experts(case: Case) -> tuple[ExpertSpec, ...]:
     kinds = (kind.experts for kind in case.model.layer_kinds)
     return tuple(dict.fromkeys(experts for experts in kinds if experts is not None))
-
-
-def _has_no_experts(case: Case) -> BoolArray:
-    return ((case.s.ep > 1) | (case.s.etp > 1)) & (not _experts(case))
-
-
-def _cuts_experts(case: Case) -> BoolArray:
-    return any_of((e.num_experts % case.s.ep != 0 for e in _experts(case)), case)
 
 
 def _does_not_regroup(case: Case) -> BoolArray:
@@ -257,14 +240,19 @@ def _starves_experts(case: Case) -> BoolArray:
 
 
 class ExpertAxis(Axis):
-    """Whole experts; tokens travel to them and back."""
+    """Expert parallelism: whole experts are split; tokens travel to them and back.
+
+    The devices of dp, cp and tp together are used again as edp (copies of the experts) x ep (parts
+    of the experts) x etp (parts of each expert). Source: Fedus et al. 2021 (Switch), section 5;
+    Singh et al. 2023 (DeepSpeed-TED), section 3.
+    """
 
     degrees = ("ep",)
     rules = (
         Rule(
             "ep-dense",
             "ep and etp split routed experts, which this model does not have",
-            _has_no_experts,
+            lambda case: ((case.s.ep > 1) | (case.s.etp > 1)) & (not _experts(case)),
             "ep {ep}, etp {etp} in a model without experts",
             ("ep", "etp"),
             "ep=1 etp=1",
@@ -272,7 +260,7 @@ class ExpertAxis(Axis):
         Rule(
             "ep-experts",
             "each rank of ep holds the same number of experts",
-            _cuts_experts,
+            lambda case: any_of((e.num_experts % case.s.ep != 0 for e in _experts(case)), case),
             "{num_experts} experts are not divisible by ep {ep}",
             ("ep",),
         ),
@@ -341,15 +329,6 @@ class ExpertDataAxis(Axis):
         return structure.overlap_data_parallel
 
 
-axes.register("ep")(ExpertAxis())
-axes.register("etp")(ExpertTensorAxis())
-axes.register("edp")(ExpertDataAxis())
-
-
-def _has_empty_stages(case: Case) -> BoolArray:
-    return case.s.pp * case.s.num_virtual_stages > case.model.num_layers
-
-
 def _cuts_chunks(case: Case) -> BoolArray:
     chunks = case.s.pp * case.s.num_virtual_stages
     found: BoolArray = (case.model.num_layers % chunks != 0) & (case.s.num_virtual_stages > 1)
@@ -375,14 +354,17 @@ def _has_no_pipeline(case: Case) -> BoolArray:
 
 
 class PipelineAxis(Axis):
-    """Runs of layers."""
+    """Pipeline parallelism: layers are split into stages; no tensor is, so only rules stand here.
+
+    Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches divisible by pp).
+    """
 
     degrees = ("pp", "num_virtual_stages")
     rules = (
         Rule(
             "pp-layers",
             "each chunk of each stage holds at least one layer",
-            _has_empty_stages,
+            lambda case: case.s.pp * case.s.num_virtual_stages > case.model.num_layers,
             "pp {pp} x {num_virtual_stages} chunks exceed {num_layers} layers",
             ("num_virtual_stages", "pp"),
         ),
@@ -417,9 +399,6 @@ class PipelineAxis(Axis):
             "schedule=1f1b",
         ),
     )
-
-
-axes.register("pp")(PipelineAxis())
 
 
 _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
@@ -471,7 +450,12 @@ def _has_no_block(case: Case) -> BoolArray:
 
 
 class StreamAxis(Axis):
-    """Tokens at rest and columns of weights, one of which travels round the group."""
+    """Tensor streams between neighbours: tokens and weights are both split, one travels over tatp.
+
+    Weight streaming: tokens stay split everywhere and the columns of each weight travel; gradients
+    of weights travel as accumulators. Input streaming: sharded like tensor with sequence
+    parallelism, and the tokens travel. Embedding and logits split the vocabulary in both forms.
+    """
 
     degrees = ("tatp",)
     splits_sequence = True
@@ -533,14 +517,7 @@ class StreamAxis(Axis):
         return kind is not CollectiveKind.ALL_REDUCE
 
 
-axes.register("tatp")(StreamAxis())
-
-
-def _cuts_heads(case: Case) -> BoolArray:
-    return any_of((a.num_heads % case.head_degree != 0 for a in case.attentions), case)
-
-
-def _cuts_kv_heads(case: Case) -> BoolArray:
+def _tp_cuts_kv_heads(case: Case) -> BoolArray:
     degree = case.head_degree
     masks = (
         (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
@@ -548,18 +525,13 @@ def _cuts_kv_heads(case: Case) -> BoolArray:
     return any_of(masks, case)
 
 
-def _leaves_slivers(case: Case) -> BoolArray:
+def _tp_leaves_slivers(case: Case) -> BoolArray:
     degree = case.head_degree
     masks = (ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes)
     return any_of(masks, case) & (degree > 1)
 
 
-def _has_no_group(case: Case) -> BoolArray:
-    found: BoolArray = (case.s.tp == 1) & case.structure.sequence_parallel
-    return found
-
-
-def _cuts_sequence(case: Case) -> BoolArray:
+def _tp_cuts_sequence(case: Case) -> BoolArray:
     if not (case.structure.sequence_parallel and case.has_long_rows):
         return case.no_rows
     found: BoolArray = (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
@@ -567,35 +539,41 @@ def _cuts_sequence(case: Case) -> BoolArray:
 
 
 class TensorAxis(Axis):
-    """Columns of the first and rows of the second product of each block, whole heads."""
+    """Tensor parallelism: columns of the first and rows of the second product of each block.
+
+    With sequence parallelism tokens too. Source: Shoeybi et al. 2019 (Megatron-LM), section 3;
+    Korthikanti et al. 2022, section 4.2.
+    """
 
     degrees = ("tp",)
     rules = (
         Rule(
             "tp-heads",
             "each rank of tp works on whole query heads, so tp divides the number of heads",
-            _cuts_heads,
+            lambda case: any_of(
+                (a.num_heads % case.head_degree != 0 for a in case.attentions), case
+            ),
             "{heads} heads are not divisible by tp {tp}",
             ("tp",),
         ),
         Rule(
             "tp-kv-heads",
             "key and value heads are split evenly, or each is held whole by as many ranks",
-            _cuts_kv_heads,
+            _tp_cuts_kv_heads,
             "{kv_heads} key and value heads and tp {tp}: neither divides the other",
             ("tp",),
         ),
         Rule(
             "tp-tile",
             "a shard of the feed-forward network is at least one tile of the matrix unit wide",
-            _leaves_slivers,
+            _tp_leaves_slivers,
             "inner width {ffn} over tp {tp} is narrower than a tile of {tile_columns} columns",
             ("tp",),
         ),
         Rule(
             "sp-without-tp",
             "sequence parallelism splits tokens over the tp group, which here is one device",
-            _has_no_group,
+            lambda case: (case.s.tp == 1) & case.structure.sequence_parallel,
             "sequence parallelism with tp 1 splits nothing",
             (),
             "sequence_parallel=false",
@@ -603,7 +581,7 @@ class TensorAxis(Axis):
         Rule(
             "sp-sequence",
             "sequence parallelism gives each rank of tp an equal part of the sequence",
-            _cuts_sequence,
+            _tp_cuts_sequence,
             "sequence {sequence} is not divisible by cp {cp} x tp {tp}",
             ("tp", "cp"),
             "sequence_parallel=false",
@@ -632,10 +610,13 @@ class TensorAxis(Axis):
         return call.is_regather or (structure.overlap_tensor_parallel and cut)
 
 
-axes.register("tp")(TensorAxis())
-
-
-import_siblings(sys.modules[__name__], "axes")
+axes.fill(
+    {
+        "cp": ContextAxis(), "dp": DataAxis(), "ep": ExpertAxis(), "etp": ExpertTensorAxis(),
+        "edp": ExpertDataAxis(), "pp": PipelineAxis(), "tatp": StreamAxis(), "tp": TensorAxis(),
+    },
+    "axes",
+)  # fmt: skip
 
 
 def all_rules() -> dict[str, Rule]:
@@ -671,3 +652,109 @@ def all_refusals(
     """
     case = Case(model, workload, structure, columns, tile_rows, tile_columns)
     return [refusal for axis in axes for refusal in refusals(axis, case)]
+
+
+_Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
+
+
+@lru_cache(maxsize=8192)
+def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how an activation lies between operators, and how it is kept for the backward pass."""
+    return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
+
+
+@lru_cache(maxsize=8192)
+def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how a weight lies, data-parallel sharding left out."""
+    return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
+
+
+def _collected(tensor: Tensor, structure: PlanOptions, choose: _Chooser) -> Sharding:
+    split: dict[str, tuple[str, ...]] = {}
+    for name in axes:
+        dim = choose(axes[name], tensor, structure)
+        if dim is not None:
+            split[dim] = (*split.get(dim, ()), name)
+    return Sharding(split)
+
+
+def logical_dims(tensor: Tensor) -> tuple[str, ...]:
+    """Return the dims of a tensor, with the experts by which routed rows are grouped."""
+    grouped = "routed_tokens" in tensor.dims and "experts" not in tensor.dims
+    return ("experts", *tensor.dims) if grouped else tensor.dims
+
+
+def as_operand(tensor: Tensor, layout: Sharding) -> Operand:
+    """Return an activation as one side of a product."""
+    return Operand(logical_dims(tensor), layout)
+
+
+def matrices(op: Op) -> list[tuple[Tensor, Tensor]]:
+    """Return each weight matrix of a product with the output that it makes."""
+    of_rank_two = [w for w in op.weights if len([d for d in w.dims if d != "experts"]) == 2]
+    return list(zip(of_rank_two, op.outputs, strict=True))
+
+
+def vectors(op: Op) -> list[tuple[Tensor, Tensor]]:
+    """Return each weight that is not multiplied, with an output that carries its gradient."""
+    if op.kind not in (OpKind.MATMUL, OpKind.EMBEDDING):
+        if len(op.weights) == len(op.outputs):
+            return list(zip(op.weights, op.outputs, strict=True))
+        return [(weight, op.output) for weight in op.weights]
+    multiplied = {weight.name for weight, _ in matrices(op)}
+    left = [weight for weight in op.weights if weight.name not in multiplied]
+    by_dim = {output.dims[-1]: output for output in op.outputs}
+    return [(weight, by_dim[weight.dims[-1]]) for weight in left]
+
+
+def arbiter(structure: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
+    """Return the structural choice of the four-case rule for a product with a weight."""
+
+    def choose(axis: str, left_dim: str, right_dim: str) -> Side:
+        weight_dim = right_dim if weight_side == "right" else left_dim
+        choice = axes[axis].operand_to_gather(weight_dim, structure)
+        if weight_side == "right":
+            return choice
+        return "left" if choice == "right" else "right"
+
+    return choose
+
+
+def source_layout(op: Op, structure: PlanOptions) -> Sharding:
+    """Return the layout of the activation that a product reads, at rest.
+
+    A lookup is a product with one-hot rows, which every rank makes for its part of the table.
+    """
+    source = op.inputs[0]
+    if op.kind is not OpKind.EMBEDDING:
+        return activation_sharding(source, structure)
+    table = weight_sharding(op.weights[0], structure)
+    rows = activation_sharding(source, structure)
+    free = tuple(a for a in rows.split.get("tokens", ()) if a not in table.axes)
+    return Sharding({"tokens": free, **table.split})
+
+
+def source_operand(op: Op, structure: PlanOptions) -> Operand:
+    """Return the activation that a product reads as its left side."""
+    layout = source_layout(op, structure)
+    if op.kind is OpKind.EMBEDDING:
+        return Operand((*op.inputs[0].dims, *op.contracted), layout)
+    return as_operand(op.inputs[0], layout)
+
+
+def forward_products(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
+    """Return, for each weight matrix of an operator: weight, output, and the product it needs."""
+    left = source_operand(op, structure)
+    return [
+        (
+            weight,
+            output,
+            matmul(
+                left,
+                Operand(weight.dims, weight_sharding(weight, structure)),
+                logical_dims(output),
+                arbiter=arbiter(structure),
+            ),
+        )
+        for weight, output in matrices(op)
+    ]
