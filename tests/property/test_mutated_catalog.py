@@ -14,7 +14,7 @@ from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.files import data_names, load_file, load_text, number_in
 from meshwright.catalog.systems import load_chip, load_system_file
-from meshwright.catalog.workloads import OptimizerFile
+from meshwright.catalog.workloads import PresetFile
 from meshwright.spec.system import ChipSpec
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 LOADERS = {
     "chips": load_chip,
     "systems": lambda path: load_system_file(Path(path)),
-    "workloads": lambda path: load_file(OptimizerFile, Path(path)),
+    "workloads": lambda path: load_file(PresetFile, Path(path)),
     "calibration": lambda path: load_calibration("hopper", path),
 }
 FILES = [

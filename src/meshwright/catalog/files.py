@@ -15,7 +15,7 @@ A value is written plainly (``3.35 TB/s``) or with its origin::
 derived ones are derived from; a value written with ``value:`` states its own origin.
 
 A file passes through three steps: sources are taken out of the tree (:func:`plain_values`), fields
-are checked against the declaration (:class:`FieldCheck`), pydantic converts the rest.
+are checked against the declaration (:class:`_FieldCheck`), pydantic converts the rest.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.units import DIMENSIONS, parse_quantity
@@ -38,16 +39,16 @@ from meshwright.spec.declaration import Declaration, Provenance, file_key
 
 Location = tuple[str | int, ...]
 
+# YAML to a tree of plain data
+
 _Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
 _FLOAT = re.compile(r"[-+]?([0-9][0-9_]*)?\.?[0-9]+([eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*\.")
 _DEPTH = 24
 _LARGEST_INTEGER = 2**53
 """Whole numbers beyond this are not exact as floats, and no count of anything here."""
-
-
-class _Empty:
-    """The value of a key that has none."""
+_NOTHING = object()
+"""The value of a key that has none."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,11 @@ def path_text(location: Location) -> str:
 
 
 def fault_at(lines: Mapping[Location, int], at: Location, message: str, fix: str = "") -> Fault:
-    """Return a fault with the line of the nearest thing that stands in the file."""
-    shown = at
-    while shown and shown not in lines:
-        shown = shown[:-1]
-    line = lines.get(shown)
-    where = f" (line {line})" if line else ""
+    """Return a fault with the line of the nearest thing that the file holds."""
+    near = at
+    while near and near not in lines:
+        near = near[:-1]
+    where = f" (line {lines[near]})" if lines.get(near) else ""
     return Fault(path_text(at), f"{message}{where}", fix)
 
 
@@ -84,7 +84,7 @@ def read_tree(text: str, origin: str) -> Tree:
     SpecError
         With all faults of the text: bad syntax, duplicate keys, tags, aliases, empty values.
     """
-    builder = _Builder(yaml.parse(text, Loader=_Parser))
+    builder = _TreeBuilder(yaml.parse(text, Loader=_Parser))
     try:
         value = builder.document()
     except yaml.YAMLError as error:
@@ -98,7 +98,7 @@ def read_tree(text: str, origin: str) -> Tree:
 
 
 @dataclass
-class _Builder:
+class _TreeBuilder:
     """Builds the tree from the events of the parser."""
 
     events: Iterator[Any]
@@ -108,8 +108,7 @@ class _Builder:
     def document(self) -> Any:
         """Return the one document of the text, which must be a mapping."""
         next(self.events)
-        event = next(self.events)
-        if isinstance(event, yaml.StreamEndEvent):
+        if isinstance(next(self.events), yaml.StreamEndEvent):
             self.faults.append(Fault("", "the file is empty"))
             return {}
         value = self.node(next(self.events), ())
@@ -119,6 +118,10 @@ class _Builder:
         if not isinstance(value, dict):
             self.faults.append(Fault("", "the file must be a mapping of fields to values"))
         return value
+
+    def refuse(self, at: Location, message: str) -> None:
+        """Note a fault."""
+        self.faults.append(fault_at(self.lines, at, message))
 
     def node(self, event: Any, at: Location) -> Any:
         """Return the value that starts with this event."""
@@ -133,19 +136,11 @@ class _Builder:
         if isinstance(event, yaml.MappingStartEvent):
             return self.mapping(at)
         if isinstance(event, yaml.SequenceStartEvent):
-            return self.sequence(at)
-        return self.scalar(event, at)
-
-    def refuse(self, at: Location, message: str) -> None:
-        """Note a fault."""
-        self.faults.append(fault_at(self.lines, at, message))
-
-    def sequence(self, at: Location) -> list[Any]:
-        """Return the list whose start was read."""
-        values: list[Any] = []
-        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
-            values.append(self.present(self.node(event, (*at, len(values))), (*at, len(values))))
-        return values
+            values: list[Any] = []
+            while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+                values.append(self.value(event, (*at, len(values))))
+            return values
+        return self.scalar(event.value, at) if event.implicit[0] else event.value
 
     def mapping(self, at: Location) -> dict[str | int, Any]:
         """Return the mapping whose start was read."""
@@ -160,113 +155,69 @@ class _Builder:
                 key = f"(key of line {line})"
             if key in values:
                 self.refuse((*at, key), f"the field is given twice, again on line {line}")
-            value = self.node(next(self.events), (*at, key))
-            self.lines[*at, key] = line
-            values[key] = self.present(value, (*at, key))
+            values[key] = self.value(next(self.events), (*at, key), line)
         return values
 
-    def present(self, value: Any, at: Location) -> Any:
-        """Return the value, or note that there is none."""
-        if value is _Empty:
-            self.refuse(at, "has no value; write `unknown` where nothing is known")
-            return None
-        return value
+    def value(self, event: Any, at: Location, line: int | None = None) -> Any:
+        """Return the value of a key or an entry of a list, or note that there is none."""
+        value = self.node(event, at)
+        self.lines[at] = line or self.lines[at]
+        if value is not _NOTHING:
+            return value
+        return self.refuse(at, "has no value; write `unknown` where nothing is known")
 
-    def scalar(self, event: Any, at: Location) -> Any:
-        """Return the text, number or truth value of a scalar."""
-        text: str = event.value
-        if not event.implicit[0]:
-            return text
+    def scalar(self, text: str, at: Location) -> Any:
+        """Return the number, truth value or text that is written without quotes."""
         if text in ("", "~", "null", "Null", "NULL"):
-            return _Empty
+            return _NOTHING
         if text in ("true", "false"):
             return text == "true"
-        if _INTEGER.fullmatch(text):
-            return self.integer(text, at)
-        return float(text.replace("_", "")) if _FLOAT.fullmatch(text) else text
-
-    def integer(self, text: str, at: Location) -> int:
-        """Return a whole number, refused where it is too large to be exact."""
+        if not _INTEGER.fullmatch(text):
+            return float(text.replace("_", "")) if _FLOAT.fullmatch(text) else text
         if len(text) > 20 or abs(int(text.replace("_", ""))) > _LARGEST_INTEGER:
             self.refuse(at, f"the whole number {text[:24]} is beyond 2^53")
             return 1
         return int(text.replace("_", ""))
 
 
-_KEYS = ("value", "source", "assumed", "derived", "range", "why")
+# values without their sources
+
+_SOURCED_KEYS = ("value", "source", "assumed", "derived", "range", "why")
 
 
 @dataclass
 class PlainValues:
-    """A tree without sources, the origin of its values by path, and the faults found."""
+    """The values of a tree without sources, the origin of each by path, and the faults found."""
 
-    value: dict[str | int, Any] = field(default_factory=dict)
+    tree: Tree
+    value: dict[str | int, Any]
     provenance: dict[str, Provenance] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     reported: list[Location] = field(default_factory=list)
     """Places whose fault is noted already, so that nothing more is said about them."""
-    default_source: str | None = None
-    """The source that stands at the top of the file."""
 
-
-def number_in(value: Any) -> tuple[float, str] | None:
-    """Return the SI number and the dimension of a written value, or None where it is no number."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return (float(value), "number") if math.isfinite(value) else None
-    if not isinstance(value, str):
-        return None
-    for dimension in DIMENSIONS:
-        try:
-            number = parse_quantity(value, dimension)
-        except ValueError:
-            continue
-        return (number, dimension) if math.isfinite(number) else None
-    return None
+    def refuse(self, at: Location, message: str, fix: str = "", *, is_last: bool = False) -> None:
+        """Note a fault; ``is_last`` where a further check of this place would find nothing new."""
+        self.faults.append(fault_at(self.tree.lines, at, message, fix))
+        self.reported += [at] if is_last else []
 
 
 def plain_values(tree: Tree) -> PlainValues:
     """Return the tree without its sources, and with the origin of each number."""
     sources = tree.value.get("sources")
     known = tuple(map(str, sources)) if isinstance(sources, Mapping) else ()
-    reader = _Reader(tree, known)
-    result = reader.result
-    default = tree.value.get("source")
-    result.default_source = default if isinstance(default, str) else None
-    for key, entry in reader.fields(tree.value, (), None).items():
-        result.value[key] = entry
-    return result
+    plain = PlainValues(tree, {})
+    plain.value = _SourceReader(plain, known).fields(tree.value, (), None)
+    return plain
 
 
-@dataclass
-class _Reader:
-    """Walks the tree once; knows the keys of the sources of the file."""
+class _SourceReader:
+    """Walks a tree once; knows the keys of the sources of the file."""
 
-    tree: Tree
-    known_sources: tuple[str, ...]
-    result: PlainValues = field(default_factory=PlainValues)
+    def __init__(self, plain: PlainValues, known: tuple[str, ...]) -> None:
+        self.plain, self.known, self.refuse = plain, known, plain.refuse
 
-    def refuse(self, at: Location, message: str, fix: str = "") -> None:
-        """Note a fault."""
-        self.result.faults.append(fault_at(self.tree.lines, at, message, fix))
-
-    def read(self, value: Any, at: Location, default: str | None) -> Any:
-        """Return a value without sources."""
-        if isinstance(value, dict):
-            is_sourced = "value" in value
-            return (
-                self.sourced(value, at, default) if is_sourced else self.fields(value, at, default)
-            )
-        if isinstance(value, list):
-            return [self.read(entry, (*at, i), default) for i, entry in enumerate(value)]
-        if default is not None and number_in(value) is not None:
-            self.result.provenance[path_text(at)] = Provenance(kind="cited", source=default)
-        return value
-
-    def fields(
-        self, value: dict[str | int, Any], at: Location, default: str | None
-    ) -> dict[str | int, Any]:
+    def fields(self, value: Mapping[Any, Any], at: Location, default: str | None) -> Any:
         """Return a mapping without its default source; ``sources`` itself is left alone."""
         source = value.get("source")
         if source is not None and self.is_source(source, (*at, "source")):
@@ -277,20 +228,31 @@ class _Reader:
             if key != "source"
         }
 
+    def read(self, value: Any, at: Location, default: str | None) -> Any:
+        """Return a value without sources."""
+        if isinstance(value, dict):
+            read = self.sourced if "value" in value else self.fields
+            return read(value, at, default)
+        if isinstance(value, list):
+            return [self.read(entry, (*at, i), default) for i, entry in enumerate(value)]
+        if default is not None and number_in(value) is not None:
+            self.plain.provenance[path_text(at)] = Provenance(kind="cited", source=default)
+        return value
+
     def is_source(self, source: Any, at: Location) -> bool:
         """Tell whether a source is one of the file, and note a fault where it is not."""
-        if isinstance(source, str) and source in self.known_sources:
+        if isinstance(source, str) and source in self.known:
             return True
-        fix = nearest(str(source), self.known_sources)
-        self.refuse(at, f"no entry {source!r} under `sources`", fix)
+        self.refuse(at, f"no entry {source!r} under `sources`", nearest(str(source), self.known))
         return False
 
-    def sourced(self, entry: dict[str | int, Any], at: Location, default: str | None) -> Any:
+    def sourced(self, entry: Mapping[Any, Any], at: Location, default: str | None) -> Any:
         """Return the value of a mapping with an origin, after noting the origin."""
         for key in entry:
-            if key not in _KEYS:
-                allowed = f"allowed with `value`: {', '.join(_KEYS[1:])}"
-                self.refuse((*at, key), f"unknown field; {allowed}", nearest(str(key), _KEYS))
+            if key not in _SOURCED_KEYS:
+                allowed = f"allowed with `value`: {', '.join(_SOURCED_KEYS[1:])}"
+                fix = nearest(str(key), _SOURCED_KEYS)
+                self.refuse((*at, key), f"unknown field; {allowed}", fix)
         value = entry["value"]
         if isinstance(value, dict | list):
             self.refuse((*at, "value"), "expected one number or text")
@@ -299,21 +261,6 @@ class _Reader:
         if "source" in entry and not self.is_source(source, (*at, "source")):
             return value
         low, high = self.interval(entry, at)
-        kind = self.kind(entry, at)
-        why = entry.get("why", "")
-        if not isinstance(why, str):
-            self.refuse((*at, "why"), f"expected text, found {why!r}")
-            why = ""
-        has_origin = kind == "assumed" or source is not None
-        if not has_origin or not entry.keys() & {"source", "assumed", "derived"}:
-            self.refuse(at, "states no origin; give `source`, or `assumed: true` with its range")
-        self.result.provenance[path_text(at)] = Provenance.model_validate(
-            {"kind": kind, "source": source, "note": why, "low": low, "high": high}
-        )
-        return value
-
-    def kind(self, entry: dict[str | int, Any], at: Location) -> str:
-        """Return cited, derived or assumed; an assumed value needs its range."""
         for key in ("assumed", "derived"):
             if entry.get(key, True) is not True:
                 self.refuse((*at, key), f"can only be true, found {entry[key]!r}")
@@ -323,11 +270,20 @@ class _Reader:
             self.refuse(at, "is assumed without a range", "add `range: [LOW, HIGH]`")
         if "derived" in entry and "why" not in entry:
             self.refuse(at, "is derived without saying how", "add `why: ...`")
-        return "assumed" if "assumed" in entry else "derived" if "derived" in entry else "cited"
+        kind = next((key for key in ("assumed", "derived") if key in entry), "cited")
+        why = entry.get("why", "")
+        if not isinstance(why, str):
+            self.refuse((*at, "why"), f"expected text, found {why!r}")
+            why = ""
+        has_origin = kind == "assumed" or source is not None
+        if not has_origin or not entry.keys() & {"source", "assumed", "derived"}:
+            self.refuse(at, "states no origin; give `source`, or `assumed: true` with its range")
+        self.plain.provenance[path_text(at)] = Provenance.model_validate(
+            {"kind": kind, "source": source, "note": why, "low": low, "high": high}
+        )
+        return value
 
-    def interval(
-        self, entry: dict[str | int, Any], at: Location
-    ) -> tuple[float | None, float | None]:
+    def interval(self, entry: Mapping[Any, Any], at: Location) -> tuple[float | None, float | None]:
         """Return the interval of a value in SI units, checked against the value itself."""
         if "range" not in entry:
             return None, None
@@ -346,13 +302,30 @@ class _Reader:
         return None, None
 
 
+def number_in(value: Any) -> tuple[float, str] | None:
+    """Return the SI number and the dimension of a written value, or None where it is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if not isinstance(value, str):
+        return (float(value), "number") if math.isfinite(value) else None
+    for dimension in DIMENSIONS:
+        try:
+            number = parse_quantity(value, dimension)
+        except ValueError:
+            continue
+        return (number, dimension) if math.isfinite(number) else None
+    return None
+
+
+# fields and their types
+
 UNKNOWN = "unknown"
 _WRITTEN_BY_LOADER = ("provenance",)
 _PLAIN = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
 @dataclass(frozen=True)
-class FieldType:
+class _FieldType:
     """The type of a field, its None and its validators taken apart."""
 
     core: Any
@@ -360,27 +333,62 @@ class FieldType:
     has_reader: bool
     """A validator of its own reads the value: a quantity with its unit, or a count."""
 
+    @classmethod
+    def of(cls, annotation: Any, metadata: Iterable[Any] = ()) -> _FieldType:
+        """Return the parts of an annotation."""
+        is_optional, reads = False, any(isinstance(entry, BeforeValidator) for entry in metadata)
+        while get_origin(annotation) in (Annotated, Union, types.UnionType):
+            arguments = get_args(annotation)
+            if get_origin(annotation) is Annotated:
+                reads = reads or any(isinstance(entry, BeforeValidator) for entry in arguments[1:])
+            else:
+                is_optional = is_optional or type(None) in arguments
+                arguments = tuple(entry for entry in arguments if entry is not type(None))
+            annotation = arguments[0]
+        return cls(annotation, is_optional, reads)
 
-def field_type(annotation: Any, metadata: tuple[Any, ...] = ()) -> FieldType:
-    """Return the parts of an annotation."""
-    is_optional, reads = False, any(isinstance(entry, BeforeValidator) for entry in metadata)
-    while get_origin(annotation) in (Annotated, Union, types.UnionType):
-        arguments = get_args(annotation)
-        if get_origin(annotation) is Annotated:
-            reads = reads or any(isinstance(entry, BeforeValidator) for entry in arguments[1:])
-        else:
-            is_optional = is_optional or type(None) in arguments
-            arguments = tuple(entry for entry in arguments if entry is not type(None))
-        annotation = arguments[0]
-    return FieldType(annotation, is_optional, reads)
+    @property
+    def is_list(self) -> bool:
+        """Whether it is written as a list."""
+        return get_origin(self.core) is tuple
+
+    @property
+    def entry(self) -> _FieldType | None:
+        """The type of the entries of a list or a mapping; None: it is neither."""
+        origin = get_origin(self.core)
+        is_mapping = isinstance(origin, type) and issubclass(origin, Mapping)
+        arguments = get_args(self.core)
+        if self.is_list or is_mapping:
+            return _FieldType.of(arguments[0 if self.is_list else 1])
+        return None
+
+    @property
+    def is_declaration(self) -> bool:
+        """Whether it has fields of its own."""
+        return isinstance(self.core, type) and issubclass(self.core, Declaration)
+
+    @property
+    def expected(self) -> str:
+        """What the field wants, in words."""
+        if get_origin(self.core) is Literal:
+            return "one of " + ", ".join(map(str, get_args(self.core)))
+        if self.has_reader:
+            return "a number with its unit" if self.core is float else "a whole number"
+        return "a list" if self.is_list else _PLAIN.get(self.core, "a mapping")
+
+    def is_plain(self, value: Any) -> bool:
+        """Tell whether a value has the plain type of the field, without any conversion."""
+        if get_origin(self.core) is Literal:
+            return True
+        if self.core in (float, int):
+            allowed: Any = int | float if self.core is float else int
+            return isinstance(value, allowed) and not isinstance(value, bool)
+        if self.core in (bool, str):
+            return isinstance(value, self.core)
+        return get_origin(self.core) is None
 
 
-def is_declaration(annotation: Any) -> bool:
-    """Tell whether an annotation is a declaration with fields of its own."""
-    return isinstance(annotation, type) and issubclass(annotation, Declaration)
-
-
-def file_keys(model: type[Declaration]) -> dict[str, Any]:
+def file_keys(model: type[Declaration]) -> dict[str, FieldInfo]:
     """Return the fields of a declaration by their key in a file."""
     return {
         info.alias or file_key(name): info
@@ -389,85 +397,61 @@ def file_keys(model: type[Declaration]) -> dict[str, Any]:
     }
 
 
+@cache
+def _types_of(model: type[Declaration]) -> dict[str, _FieldType]:
+    """Return the types of the fields of a declaration by their key in a file."""
+    return {
+        key: _FieldType.of(info.annotation, info.metadata) for key, info in file_keys(model).items()
+    }
+
+
 @dataclass
-class FieldCheck:
+class _FieldCheck:
     """Walks a tree along the types of a declaration and collects the faults."""
 
-    lines: Mapping[Location, int]
-    faults: list[Fault] = field(default_factory=list)
-    faulty: list[Location] = field(default_factory=list)
-
-    def refuse(self, at: Location, message: str, fix: str = "") -> None:
-        """Note a fault; pydantic need not tell it again."""
-        self.faults.append(fault_at(self.lines, at, message, fix))
-        self.faulty.append(at)
+    plain: PlainValues
 
     def declaration(self, model: type[Declaration], value: Any, at: Location) -> Any:
         """Return a mapping whose keys are all fields of the declaration."""
         if isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict):
-            self.refuse(at, f"expected a mapping of fields, found {_shown(value)}")
+            message = f"expected a mapping of fields, found {_shown(value)}"
+            self.plain.refuse(at, message, is_last=True)
             return value
-        keys = file_keys(model)
-        known = {}
+        kinds, known = _types_of(model), {}
         for key, entry in value.items():
-            if key in keys:
-                kind = field_type(keys[key].annotation, tuple(keys[key].metadata))
-                known[key] = self.value(kind, entry, (*at, key))
+            if key in kinds:
+                known[key] = self.value(kinds[key], entry, (*at, key))
             else:
-                self.refuse((*at, key), "unknown field", nearest(file_key(str(key)), keys))
+                fix = nearest(file_key(str(key)), kinds)
+                self.plain.refuse((*at, key), "unknown field", fix, is_last=True)
         return known
 
-    def value(self, kind: FieldType, value: Any, at: Location) -> Any:
-        """Return one value, checked as far as its type says."""
-        if at in self.faulty:
-            return value
-        if is_declaration(kind.core):
-            return self.declaration(kind.core, value, at)
-        origin = get_origin(kind.core)
-        if origin is tuple and isinstance(value, list):
-            entry = field_type(get_args(kind.core)[0])
-            return [self.value(entry, part, (*at, i)) for i, part in enumerate(value)]
-        if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, dict):
-            entry = field_type(get_args(kind.core)[1])
-            return {key: self.value(entry, part, (*at, key)) for key, part in value.items()}
-        if isinstance(value, dict | list):
-            self.refuse(at, f"expected {_expected(kind)}, found {_shown(value)}")
-            return value
-        return self.leaf(kind, value, at)
+    def value(self, kind: _FieldType, value: Any, at: Location) -> Any:
+        """Return one value, checked as far as its type says.
 
-    def leaf(self, kind: FieldType, value: Any, at: Location) -> Any:
-        """Return a single value; ``unknown`` becomes None where the field may be unknown."""
+        ``unknown`` becomes None where the field may be unknown.
+        """
+        if at in self.plain.reported:
+            return value
+        if kind.is_declaration:
+            return self.declaration(kind.core, value, at)
+        if isinstance(value, dict | list) and (entry := kind.entry):
+            if isinstance(value, list) and kind.is_list:
+                return [self.value(entry, part, (*at, i)) for i, part in enumerate(value)]
+            if isinstance(value, dict) and not kind.is_list:
+                return {key: self.value(entry, part, (*at, key)) for key, part in value.items()}
         if value == UNKNOWN and kind.core is not str:
             if not kind.is_optional:
-                self.refuse(at, "must be stated; it cannot be `unknown`", _expected(kind))
+                message = "must be stated; it cannot be `unknown`"
+                self.plain.refuse(at, message, kind.expected, is_last=True)
             return None
-        if not kind.has_reader and not _is_plain(kind.core, value):
-            self.refuse(at, f"expected {_expected(kind)}, found {_shown(value)}")
+        is_nested = isinstance(value, dict | list)
+        if is_nested or (not kind.has_reader and not kind.is_plain(value)):
+            message = f"expected {kind.expected}, found {_shown(value)}"
+            self.plain.refuse(at, message, is_last=True)
         return value
-
-
-def _is_plain(core: Any, value: Any) -> bool:
-    """Tell whether a value has the plain type of its field, without any conversion."""
-    if get_origin(core) not in (None, Literal):
-        return False
-    if core is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if core is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, core) if core in (bool, str) else True
-
-
-def _expected(kind: FieldType) -> str:
-    """Return what a field wants, in words."""
-    if get_origin(kind.core) is Literal:
-        return "one of " + ", ".join(map(str, get_args(kind.core)))
-    if kind.has_reader:
-        return "a number with its unit" if kind.core is float else "a whole number"
-    if get_origin(kind.core) is tuple:
-        return "a list"
-    return _PLAIN.get(kind.core, "a mapping")
 
 
 def _shown(value: Any) -> str:
@@ -476,8 +460,10 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+# files to declarations
+
 D = TypeVar("D", bound=Declaration)
-Prepare = Callable[[PlainValues, Tree], None]
+Prepare = Callable[[PlainValues], None]
 
 _DATA = Path(__file__).parent / "data"
 _SUFFIXES = (".yaml", ".yml")
@@ -556,84 +542,52 @@ def load_file(model: type[D], path: Path, prepare: Prepare | None = None) -> D:
 
 def load_text(model: type[D], text: str, *, origin: str = "", prepare: Prepare | None = None) -> D:
     """Return the declaration that a YAML text holds; see :func:`load_file`."""
-    tree = read_tree(text, origin)
-    plain = plain_values(tree)
+    plain = plain_values(read_tree(text, origin))
     if prepare is not None:
-        prepare(plain, tree)
-    return load_plain(model, tree, plain, origin=origin)
+        prepare(plain)
+    return load_plain(model, plain, origin=origin)
 
 
-def load_plain(model: type[D], tree: Tree, plain: PlainValues, *, origin: str = "") -> D:
-    """Return the declaration of plain values, with the faults that were found in them before."""
-    return _Loader(model, tree, plain, origin).load()
-
-
-@dataclass
-class _Loader(Generic[D]):
-    """One file on its way to a declaration."""
-
-    model: type[D]
-    tree: Tree
-    plain: PlainValues
-    origin: str
-
-    def load(self) -> D:
-        """Return the declaration, or raise all faults."""
-        check = FieldCheck(self.tree.lines, faulty=self.plain.reported)
-        value = check.declaration(self.model, self.plain.value, ())
-        if "provenance" in self.model.model_fields:
-            value["provenance"] = self.plain.provenance
-        faults = self.plain.faults + check.faults
-        try:
-            result = self.model.model_validate(value, context={"from_file": True})
-        except ValidationError as error:
-            faults += self.converted(error, check.faulty)
-        if faults:
-            raise SpecError(faults, origin=self.origin)
-        return result
-
-    def converted(self, error: ValidationError, reported: list[Location]) -> list[Fault]:
-        """Return what pydantic found, except what was reported already."""
-        faults = []
+def load_plain(model: type[D], plain: PlainValues, *, origin: str = "") -> D:
+    """Return the declaration of plain values, or all faults, with those noted before."""
+    value = _FieldCheck(plain).declaration(model, plain.value, ())
+    if "provenance" in model.model_fields:
+        value["provenance"] = plain.provenance
+    try:
+        result = model.model_validate(value, context={"from_file": True})
+    except ValidationError as error:
         for entry in error.errors(include_url=False):
             at: Location = tuple(step for step in entry["loc"] if step != "[key]")
-            if not any(at[: len(place)] == place or place[: len(at)] == at for place in reported):
-                faults.append(self.fault(entry, at))
-        return faults
+            if not any(at[: len(p)] == p or p[: len(at)] == at for p in plain.reported):
+                plain.faults.append(_pydantic_fault(model, plain.tree, entry, at))
+    if plain.faults:
+        raise SpecError(plain.faults, origin=origin)
+    return result
 
-    def fault(self, entry: Any, at: Location) -> Fault:
-        """Return one pydantic error in the words of this package."""
-        found = entry.get("input")
-        message: str = entry["msg"].removeprefix("Value error, ")
-        if entry["type"] == "missing":
-            allowed = ", ".join(_required(self.model, at[:-1]))
-            return fault_at(self.tree.lines, at, "is missing", f"required here: {allowed}")
-        if entry["type"] == "literal_error":
-            known = re.findall(r"'([^']*)'", entry["ctx"]["expected"])
-            message = f"expected one of {', '.join(known)}, found {found!r}"
-            return fault_at(self.tree.lines, at, message, nearest(str(found), known))
-        named = _NAMED_FIELD.fullmatch(message)
-        if entry["type"] == "value_error" and named and isinstance(found, dict):
-            return fault_at(self.tree.lines, (*at, file_key(named[1])), named[2])
-        if entry["type"] != "value_error":
-            message = f"{message[0].lower()}{message[1:]}, found {found!r}"
-        return fault_at(self.tree.lines, at, message)
+
+def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Location) -> Fault:
+    """Return one pydantic error in the words of this package."""
+    found, kind = error.get("input"), error["type"]
+    message: str = error["msg"].removeprefix("Value error, ")
+    if kind == "missing":
+        allowed = f"required here: {', '.join(_required(model, at[:-1]))}"
+        return fault_at(tree.lines, at, "is missing", allowed)
+    if kind == "literal_error":
+        known = re.findall(r"'([^']*)'", error["ctx"]["expected"])
+        message = f"expected one of {', '.join(known)}, found {found!r}"
+        return fault_at(tree.lines, at, message, nearest(str(found), known))
+    if kind != "value_error":
+        message = f"{message[0].lower()}{message[1:]}, found {found!r}"
+    elif (named := _NAMED_FIELD.fullmatch(message)) and isinstance(found, dict):
+        at, message = (*at, file_key(named[1])), named[2]
+    return fault_at(tree.lines, at, message)
 
 
 def _required(model: Any, at: Location) -> list[str]:
-    """Return the required keys of the mapping that stands at a location."""
+    """Return the required keys of the mapping at a location."""
+    kind = _FieldType.of(model)
     for step in at:
-        if is_declaration(model):
-            info = file_keys(model)[str(step)]
-            model = field_type(info.annotation, tuple(info.metadata)).core
-        elif get_origin(model) is not None:
-            model = field_type(get_args(model)[0 if get_origin(model) is tuple else 1]).core
-    if not is_declaration(model):
-        return []
-    return [key for key, info in file_keys(model).items() if info.is_required()]
-
-
-__all__ = [
-    "data_names", "data_path", "find_name", "load_file", "load_plain", "load_text",
-    "looks_like_path", "path_text", "read_text",
-]  # fmt: skip
+        fields = _types_of(kind.core) if kind.is_declaration else {}
+        kind = fields.get(str(step)) or kind.entry or kind
+    keys = file_keys(kind.core) if kind.is_declaration else {}
+    return [key for key, info in keys.items() if info.is_required()]

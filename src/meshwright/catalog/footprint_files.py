@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,6 @@ from meshwright.catalog.files import (
     Location,
     PlainValues,
     Tree,
-    fault_at,
     file_keys,
     load_plain,
     plain_values,
@@ -91,7 +91,8 @@ class FootprintFile(Declaration):
 def table_tree(text: str, *, name: str, origin: str) -> Tree:
     """Return the tree of a CSV text: its head names fields, each further line is a layer.
 
-    An empty cell states nothing.
+    A cell is a number under a column that states its unit (``size_bytes``) and under ``repeat``,
+    otherwise text. An empty cell states nothing.
 
     Raises
     ------
@@ -102,8 +103,15 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
     if not lines:
         raise SpecError(Fault("", "the file is empty", "a head such as name,size"), origin=origin)
     (_, head), *rows = lines
-    columns = [cell.strip() for cell in head]
-    faults = _column_faults(columns)
+    columns, keys = [cell.strip() for cell in head], file_keys(LayerFootprint)
+    fields = [file_key(column) for column in columns]
+    faults = [
+        Fault(f"column {column!r}", "unknown field", nearest(column, keys))
+        for column, field in zip(columns, fields, strict=True)
+        if field not in keys
+    ]
+    repeated = sorted({field for field in fields if fields.count(field) > 1})
+    faults += [Fault(f"column {field!r}", "is there twice") for field in repeated]
     layers: list[Any] = []
     places: dict[Location, int] = {}
     for number, cells in rows:
@@ -111,37 +119,16 @@ def table_tree(text: str, *, name: str, origin: str) -> Tree:
             message = f"{len(cells)} cells under {len(columns)} columns"
             faults.append(Fault(f"line {number}", message))
         places[("layers", len(layers))] = number
-        filled = zip(columns, (cell.strip() for cell in cells), strict=False)
-        layers.append({column: _value(column, cell) for column, cell in filled if cell})
+        layer: dict[str, Any] = {}
+        for column, cell in zip(columns, map(str.strip, cells), strict=False):
+            layer |= {column: cell} if cell else {}
+            if cell and (column == "repeat" or column not in keys):
+                with suppress(ValueError):
+                    layer[column] = int(cell) if column == "repeat" else float(cell)
+        layers.append(layer)
     if faults:
         raise SpecError(faults, origin=origin)
     return Tree({"name": name, "layers": layers}, places)
-
-
-def _column_faults(columns: list[str]) -> list[Fault]:
-    """Return the columns that are no field of a layer, and those that stand there twice."""
-    keys = file_keys(LayerFootprint)
-    faults = [
-        Fault(f"column {column!r}", "unknown field", nearest(column, keys))
-        for column in columns
-        if file_key(column) not in keys
-    ]
-    fields = [file_key(column) for column in columns]
-    repeated = {field for field in fields if fields.count(field) > 1}
-    return faults + [Fault(f"column {field!r}", "is there twice") for field in sorted(repeated)]
-
-
-def _value(column: str, cell: str) -> object:
-    """Return what a cell states: a number under a unit or of a count, otherwise text."""
-    if (column != "name" and column not in file_keys(LayerFootprint)) or column == "repeat":
-        try:
-            return int(cell) if column == "repeat" else float(cell)
-        except ValueError:
-            return cell
-    return cell
-
-
-_UNITS = {"_bytes": "B", "_s": "s"}
 
 
 def load_footprints(path: str | Path) -> FootprintFile:
@@ -155,30 +142,28 @@ def load_footprints(path: str | Path) -> FootprintFile:
     place, origin = Path(path), str(path)
     text = read_text(place)
     if place.suffix.lower() == ".csv":
-        tree = table_tree(text, name=place.stem, origin=origin)
+        plain = plain_values(table_tree(text, name=place.stem, origin=origin))
     else:
-        tree = read_tree(text, origin)
-    plain = plain_values(tree)
-    _write_units(plain, tree)
-    return load_plain(FootprintFile, tree, plain, origin=origin)
+        plain = plain_values(read_tree(text, origin))
+    _write_units(plain)
+    return load_plain(FootprintFile, plain, origin=origin)
 
 
-def _write_units(plain: PlainValues, tree: Tree) -> None:
-    """Replace numbers whose unit stands in the name of the field by quantities with that unit."""
+def _write_units(plain: PlainValues) -> None:
+    """Replace numbers whose unit is in the name of the field by quantities with that unit."""
     layers = plain.value.get("layers")
     for index, layer in enumerate(layers if isinstance(layers, list) else []):
         for name in [*layer] if isinstance(layer, dict) else []:
-            unit = next((u for end, u in _UNITS.items() if str(name).endswith(end)), None)
-            if unit is None:
+            unit = {"bytes": "B", "s": "s"}.get(str(name).rpartition("_")[2])
+            if unit is None or "_" not in str(name):
                 continue
-            value, at = layer.pop(name), ("layers", index, file_key(name))
-            if at[-1] in layer:
-                plain.faults.append(fault_at(tree.lines, at, f"is stated twice, also as {name}"))
+            value, key = layer.pop(name), file_key(name)
+            at = ("layers", index, key)
+            if key in layer:
+                plain.refuse(at, f"is stated twice, also as {name}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 message = f"{name}: expected a number, found {value!r:.40}"
-                plain.faults.append(fault_at(tree.lines, at, message))
-                plain.reported.append(at)
+                plain.refuse(at, message, is_last=True)
             elif not math.isfinite(value):
-                plain.faults.append(fault_at(tree.lines, at, f"{name}: found {value}"))
-                plain.reported.append(at)
-            layer[at[-1]] = f"{value} {unit}"
+                plain.refuse(at, f"{name}: found {value}", is_last=True)
+            layer[key] = f"{value} {unit}"

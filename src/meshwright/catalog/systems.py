@@ -19,11 +19,10 @@ from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, UnsupportedError, nearest
 from meshwright.catalog.files import (
+    Location,
     PlainValues,
-    Tree,
     data_names,
     data_path,
-    fault_at,
     find_name,
     load_file,
     looks_like_path,
@@ -61,6 +60,16 @@ Shape = tuple[int, ...]
 _SHAPE = re.compile(r"[1-9][0-9]{0,3}(x[1-9][0-9]{0,3})+")
 
 
+def shape_text(shape: Shape) -> str:
+    """Return a shape as it is written: ``4x4x8``."""
+    return "x".join(map(str, shape))
+
+
+def parse_shape(text: str) -> Shape | None:
+    """Return the sides of a written shape, or None where the text is no shape."""
+    return tuple(map(int, text.split("x"))) if _SHAPE.fullmatch(text) else None
+
+
 class GridRule(Declaration):
     """Which shapes there are, and which of their sides close into a ring."""
 
@@ -84,34 +93,18 @@ class GridRule(Declaration):
             raise ValueError("shapes: at least one shape is needed")
         return self
 
+    @property
+    def listed(self) -> tuple[Shape, ...]:
+        """The standard shapes."""
+        return tuple(shape for text in self.shapes if (shape := parse_shape(text)) is not None)
 
-def shape_text(shape: Shape) -> str:
-    """Return a shape as it is written: ``4x4x8``."""
-    return "x".join(map(str, shape))
-
-
-def parse_shape(text: str) -> Shape | None:
-    """Return the sides of a written shape, or None where the text is no shape."""
-    return tuple(map(int, text.split("x"))) if _SHAPE.fullmatch(text) else None
-
-
-def longest_sides(rule: GridRule, levels: tuple[NetworkLevel, ...]) -> Shape:
-    """Return the longest sides the levels allow, outermost first."""
-    return tuple(level.size for level in reversed(levels[: rule.dims]))
-
-
-def listed_shapes(rule: GridRule) -> tuple[Shape, ...]:
-    """Return the standard shapes."""
-    return tuple(shape for text in rule.shapes if (shape := parse_shape(text)) is not None)
-
-
-def is_legal(rule: GridRule, longest: Shape, shape: Shape) -> bool:
-    """Tell whether a system may have this shape."""
-    if shape in listed_shapes(rule):
-        return True
-    multiple = rule.other_side_multiple
-    fits = len(shape) == rule.dims and all(a <= b for a, b in zip(shape, longest, strict=True))
-    return multiple is not None and fits and all(side % multiple == 0 for side in shape)
+    def allows(self, shape: Shape, longest: Shape) -> bool:
+        """Tell whether a system may have this shape, where its sides are at most the longest."""
+        if shape in self.listed:
+            return True
+        multiple = self.other_side_multiple
+        fits = len(shape) == self.dims and all(a <= b for a, b in zip(shape, longest, strict=True))
+        return multiple is not None and fits and all(side % multiple == 0 for side in shape)
 
 
 def standard_shape(rule: GridRule, longest: Shape, num_devices: int) -> Shape | None:
@@ -120,13 +113,13 @@ def standard_shape(rule: GridRule, longest: Shape, num_devices: int) -> Shape | 
     A listed shape comes first; otherwise the legal one with the shortest sides in sum, its short
     sides outermost.
     """
-    for shape in listed_shapes(rule):
+    for shape in rule.listed:
         if math.prod(shape) == num_devices:
             return shape
     legal = [
         shape
         for shape in factorings(num_devices, rule.dims)
-        if list(shape) == sorted(shape) and is_legal(rule, longest, shape)
+        if list(shape) == sorted(shape) and rule.allows(shape, longest)
     ]
     return min(legal, key=sum, default=None)
 
@@ -142,55 +135,19 @@ def factorings(number: int, parts: int) -> Iterator[Shape]:
                 yield (factor, *rest)
 
 
-def near_sizes(rule: GridRule, longest: Shape, num_devices: int) -> str:
-    """Return the legal sizes next to a number of devices, in words."""
-    lower = (n for n in range(num_devices - 1, 0, -1) if standard_shape(rule, longest, n))
-    reach = min(4 * num_devices, math.prod(longest)) + 1
-    upper = (n for n in range(num_devices + 1, reach) if standard_shape(rule, longest, n))
-    near = [n for n in (next(lower, None), next(upper, None)) if n is not None]
-    shapes = (standard_shape(rule, longest, n) for n in near)
-    named = zip(near, shapes, strict=True)
-    return " or ".join(f"{n} ({shape_text(shape)})" for n, shape in named if shape)
-
-
-def grid_levels(
-    rule: GridRule, levels: tuple[NetworkLevel, ...], shape: Shape
-) -> tuple[NetworkLevel, ...]:
-    """Return the levels of a grid of this shape, innermost first: tori where they wrap."""
-    longest = longest_sides(rule, levels)
-    whole_cubes = rule.wraps == "whole_cubes" and all(side % 4 == 0 for side in shape)
-    sized = []
-    for level, side, limit in zip(levels, reversed(shape), reversed(longest), strict=False):
-        wraps = whole_cubes or (rule.wraps == "full_side" and side == limit)
-        kind = "torus" if wraps else "mesh"
-        sized.append(level.model_copy(update={"size": side, "kind": kind}))
-    return tuple(level for level in sized if level.size > 1)
-
-
-def check_shape(rule: GridRule, longest: Shape, shape: Shape, name: str) -> None:
-    """Raise a :class:`SpecError` where a system cannot have this shape."""
-    if is_legal(rule, longest, shape):
-        return
-    allowed = f"standard shapes: {', '.join(rule.shapes)}"
-    if rule.other_side_multiple is not None:
-        every = rule.other_side_multiple
-        sides = "" if every == 1 else f"multiples of {every}, "
-        allowed += f"; others: {rule.dims} sides, {sides}at most {shape_text(longest)}"
-    raise SpecError(Fault("on", f"{name} cannot have the shape {shape_text(shape)}", allowed))
-
-
-FORMS = "forms: 64xH100, wafer-6x8, 2xwafer-6x8, a system such as gb200-nvl72, or a path to a file"
-_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
-_NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
-_NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
-_IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
-_AS_ASKED = Provenance(kind="derived", note="from the size asked for")
-
-
 class SystemFile(SystemSpec):
-    """A system as it stands in a file: its levels at their largest, and the shapes of a grid."""
+    """A system as it is in a file: its levels at their largest, and the shapes of a grid."""
 
     grid: GridRule | None = None
+
+    @property
+    def longest(self) -> Shape:
+        """The longest sides of the grid that the levels allow, outermost first."""
+        return (
+            tuple(level.size for level in reversed(self.levels[: self.grid.dims]))
+            if self.grid
+            else ()
+        )
 
     @model_validator(mode="after")
     def _grid_has_levels(self) -> Self:
@@ -199,11 +156,19 @@ class SystemFile(SystemSpec):
             return self
         if len(self.levels) < grid.dims:
             raise ValueError(f"levels: {grid.dims} are needed, one for each side of the grid")
-        longest = longest_sides(grid, self.levels)
-        for shape in listed_shapes(grid):
-            if any(side > limit for side, limit in zip(shape, longest, strict=True)):
-                raise ValueError(f"grid: {shape_text(shape)} is larger than {shape_text(longest)}")
+        for shape in grid.listed:
+            if any(side > limit for side, limit in zip(shape, self.longest, strict=True)):
+                limits = shape_text(self.longest)
+                raise ValueError(f"grid: {shape_text(shape)} is larger than {limits}")
         return self
+
+
+FORMS = "forms: 64xH100, wafer-6x8, 2xwafer-6x8, a system such as gb200-nvl72, or a path to a file"
+_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[xX]([A-Za-z].*)")
+_NAME_AND_SHAPE = re.compile(r"(.+)-([0-9]+(?:x[0-9]+)+)")
+_NEARLY_COUNT_OF_CHIP = re.compile(r"([0-9]{1,9})[\s*:_-]*[xX]?[\s*:_-]*([A-Za-z].*)")
+_IN_LEVEL = re.compile(r"levels\[([0-9]+)\](.*)")
+_AS_ASKED = Provenance(kind="derived", note="from the size asked for")
 
 
 def system_names() -> tuple[str, ...]:
@@ -236,137 +201,30 @@ def load_system(text: str) -> SystemSpec:
     text = text.strip()
     if looks_like_path(text):
         return _as_system(load_system_file(Path(text)))
-    if counted := _COUNT_OF_CHIP.fullmatch(text):
-        return _counted(int(counted[1]), counted[2])
-    name = find_name(text, data_names("systems"))
-    if name is not None:
-        file = _catalog_file(data_names("systems")[name])
-        return resized(file, file.num_devices)
-    shaped = _NAME_AND_SHAPE.fullmatch(text)
-    name = find_name(shaped[1], data_names("systems")) if shaped else None
-    if shaped is None or name is None:
-        raise _no_such_system(text)
-    return _shaped(_catalog_file(data_names("systems")[name]), shaped[2])
+    counted = _COUNT_OF_CHIP.fullmatch(text)
+    count, name = (int(counted[1]), counted[2]) if counted else (1, text)
+    if counted and (chip := find_name(name, chip_names())):
+        standard = load_chip(chip).standard_system
+        if standard is None:
+            fix = "write a system file that names the chip, and give its path"
+            raise SpecError(Fault("on", f"the chip {chip} has no standard system", fix))
+        file = _catalog_file(data_names("systems")[standard])
+        return resized(file, count, name=f"{count}x{chip}")
+    named = _named_file(name)
+    if named and not counted:
+        return resized(named, named.num_devices)
+    shaped = _NAME_AND_SHAPE.fullmatch(name)
+    if shaped and (grid := _named_file(shaped[1])):
+        return _shaped(grid, shaped[2], count)
+    if named:
+        fix = f"{count}x{named.chip.name} means {count} of them"
+        raise SpecError(Fault("on", f"{name!r} is a system, not a chip", fix))
+    if counted:
+        raise UnknownNameError("chip", name, chip_names())
+    raise _no_such_system(text)
 
 
-def load_system_file(path: Path) -> SystemFile:
-    """Return what a system file states; its chip may stand in it, in the catalog or in a file."""
-    system = load_file(SystemFile, path, lambda plain, tree: _find_chip(plain, tree, path.parent))
-    if system.chip.provenance or not any(key.startswith("chip.") for key in system.provenance):
-        return system
-    origin = {
-        key.removeprefix("chip."): entry
-        for key, entry in system.provenance.items()
-        if key.startswith("chip.")
-    }
-    chip = system.chip.model_copy(update={"provenance": origin, "sources": system.sources})
-    return system.model_copy(update={"chip": chip})
-
-
-def resized(file: SystemFile, num_devices: int, *, name: str | None = None) -> SystemSpec:
-    """Return the system with this many devices: levels as large as they need to be."""
-    if num_devices < 1:
-        raise SpecError(Fault("on", f"{num_devices} devices; at least 1 is needed"))
-    if file.grid is not None:
-        return _sliced(file, file.grid, num_devices, name)
-    room = math.prod(level.size for level in file.levels)
-    if num_devices > room:
-        message = f"{num_devices} devices, but {file.name} has room for {room}"
-        raise SpecError(Fault("on", message, f"largest: {room}x{file.chip.name}"))
-    levels = _filled(file.levels, num_devices)
-    return _as_system(file, name=name or file.name, levels=levels, num_devices=num_devices)
-
-
-def _filled(levels: tuple[NetworkLevel, ...], num_devices: int) -> tuple[NetworkLevel, ...]:
-    """Return the levels filled from the innermost; a part of a torus dimension is open."""
-    sized, members = [], num_devices
-    for level in levels:
-        size = min(level.size, members)
-        kind = "mesh" if level.kind == "torus" and size < level.size else level.kind
-        sized.append(level.model_copy(update={"size": size, "kind": kind}))
-        members = math.ceil(members / level.size)
-    return tuple(level for level in sized if level.size > 1)
-
-
-def _sliced(file: SystemFile, rule: GridRule, num_devices: int, name: str | None) -> SystemSpec:
-    """Return a grid of this many devices; more than the largest shape makes several slices."""
-    longest = longest_sides(rule, file.levels)
-    shape = standard_shape(rule, longest, num_devices)
-    if shape is not None:
-        return _grid_system(file, rule, shape, 1, name)
-    largest = max(listed_shapes(rule), key=math.prod)
-    slices, left = divmod(num_devices, math.prod(largest))
-    room = math.prod(level.size for level in file.levels[rule.dims :])
-    if left == 0 and slices <= room and file.levels[rule.dims :]:
-        return _grid_system(file, rule, largest, slices, name)
-    message = f"{file.name} has no shape of {num_devices} devices"
-    near = near_sizes(rule, longest, min(num_devices, math.prod(longest) + 1))
-    raise SpecError(Fault("on", message, f"next sizes: {near}" if near else ""))
-
-
-def _grid_system(
-    file: SystemFile, rule: GridRule, shape: Shape, slices: int, name: str | None
-) -> SystemSpec:
-    """Return the system of a shape, or of several slices of it on the network between them."""
-    outer = [
-        level.model_copy(update={"links_per_device": 1 / math.prod(shape)})
-        if level.through_io_dies
-        else level
-        for level in file.levels[rule.dims :]
-    ]
-    levels = grid_levels(rule, file.levels, shape) + _filled(tuple(outer), slices)
-    shape_name = f"{file.name}-{shape_text(shape)}"
-    meaning = f"{slices} slices of {shape_name}" if slices > 1 else shape_name
-    return _as_system(
-        file,
-        name=name or shape_name,
-        levels=levels,
-        num_devices=slices * math.prod(shape),
-        notes=(*file.notes, f"shape: {meaning}"),
-    )
-
-
-def _shaped(file: SystemFile, shape_part: str, slices: int = 1) -> SystemSpec:
-    """Return a grid with its shape given in the name, or several of them."""
-    shape = parse_shape(shape_part)
-    if file.grid is None or shape is None:
-        natural = f"the name alone means {file.num_devices} devices"
-        raise SpecError(Fault("on", f"{file.name} has no shape {shape_part}", natural))
-    check_shape(file.grid, longest_sides(file.grid, file.levels), shape, file.name)
-    outer = file.levels[file.grid.dims :]
-    room = math.prod(level.size for level in outer)
-    if any(level.through_io_dies for level in outer) and 1 in shape:
-        room = 1
-    if not 1 <= slices <= room:
-        several = f"from 1 to {room}" if room > 1 else "only one"
-        raise SpecError(Fault("on", f"{slices} x {file.name}-{shape_text(shape)}", several))
-    name = f"{slices}x{file.name}-{shape_text(shape)}" if slices > 1 else None
-    return _grid_system(file, file.grid, shape, slices, name)
-
-
-def _counted(num_devices: int, chip_text: str) -> SystemSpec:
-    """Return this many devices of the standard system of a chip."""
-    name = find_name(chip_text, chip_names())
-    shaped = None if name else _NAME_AND_SHAPE.fullmatch(chip_text)
-    grid_name = find_name(shaped[1], data_names("systems")) if shaped else None
-    if shaped and grid_name:
-        return _shaped(_catalog_file(data_names("systems")[grid_name]), shaped[2], num_devices)
-    if name is None:
-        system = find_name(chip_text, data_names("systems"))
-        if system:
-            chip = _catalog_file(data_names("systems")[system]).chip.name
-            fix = f"{num_devices}x{chip} means {num_devices} of them"
-            raise SpecError(Fault("on", f"{chip_text!r} is a system, not a chip", fix))
-        raise UnknownNameError("chip", chip_text, chip_names())
-    standard = load_chip(name).standard_system
-    if standard is None:
-        fix = "write a system file that names the chip, and give its path"
-        raise SpecError(Fault("on", f"the chip {name} has no standard system", fix))
-    file = _catalog_file(data_names("systems")[standard])
-    return resized(file, num_devices, name=f"{num_devices}x{name}")
-
-
-def _no_such_system(text: str) -> SpecError | UnknownNameError:
+def _no_such_system(text: str) -> SpecError:
     """Return the error for a text that means no system, with the nearest one that does."""
     nearly = _NEARLY_COUNT_OF_CHIP.fullmatch(text)
     chip = find_name(nearly[2], chip_names()) if nearly else None
@@ -381,61 +239,164 @@ def _no_such_system(text: str) -> SpecError | UnknownNameError:
     return SpecError(Fault("on", f"unknown system {text!r}; {near}", FORMS))
 
 
-def _find_chip(plain: PlainValues, tree: Tree, folder: Path) -> None:
-    """Replace the name of the chip by the chip."""
-    chip = plain.value.get("chip")
-    if isinstance(chip, str):
-        plain.value["chip"] = _named_chip(chip, ("chip",), plain, tree, folder)
-    others = plain.value.get("other_chips")
-    if not isinstance(others, dict):
-        return
-    for device, other in others.items():
-        if isinstance(other, str):
-            others[device] = _named_chip(other, ("other_chips", device), plain, tree, folder)
-
-
-def _named_chip(
-    chip: str, at: tuple[str | int, ...], plain: PlainValues, tree: Tree, folder: Path
-) -> Any:
-    """Return the chip of a name or path; a fault of it is a fault of this file."""
-    try:
-        return load_chip(str(folder / chip) if looks_like_path(chip) else chip)
-    except (SpecError, UnknownNameError) as error:
-        plain.faults.append(fault_at(tree.lines, at, str(error)))
-        plain.reported.append(at)
-        return chip
-
-
-def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
-    """Return the system without what only its file says."""
-    values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
-    values["provenance"] = _kept_origins(file, values["levels"])
-    if "num_devices" in changes:
-        values["provenance"]["num_devices"] = _AS_ASKED
-    return SystemSpec.model_validate(values)
-
-
-def _kept_origins(file: SystemFile, levels: tuple[NetworkLevel, ...]) -> dict[str, Provenance]:
-    """Return the origin of each value that the system still has, by its path there."""
-    places = {level.name: index for index, level in enumerate(levels)}
-    kept = {}
-    for path, origin in file.provenance.items():
-        level = _IN_LEVEL.fullmatch(path)
-        if level is None:
-            kept[path] = origin
-        elif (name := file.levels[int(level[1])].name) in places:
-            place = places[name]
-            is_resized = (
-                level[2] == ".size" and levels[place].size != file.levels[int(level[1])].size
-            )
-            kept[f"levels[{place}]{level[2]}"] = _AS_ASKED if is_resized else origin
-    return kept
+def _named_file(name: str) -> SystemFile | None:
+    """Return the system file of the catalog that a name means, letter case aside."""
+    found = find_name(name, data_names("systems"))
+    return _catalog_file(data_names("systems")[found]) if found else None
 
 
 @cache
 def _catalog_file(path: Path) -> SystemFile:
     """Return a system file of the catalog, read once."""
     return load_system_file(path)
+
+
+def load_system_file(path: Path) -> SystemFile:
+    """Return what a system file states; its chip is written in it, in the catalog or in a file."""
+    system = load_file(SystemFile, path, lambda plain: _find_chips(plain, path.parent))
+    origin = {
+        key.removeprefix("chip."): entry
+        for key, entry in system.provenance.items()
+        if key.startswith("chip.")
+    }
+    if system.chip.provenance or not origin:
+        return system
+    chip = system.chip.model_copy(update={"provenance": origin, "sources": system.sources})
+    return system.model_copy(update={"chip": chip})
+
+
+def _find_chips(plain: PlainValues, folder: Path) -> None:
+    """Replace names of chips by the chips; a fault of a chip is a fault of this file."""
+    others = plain.value.get("other_chips")
+    places: list[tuple[Any, Location]] = [(plain.value, ("chip",))]
+    if isinstance(others, dict):
+        places += [(others, ("other_chips", device)) for device in others]
+    for holder, at in places:
+        chip = holder.get(at[-1])
+        if isinstance(chip, str):
+            try:
+                path = str(folder / chip) if looks_like_path(chip) else chip
+                holder[at[-1]] = load_chip(path)
+            except (SpecError, UnknownNameError) as error:
+                plain.refuse(at, str(error), is_last=True)
+
+
+def resized(file: SystemFile, num_devices: int, *, name: str | None = None) -> SystemSpec:
+    """Return the system with this many devices: levels as large as they need to be.
+
+    More devices than the largest shape of a grid are several slices.
+    """
+    if num_devices < 1:
+        raise SpecError(Fault("on", f"{num_devices} devices; at least 1 is needed"))
+    rule, longest = file.grid, file.longest
+    if rule is None:
+        room = math.prod(level.size for level in file.levels)
+        if num_devices > room:
+            message = f"{num_devices} devices, but {file.name} has room for {room}"
+            raise SpecError(Fault("on", message, f"largest: {room}x{file.chip.name}"))
+        levels = _filled(file.levels, num_devices)
+        return _as_system(file, name=name or file.name, levels=levels, num_devices=num_devices)
+    shape = standard_shape(rule, longest, num_devices)
+    if shape is not None:
+        return _grid_system(file, rule, shape, 1, name)
+    largest = max(rule.listed, key=math.prod)
+    slices, left = divmod(num_devices, math.prod(largest))
+    outer = file.levels[rule.dims :]
+    if left == 0 and outer and slices <= math.prod(level.size for level in outer):
+        return _grid_system(file, rule, largest, slices, name)
+    asked, most = min(num_devices, math.prod(longest) + 1), math.prod(longest)
+    sizes = (range(asked - 1, 0, -1), range(asked + 1, min(4 * asked, most) + 1))
+    legal = (((n, standard_shape(rule, longest, n)) for n in side) for side in sizes)
+    near = [next((f"{n} ({shape_text(s)})" for n, s in side if s), None) for side in legal]
+    found = " or ".join(entry for entry in near if entry)
+    message = f"{file.name} has no shape of {num_devices} devices"
+    raise SpecError(Fault("on", message, f"next sizes: {found}" if found else ""))
+
+
+def _filled(levels: tuple[NetworkLevel, ...], num_devices: int) -> tuple[NetworkLevel, ...]:
+    """Return the levels filled from the innermost; a part of a torus dimension is open."""
+    sized, members = [], num_devices
+    for level in levels:
+        size = min(level.size, members)
+        kind = "mesh" if level.kind == "torus" and size < level.size else level.kind
+        sized.append(level.model_copy(update={"size": size, "kind": kind}))
+        members = math.ceil(members / level.size)
+    return tuple(level for level in sized if level.size > 1)
+
+
+def _shaped(file: SystemFile, shape_part: str, slices: int) -> SystemSpec:
+    """Return a grid with its shape given in the name, or several of them."""
+    rule, shape = file.grid, parse_shape(shape_part)
+    if rule is None or shape is None:
+        natural = f"the name alone means {file.num_devices} devices"
+        raise SpecError(Fault("on", f"{file.name} has no shape {shape_part}", natural))
+    if not rule.allows(shape, file.longest):
+        allowed, every = f"standard shapes: {', '.join(rule.shapes)}", rule.other_side_multiple
+        if every is not None:
+            sides = "" if every == 1 else f"multiples of {every}, "
+            limits = shape_text(file.longest)
+            allowed += f"; others: {rule.dims} sides, {sides}at most {limits}"
+        message = f"{file.name} cannot have the shape {shape_text(shape)}"
+        raise SpecError(Fault("on", message, allowed))
+    outer = file.levels[rule.dims :]
+    room = math.prod(level.size for level in outer)
+    if any(level.through_io_dies for level in outer) and 1 in shape:
+        room = 1
+    if not 1 <= slices <= room:
+        several = f"from 1 to {room}" if room > 1 else "only one"
+        raise SpecError(Fault("on", f"{slices} x {file.name}-{shape_text(shape)}", several))
+    name = f"{slices}x{file.name}-{shape_text(shape)}" if slices > 1 else None
+    return _grid_system(file, rule, shape, slices, name)
+
+
+def _grid_system(
+    file: SystemFile, rule: GridRule, shape: Shape, slices: int, name: str | None
+) -> SystemSpec:
+    """Return the system of a shape, or of several slices of it on the network between them.
+
+    Sides that wrap are tori, the others meshes; sides of one device have no level.
+    """
+    whole_cubes = rule.wraps == "whole_cubes" and all(side % 4 == 0 for side in shape)
+    grid = []
+    for level, side in zip(file.levels, reversed(shape), strict=False):
+        wraps = whole_cubes or (rule.wraps == "full_side" and side == level.size)
+        update = {"size": side, "kind": "torus" if wraps else "mesh"}
+        grid += [level.model_copy(update=update)] if side > 1 else []
+    outer = [
+        level.model_copy(update={"links_per_device": 1 / math.prod(shape)})
+        if level.through_io_dies
+        else level
+        for level in file.levels[rule.dims :]
+    ]
+    shape_name = f"{file.name}-{shape_text(shape)}"
+    meaning = f"{slices} slices of {shape_name}" if slices > 1 else shape_name
+    return _as_system(
+        file,
+        name=name or shape_name,
+        levels=(*grid, *_filled(tuple(outer), slices)),
+        num_devices=slices * math.prod(shape),
+        notes=(*file.notes, f"shape: {meaning}"),
+    )
+
+
+def _as_system(file: SystemFile, **changes: Any) -> SystemSpec:
+    """Return the system without what only its file says, and the origins of what it still has."""
+    values = {name: getattr(file, name) for name in SystemSpec.model_fields} | changes
+    levels = {level.name: (place, level) for place, level in enumerate(values["levels"])}
+    kept = {}
+    for path, origin in file.provenance.items():
+        found = _IN_LEVEL.fullmatch(path)
+        if found is None:
+            kept[path] = origin
+            continue
+        before = file.levels[int(found[1])]
+        if before.name in levels:
+            place, level = levels[before.name]
+            is_resized = found[2] == ".size" and level.size != before.size
+            kept[f"levels[{place}]{found[2]}"] = _AS_ASKED if is_resized else origin
+    if "num_devices" in changes:
+        kept["num_devices"] = _AS_ASKED
+    return SystemSpec.model_validate(values | {"provenance": kept})
 
 
 def refuse_mixed_chips(system: SystemSpec) -> None:
@@ -446,18 +407,17 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
         raise UnsupportedError(f"{message}: plan each part on its own")
 
 
-_BEST_MFU = Path(__file__).parent / "data" / "evidence" / "best_mfu.yaml"
-_SAME_RATE = {"fp16": "bf16"}
-
-
 @cache
 def _best_mfu() -> dict[str, Any]:
-    table: dict[str, Any] = yaml.safe_load(_BEST_MFU.read_text(encoding="utf-8"))
+    path = data_names("evidence")["best_mfu"]
+    table: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return table
 
 
 def best_measured_mfu(chip: str, dtype: str) -> float | None:
-    """Return the highest MFU reported for a chip and a type of its linear layers, or None."""
-    rates = _best_mfu()["chips"].get(chip, {})
-    value = rates.get(_SAME_RATE.get(dtype, dtype))
+    """Return the best MFU that anyone has reported for a chip and a type of its linear layers.
+
+    What lies above it is outside evidence. FP16 counts as bf16; None where nothing is reported.
+    """
+    value = _best_mfu()["chips"].get(chip, {}).get("bf16" if dtype == "fp16" else dtype)
     return None if value is None else float(value)

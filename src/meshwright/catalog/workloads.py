@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import Field
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import (
     PlainValues,
-    Tree,
     data_names,
-    fault_at,
     find_name,
     load_file,
-    load_text,
+    load_plain,
+    plain_values,
     read_text,
     read_tree,
 )
@@ -33,96 +32,75 @@ from meshwright.spec.workload import (
 )
 
 Entry = TypeVar("Entry")
-_KINDS: dict[str, type[Declaration]] = {
-    "training": Training, "prefill": Prefill, "decode": Decode,
-}  # fmt: skip
 
 
-class OptimizerFile(Declaration):
-    """Optimizer presets as they stand in a file."""
+class PresetFile(Declaration):
+    """Optimizers or servers as they are in a file; the name of each is its key."""
 
-    presets: Mapping[str, OptimizerPreset]
+    presets: Mapping[str, OptimizerPreset] = Field(default_factory=dict)
+    servers: Mapping[str, Server] = Field(default_factory=dict)
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
 
+@cache
+def preset_file(name: str) -> PresetFile:
+    """Return the file ``optimizers`` or ``servers`` of the catalog."""
+    return load_file(PresetFile, data_names("workloads")[name], _name_entries)
+
+
+def _name_entries(plain: PlainValues) -> None:
+    """Give each entry its key as its name, and an optimizer the title of its default source."""
+    sources = plain.tree.value.get("sources")
+    for kind in ("presets", "servers"):
+        entries = plain.value.get(kind)
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
+            if not isinstance(entry, dict):
+                continue
+            entry["name"] = name
+            if kind == "presets":
+                key = plain.tree.value[kind][name].get("source")
+                source = sources.get(key) if isinstance(sources, dict) else None
+                entry["source"] = source["title"] if isinstance(source, dict) else ""
+
+
 def optimizer_names() -> tuple[str, ...]:
     """Return the names of all optimizer presets."""
-    return tuple(optimizer_file().presets)
+    return tuple(preset_file("optimizers").presets)
 
 
 def load_optimizer(name: str) -> OptimizerPreset:
-    """Return an optimizer preset by name.
+    """Return an optimizer preset by name, letter case aside.
 
     Raises
     ------
     UnknownNameError
         When there is no such preset; lists the near ones.
     """
-    return _named("optimizer", name, optimizer_file().presets)
-
-
-@cache
-def optimizer_file() -> OptimizerFile:
-    """Return all optimizer presets with their sources."""
-    return load_file(OptimizerFile, data_names("workloads")["optimizers"], _name_presets)
-
-
-def _name_presets(plain: PlainValues, tree: Tree) -> None:
-    """Give each preset its key as its name, and the title of its default source."""
-    presets = plain.value.get("presets")
-    sources: Any = tree.value.get("sources")
-    for name, preset in presets.items() if isinstance(presets, dict) else ():
-        if isinstance(preset, dict):
-            source: Any = tree.value["presets"][name].get("source")
-            entry = sources.get(source) if isinstance(sources, dict) else None
-            preset["name"] = name
-            preset["source"] = entry["title"] if isinstance(entry, dict) else ""
-
-
-class ServerFile(Declaration):
-    """Servers as they stand in a file."""
-
-    servers: Mapping[str, Server]
-    sources: Mapping[str, Source] = Field(default_factory=dict)
-    provenance: Mapping[str, Provenance] = Field(default_factory=dict)
+    return _named("optimizer", name, preset_file("optimizers").presets)
 
 
 def server_names() -> tuple[str, ...]:
     """Return the names of all servers."""
-    return tuple(_server_file().servers)
+    return tuple(preset_file("servers").servers)
 
 
 def load_server(name: str) -> Server:
-    """Return the defaults of a server by name.
+    """Return the defaults of a server by name, letter case aside.
 
     Raises
     ------
     UnknownNameError
         When there is no such server; lists the near ones.
     """
-    return _named("server", name, _server_file().servers)
+    return _named("server", name, preset_file("servers").servers)
 
 
 def _named(kind: str, name: str, entries: Mapping[str, Entry]) -> Entry:
-    """Return the entry of a name, in whatever case it is written."""
     found = find_name(name, entries)
     if found is None:
         raise UnknownNameError(kind, name, entries)
     return entries[found]
-
-
-@cache
-def _server_file() -> ServerFile:
-    return load_file(ServerFile, data_names("workloads")["servers"], _name_servers)
-
-
-def _name_servers(plain: PlainValues, tree: Tree) -> None:
-    """Give each server its key as its name."""
-    servers = plain.value.get("servers")
-    for name, server in servers.items() if isinstance(servers, dict) else ():
-        if isinstance(server, dict):
-            server["name"] = name
 
 
 def load_workload(path: str | Path) -> Workload:
@@ -135,26 +113,21 @@ def load_workload(path: str | Path) -> Workload:
     SpecError
         With all faults of the file.
     """
-    origin = str(path)
-    text = read_text(Path(path))
-    kind = read_tree(text, origin).value.get("kind", "is missing")
-    if kind not in _KINDS:
-        allowed = f"expected one of {', '.join(_KINDS)}"
-        raise SpecError(Fault("kind", f"{kind!r}", allowed), origin=origin)
-    workload: Any = load_text(_KINDS[kind], text, origin=origin, prepare=_find_optimizer)
-    return workload  # type: ignore[no-any-return]
-
-
-def _find_optimizer(plain: PlainValues, tree: Tree) -> None:
-    """Replace the name of an optimizer by its preset."""
+    kinds: tuple[type[Workload], ...] = (Training, Prefill, Decode)
+    by_name = {kind.__name__.lower(): kind for kind in kinds}
+    tree = read_tree(read_text(Path(path)), str(path))
+    kind = tree.value.get("kind", "is missing")
+    if not isinstance(kind, str) or kind not in by_name:
+        fault = Fault("kind", f"{kind!r}", f"expected one of {', '.join(by_name)}")
+        raise SpecError(fault, origin=str(path))
+    plain = plain_values(tree)
     name = plain.value.get("optimizer")
-    if not isinstance(name, str):
-        return
-    try:
-        plain.value["optimizer"] = load_optimizer(name)
-    except UnknownNameError as error:
-        plain.faults.append(fault_at(tree.lines, ("optimizer",), str(error)))
-        plain.reported.append(("optimizer",))
+    if isinstance(name, str):
+        try:
+            plain.value["optimizer"] = load_optimizer(name)
+        except UnknownNameError as error:
+            plain.refuse(("optimizer",), str(error), is_last=True)
+    return load_plain(by_name[kind], plain, origin=str(path))
 
 
 def default_optimizer(system: SystemSpec) -> OptimizerPreset:

@@ -69,14 +69,14 @@ def show_system(args: argparse.Namespace) -> int:
 
 def show_optimizer(args: argparse.Namespace) -> int:
     """Print one preset, or the names of all."""
-    from meshwright.catalog.workloads import load_optimizer, optimizer_file, optimizer_names
+    from meshwright.catalog.workloads import load_optimizer, optimizer_names, preset_file
     from meshwright.report.declared_values import declared_values, value_lines, value_record
 
     if args.optimizer is None:
         show(optimizer_names(), list(optimizer_names()), args.json)
         return 0
     preset = load_optimizer(args.optimizer)
-    origins = optimizer_file().provenance
+    origins = preset_file("optimizers").provenance
     entries = list(declared_values(preset, origins, f"presets.{preset.name}"))
     lines = (f"{preset.name}: {preset.source}", "", *value_lines(entries))
     values = [value_record(entry) for entry in entries]

@@ -131,7 +131,7 @@ def test_graphs_of_the_catalog_are_those_of_the_builders(name, built) -> None:
         ("fc[rows, out]", "fd[rows, out]", "no kernel or input 'fd' (line 13) (did you mean fc"),
         ("fc[rows, out]", "fc[rows]", "reads 1 dims of 'fc', which has 2 (line 13) (it is fc["),
         ("fc[rows, out]", "fc[rows, wide]", "reads 3 of 'wide' where 'fc' has 2 (line 13)"),
-        ("fc[rows, out]", "fc[rows, rows]", "the dim 'rows' stands twice (line 13)"),
+        ("fc[rows, out]", "fc[rows, rows]", "the dim 'rows' is there twice (line 13)"),
         ("fc[rows, out]", "fc rows", "expected NAME[DIM, DIM] or NAME[DIM] of 4 bytes, found"),
         ("[wide, out] of", "[wyde, out] of", "the dim 'wyde' has no size under `dims` (line 20)"),
         ("of 4 bytes", "of 0 bytes", "expected NAME[DIM, DIM] or NAME[DIM] of 4 bytes, found"),
@@ -169,7 +169,7 @@ def test_a_kernel_that_reads_itself_is_told() -> None:
 def test_a_result_that_nobody_wants_is_told() -> None:
     lost = SMALL + "  lost:\n    unit: none\n    reads: ['x[rows, wide]']\n    writes: [rows]\n"
     assert faults(lost) == [
-        "kernels.lost: nobody reads what it writes, and it is no output (line 22)"
+        "kernels.lost: nothing reads what it writes, and it is no output (line 22)"
         " (add it to `outputs`, or take it out)"
     ]
 

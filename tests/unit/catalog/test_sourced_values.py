@@ -19,7 +19,6 @@ def test_default_source_reaches_everything_below_it():
         "rate": "S",
         "inner.count": "T",
     }
-    assert plain.default_source == "S"
 
 
 def test_an_assumed_value_keeps_its_interval_in_si_units():
