@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from meshwright.catalog.systems import load_system
-from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
+from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, make_group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
@@ -27,6 +27,7 @@ from meshwright.topology.network import LinkSpec
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from oracles.collective_tasks import collective_tasks
+from oracles.occupied_bound import occupied_lower_bound_s
 
 KIB, MIB = 2.0**10, 2.0**20
 SHAPES = ((4, 4), (4, 8), (6, 8), (8, 8))

@@ -43,7 +43,7 @@ from meshwright.graph.op import OpKind
 from meshwright.serve.operators import forward_cost
 from meshwright.serve.price import ServingPrice, fullest_use
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF
 from meshwright_papers.calculon.block import NO_WORK, Layer, block_choices, block_layers

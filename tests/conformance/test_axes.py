@@ -1,15 +1,10 @@
 """What every axis promises: degree 1 changes nothing, weights never grow, shards tile tensors."""
 
-import pkgutil
-
 import numpy as np
 import pytest
 
-import meshwright.sharding.axes as package
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.axes import all_rules
-from meshwright.sharding.axis import axes
-from meshwright.sharding.calls import call_elements
+from meshwright.sharding.axes import Axis, activation_sharding, all_rules, axes, weight_sharding
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import (
@@ -20,7 +15,6 @@ from meshwright.sharding.strategy import (
     row,
     stack,
 )
-from meshwright.sharding.tensor_sharding import activation_sharding, weight_sharding
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -75,10 +69,8 @@ def bound(layer):
     return layer.bind(512.0, 256.0)
 
 
-def test_every_file_registers_an_axis():
-    modules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    homes = {type(axes[name]).__module__.rsplit(".", 1)[-1] for name in axes}
-    assert homes == modules
+def test_every_axis_is_registered():
+    assert {type(axes[name]) for name in axes} == set(Axis.__subclasses__())
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -148,10 +140,12 @@ def test_a_column_of_strategies_equals_its_rows(structure):
     columns = stack([make_strategy(**choice) for choice in choices])
     for layer in LAYERS:
         for call in derive_calls(layer, structure):
-            column = call_elements(call, bound(layer), columns)
+            column = local_elements(call.tensor, call.split, bound(layer), columns)
             column = np.broadcast_to(column, (len(choices),))
             for index, found in enumerate(column):
-                assert found == call_elements(call, bound(layer), row(columns, index))
+                assert found == local_elements(
+                    call.tensor, call.split, bound(layer), row(columns, index)
+                )
 
 
 def test_rules_have_names_of_their_own_and_explain_themselves():

@@ -6,8 +6,9 @@ from collections import defaultdict, deque
 
 import numpy as np
 import pytest
+from oracles.occupied_bound import occupied_lower_bound_s
 
-from meshwright.collectives.bounds import lower_bound_s, occupied_lower_bound_s
+from meshwright.collectives.bounds import lower_bound_s
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import Algorithm, collective_algorithms
 from meshwright.spec.collective import CollectiveKind

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.base.arrays import ceil_div, larger
 from meshwright.graph.op import TOKEN_DIMS, Op, OpKind, Tensor
-from meshwright.sharding.axis import EXPERT_INNER_DIMS, INNER_DIMS
+from meshwright.sharding.axes import EXPERT_INNER_DIMS, INNER_DIMS
 from meshwright.sharding.strategy import StrategyOf
 
 _BY_KV_HEAD = frozenset({"key", "value", "kv_heads"})

@@ -15,13 +15,16 @@ import pytest
 
 from meshwright.graph.op import OpKind, Phase
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.algebra import Move, Operand, Sharding, matmul, reshard
-from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.forward import attention_layout, elementwise_input, traveling_axes
-from meshwright.sharding.local_sizes import FLAT
+from meshwright.sharding.algebra import FLAT, Move, Operand, Sharding, matmul, reshard
+from meshwright.sharding.axes import activation_sharding, arbiter, matrices
+from meshwright.sharding.axes import weight_sharding as derived_weight_home
+from meshwright.sharding.derivation import (
+    attention_layout,
+    derive_calls,
+    elementwise_input,
+    traveling_axes,
+)
 from meshwright.sharding.strategy import ContextKind, PlanOptions, Streamed
-from meshwright.sharding.tensor_sharding import activation_sharding, arbiter, matrices
-from meshwright.sharding.tensor_sharding import weight_sharding as derived_weight_home
 from meshwright.spec.collective import CollectiveKind as Kind
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 

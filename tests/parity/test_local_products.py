@@ -7,10 +7,9 @@ import pytest
 from meshwright.cost.matmul import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.local_layer import LocalLayer, layer_axes
-from meshwright.sharding.local_sizes import local_elements, local_size
+from meshwright.sharding.axes import forward_products
+from meshwright.sharding.local_sizes import LocalLayer, layer_axes, local_elements, local_size
 from meshwright.sharding.strategy import PlanOptions, Streamed, make_strategy
-from meshwright.sharding.tensor_sharding import forward_products
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,

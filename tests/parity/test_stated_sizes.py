@@ -7,7 +7,7 @@ from oracles.stated_local_sizes import StatedLayer
 
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, Streamed, make_strategy
 
 LENGTH = 4096

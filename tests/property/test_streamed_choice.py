@@ -7,7 +7,7 @@ import pytest
 from small_problems import MODELS, SYSTEMS, problem, random_strategy
 
 from meshwright.cost.layer import price_layers
-from meshwright.sharding.axes.tatp import may_stream_inputs
+from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.strategy import (
     ContextKind,
     PlanOptions,

@@ -1,4 +1,4 @@
-"""All-to-all: direct on switches, or in stages, one for each level of the network.
+"""Messages between pairs: all-to-all, direct or in stages over the levels, and a send to the next.
 
 Direct: each member sends every other one its part, back to back. Bytes for members outside a domain
 leave through the member's own link into the next level: S (n - members inside) / n. The links into
@@ -8,27 +8,61 @@ Source: Thakur, Rabenseifner and Gropp 2005, section 4 (pairwise exchange order)
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import N, larger, where
-from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import Algorithm, Transfer, where_it_applies
-from meshwright.collectives.ring import (
+from meshwright.base.arrays import Num, larger, where
+from meshwright.collectives.group import (
+    Group,
+    Span,
     coordinates_of,
     crossed_level,
+    group_size,
     members_inside,
     message_s,
+    moved,
     rank_of,
     shape_of,
-    spans_switches_only,
+    spans_only,
 )
+from meshwright.collectives.registry import Affine, Algorithm, Transfer, where_it_applies
 from meshwright.spec.collective import CollectiveKind
+
+
+class NeighbourSend(Algorithm):
+    """Every member but the last sends its message to the next one, as between pipeline stages.
+
+    The slowest pair decides: the one that crosses the slowest spanned level.
+    Assumes: on grids the members follow each other in a snake, so that one hop suffices.
+    """
+
+    kind = CollectiveKind.SEND
+
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return one message through the slowest spanned level."""
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
+        for span in group.spans:
+            spanned = span.size > 1.0
+            fixed_s = larger(fixed_s, where(spanned, message_s(span), 0.0))
+            slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
+        return where_it_applies(True, group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return 1: each member has one message."""
+        return 1
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the message of each member to the next one."""
+        shape = shape_of(group)
+        for rank in range(prod(shape) - 1):
+            level = crossed_level(shape, rank, rank + 1)
+            yield Transfer(0, rank, rank + 1, num_bytes, (rank,), level)
 
 
 class DirectAllToAll(Algorithm):
@@ -41,11 +75,11 @@ class DirectAllToAll(Algorithm):
     kind = CollectiveKind.ALL_TO_ALL
     replay_slack = 0.5
 
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return the slowest level: its latency, its messages' m_half and its bytes."""
         members = group_size(group)
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
         for index, (span, inside) in enumerate(
             zip(group.spans, members_inside(group), strict=True)
         ):
@@ -56,11 +90,11 @@ class DirectAllToAll(Algorithm):
             level_slope = peers / members / span.bandwidth_bytes_per_s
             fixed_s = larger(fixed_s, where(spanned, level_s, 0.0))
             slope = larger(slope, where(spanned, level_slope, 0.0))
-        return where_it_applies(spans_switches_only(group), group, fixed_s, slope)
+        return where_it_applies(spans_only(group, grids=False), group, fixed_s, slope)
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return one chunk for each member."""
-        return round(float(group_size(group)))
+        return prod(shape_of(group))
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages in steps that load all ports alike."""
@@ -84,7 +118,7 @@ class Shift:
     lane: int = 0
 
 
-def exchange_affine(span: Span[N], *, relays: bool = False) -> tuple[N, N]:
+def exchange_affine(span: Span[Num], *, relays: bool) -> Affine:
     """Return (fixed_s, seconds_per_byte) of an all-to-all of S bytes per member along one span.
 
     On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
@@ -96,10 +130,9 @@ def exchange_affine(span: Span[N], *, relays: bool = False) -> tuple[N, N]:
     size, rate = span.size, span.bandwidth_bytes_per_s
     half_s = span.message_half_bytes / rate
     if not span.is_grid:
-        alone = size == 1.0
         messages_s = span.latency_s + (size - 1.0) * half_s
-        return where(alone, 0.0, messages_s), (size - 1.0) / size / rate
-    cut: Any = np.floor(size * size / 4.0)
+        return where(size == 1.0, 0.0, messages_s), (size - 1.0) / size / rate
+    cut = np.floor(size * size / 4.0)
     ring_s = np.floor(size / 2.0) * message_s(span)
     messages = size - 1.0 if relays else cut
     parcels = size * (size - 1.0) / 2.0 if relays else cut
@@ -108,221 +141,133 @@ def exchange_affine(span: Span[N], *, relays: bool = False) -> tuple[N, N]:
     return where(closes, ring_s, line_s), where(closes, cut / 2.0, parcels) / size / rate
 
 
-def exchange_shifts(span: Span[float], *, relays: bool = False) -> Iterator[Shift]:
+def exchange_shifts(span: Span[float], *, relays: bool) -> Iterator[Shift]:
     """Yield the messages of a stage."""
     size = round(float(span.size))
+    ranks = range(size)
+    ways = list(enumerate((1, -1)))
     if not span.is_grid:
-        return _switch_shifts(size)
-    if span.closes:
-        return _ring_shifts(size)
-    return _line_relays(size) if relays else _line_shifts(size)
-
-
-def _switch_shifts(size: int) -> Iterator[Shift]:
-    """Yield one message from each member to each other, in steps that load all ports alike."""
-    for step in range(1, size):
-        for rank in range(size):
+        # One message from each member to each other, in steps that load all ports alike.
+        for step, rank in product(range(1, size), ranks):
             target = (rank + step) % size
             yield Shift(step - 1, rank, target, ((rank, target, None),))
+    elif span.closes:
+        # A two-way ring: what has farther to go moves on together, what is opposite in halves.
+        for step, rank, (lane, way) in product(range(size // 2), ranks, ways):
+            origin = (rank - way * step) % size
+            parcels: list[tuple[int, int, int | None]] = [
+                (origin, (origin + way * distance) % size, None)
+                for distance in range(step + 1, (size - 1) // 2 + 1)
+            ]
+            if size % 2 == 0:
+                parcels.append((origin, (origin + size // 2) % size, lane))
+            yield Shift(step, rank, (rank + way) % size, tuple(parcels), lane)
+    elif relays:
+        # A line: what goes on from one origin moves on together.
+        for step, rank, (lane, way) in product(range(size - 1), ranks, ways):
+            origin = rank - way * step
+            beyond = range(rank + 1, size) if way > 0 else range(rank)
+            if 0 <= origin < size and beyond:
+                together = tuple((origin, target, None) for target in beyond)
+                yield Shift(step, rank, rank + way, together, lane)
+    else:
+        # A line: every hop of every parcel, those with the longest way first.
+        for origin, target in product(ranks, ranks):
+            way = 1 if target > origin else -1
+            for hop in range(abs(target - origin)):
+                rank = origin + way * hop
+                step = hop * size + size - abs(target - rank)
+                lane = 0 if way > 0 else 1
+                yield Shift(step, rank, rank + way, ((origin, target, None),), lane)
 
 
-def _ring_shifts(size: int) -> Iterator[Shift]:
-    """Yield the steps of a two-way ring: what has farther to go moves on together."""
-    for step, rank, (lane, way) in product(range(size // 2), range(size), enumerate((1, -1))):
-        origin = (rank - way * step) % size
-        parcels: list[tuple[int, int, int | None]] = [
-            (origin, (origin + way * distance) % size, None)
-            for distance in range(step + 1, (size - 1) // 2 + 1)
-        ]
-        if size % 2 == 0:
-            parcels.append((origin, (origin + size // 2) % size, lane))
-        yield Shift(step, rank, (rank + way) % size, tuple(parcels), lane)
+@dataclass(frozen=True)
+class Staged(Algorithm):
+    """An all-to-all in stages along one level at a time, for each part of the data in an order."""
 
+    relays: bool
+    """Whether a line hands on together what comes from one member."""
+    min_grid_dims: int
+    kind = CollectiveKind.ALL_TO_ALL
+    replay_slack = 0.5
 
-def _line_shifts(size: int) -> Iterator[Shift]:
-    """Yield every hop of every parcel, those with the longest way first."""
-    for origin, target in product(range(size), range(size)):
-        way = 1 if target > origin else -1
-        for hop in range(abs(target - origin)):
-            rank = origin + way * hop
-            step = hop * size + size - abs(target - rank)
-            yield Shift(step, rank, rank + way, ((origin, target, None),), 0 if way > 0 else 1)
+    @abstractmethod
+    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
+        """Return the levels in the order in which each equal part of the data visits them."""
 
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return two halves of each part for each member."""
+        return prod(shape_of(group)) * len(self.orders(group)) * 2
 
-def _line_relays(size: int) -> Iterator[Shift]:
-    """Yield the steps of a line: what goes on from one origin moves on together."""
-    for step, rank, (lane, way) in product(range(size - 1), range(size), enumerate((1, -1))):
-        origin = rank - way * step
-        beyond = range(rank + 1, size) if way > 0 else range(rank)
-        if 0 <= origin < size and beyond:
-            parcels = tuple((origin, target, None) for target in beyond)
-            yield Shift(step, rank, rank + way, parcels, lane)
-
-
-def all_to_all_transfers(
-    num_bytes: float,
-    group: Group[float],
-    orders: Sequence[tuple[int, ...]],
-    *,
-    relays: bool = False,
-) -> Iterator[Transfer]:
-    """Yield the messages of an all-to-all whose equal parts visit the spans in these orders."""
-    shape = shape_of(group)
-    per_member = num_exchange_chunks(group, len(orders))
-    stages = [list(exchange_shifts(span, relays=relays)) for span in group.spans]
-    phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
-    for part, order in enumerate(orders):
-        for phase, level in enumerate(order):
-            done = frozenset(order[:phase])
-            for shift in stages[level]:
-                for place in coordinates_of(shape):
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of all parts and stages."""
+        shape, orders = shape_of(group), self.orders(group)
+        size, chunk_bytes = prod(shape), num_bytes / self.num_chunks(group)
+        stages = [list(exchange_shifts(span, relays=self.relays)) for span in group.spans]
+        phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
+        for part, order in enumerate(orders):
+            for phase, level in enumerate(order):
+                done = order[:phase]
+                elsewhere = [range(n if k != level else 1) for k, n in enumerate(shape)]
+                for shift, place in product(stages[level], list(coordinates_of(shape))):
                     if place[level] != shift.source:
                         continue
-                    chunks = _parcel_chunks(shape, place, level, done, shift, part, len(orders))
-                    there = (*place[:level], shift.destination, *place[level + 1 :])
+                    chunks: list[int] = []
+                    for (origin, target, half), other in product(
+                        shift.parcels, list(product(*elsewhere))
+                    ):
+                        # Along levels that are done the destination of a parcel is where it is, and
+                        # its sender anywhere; along the others it is the other way round.
+                        sender = [(other if k in done else place)[k] for k in range(len(shape))]
+                        receiver = [(place if k in done else other)[k] for k in range(len(shape))]
+                        sender[level], receiver[level] = origin, target
+                        pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
+                        first = (pair * len(orders) + part) * 2
+                        chunks += [first, first + 1] if half is None else [first + half]
                     yield Transfer(
                         phase * phase_steps + shift.step,
                         rank_of(shape, place),
-                        rank_of(shape, there),
-                        num_bytes / per_member * len(chunks),
-                        chunks,
+                        rank_of(shape, moved(place, level, shift.destination)),
+                        chunk_bytes * len(chunks),
+                        tuple(chunks),
                         level,
                         shift.lane,
                     )
 
 
-def num_exchange_chunks(group: Group[float], num_parts: int) -> int:
-    """Return the chunks that one member sends: two halves of each part for each member."""
-    return prod(shape_of(group)) * num_parts * 2
-
-
-def _parcel_chunks(
-    shape: tuple[int, ...],
-    place: tuple[int, ...],
-    level: int,
-    done: frozenset[int],
-    shift: Shift,
-    part: int,
-    num_parts: int,
-) -> tuple[int, ...]:
-    """Return the chunks in a message: those the origin holds for the members at the target.
-
-    Along the levels that are done their destination is where they are; along the others their
-    sender is.
-    """
-    others = [k for k in range(len(shape)) if k != level]
-    size, chunks = prod(shape), []
-    for origin, target, half in shift.parcels:
-        free = [range(shape[k]) for k in others]
-        for values in product(*free):
-            sender, receiver = list(place), list(place)
-            sender[level], receiver[level] = origin, target
-            for k, value in zip(others, values, strict=True):
-                (sender if k in done else receiver)[k] = value
-            pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
-            first = (pair * num_parts + part) * 2
-            chunks += [first, first + 1] if half is None else [first + half]
-    return tuple(chunks)
-
-
-class Staged(Algorithm):
-    """An all-to-all in stages along one level at a time."""
-
-    kind = CollectiveKind.ALL_TO_ALL
-    replay_slack = 0.5
-
-    def __init__(self, *, relays: bool) -> None:
-        self.relays = relays
-        """Whether a line hands on together what comes from one member."""
-
-    def may_apply(self, group: Group[Any]) -> bool:
-        """Return whether there is a line to relay along, where it does."""
-        return not self.relays or any(span.is_grid for span in group.spans)
-
-
 class HierarchicalAllToAll(Staged):
     """One stage after the other, innermost level first."""
 
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return the sum of the stages."""
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
         for span in group.spans:
             stage_s, stage_slope = exchange_affine(span, relays=self.relays)
             fixed_s, slope = fixed_s + stage_s, slope + stage_slope
         return where_it_applies(True, group, fixed_s, slope)
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return two halves for each member."""
-        return num_exchange_chunks(group, 1)
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the messages of all stages."""
-        return all_to_all_transfers(
-            num_bytes, group, [tuple(range(len(group.spans)))], relays=self.relays
-        )
+    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
+        """Return the one order."""
+        return [tuple(range(len(group.spans)))]
 
 
 class RotatedAllToAll(Staged):
     """Parts of the data that visit the grid dimensions in rotated orders."""
 
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return as many phases as dimensions, each as long as its slowest one."""
-        grids_only: Any = True
-        phases: Any = 0.0
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
+        phases: Num = 0.0
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
         for span in group.spans:
             stage_s, stage_slope = exchange_affine(span, relays=self.relays)
-            grids_only = grids_only & ((span.size == 1.0) | span.is_grid)
             phases = phases + (span.size > 1.0)
             fixed_s, slope = larger(fixed_s, stage_s), larger(slope, stage_slope)
-        applies = grids_only & (phases > 1.0)
+        applies = spans_only(group, grids=True) & (phases > 1.0)
         return where_it_applies(applies, group, fixed_s * phases, slope)
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return two halves of each part for each member."""
-        return num_exchange_chunks(group, len(self._orders(group)))
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the messages of all parts and stages."""
-        return all_to_all_transfers(num_bytes, group, self._orders(group), relays=self.relays)
-
-    def _orders(self, group: Group[float]) -> list[tuple[int, ...]]:
+    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
         """Return an order for each spanned dimension to begin with."""
         spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
         return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]
-
-
-class NeighbourSend(Algorithm):
-    """Every member but the last sends its message to the next one at the same time.
-
-    The slowest pair decides: the one that crosses the slowest spanned level.
-    Assumes: on grids the members follow each other in a snake, so that one hop suffices.
-    """
-
-    kind = CollectiveKind.SEND
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
-        """Return one message through the slowest spanned level."""
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
-        for span in group.spans:
-            spanned = span.size > 1.0
-            fixed_s = larger(fixed_s, where(spanned, message_s(span), 0.0))
-            slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
-        return where_it_applies(True, group, fixed_s, slope)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return 1: each member has one message."""
-        return 1
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the message of each member to the next one."""
-        shape = shape_of(group)
-        size = 1
-        for span_size in shape:
-            size *= span_size
-        for rank in range(size - 1):
-            level = crossed_level(shape, rank, rank + 1)
-            yield Transfer(0, rank, rank + 1, num_bytes, (rank,), level)

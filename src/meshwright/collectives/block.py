@@ -1,4 +1,15 @@
-"""A Hamiltonian cycle over the members of a block, and the gather around it."""
+"""Collectives on a block of two grid dimensions: around a cycle, as waves, to the middle and back.
+
+A wave is what one member sends along one dimension, both ways: it moves one member a phase until
+it reaches both ends, and what runs over one link in one phase is one message. Part of each shard
+runs along the inner dimension first and then, from every member it came to, along the outer one;
+the other part the other way round. How much enters in which phase is what a plan says.
+
+The bytes on a link are the sum of the waves that pass it, so with g(p) pieces entering a dimension
+of d members in phase p the last of its links carries g(p) + g(p - 1) + ... + g(p - d + 2).
+Derived here; the bounds that the two plans reach are those of Chan et al. 2007 (the links of a
+corner) and of Nash-Williams 1961 (spanning trees that share no edge).
+"""
 
 from __future__ import annotations
 
@@ -6,32 +17,98 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
-from typing import Any
+from itertools import combinations, product
 
 import numpy as np
 
-from meshwright.base.arrays import N, larger, smaller
-from meshwright.collectives.group import Group, group_size
-from meshwright.collectives.registry import (
-    Algorithm,
-    Transfer,
-    where_it_applies,
-)
-from meshwright.collectives.ring import (
-    Block,
-    BlockGather,
-    block_of,
+from meshwright.base.arrays import Mask, Num, larger, smaller, where
+from meshwright.collectives.group import (
+    Group,
     coordinates_of,
-    levels_of,
-    may_span_a_block,
+    group_size,
     message_s,
+    moved,
     rank_of,
     shape_of,
-    sides_of,
-    two_way_ring_moves,
+    spans_only,
 )
+from meshwright.collectives.registry import Affine, Algorithm, Transfer, where_it_applies
+from meshwright.collectives.ring import GatherFamily, gather_moves
 from meshwright.spec.collective import CollectiveKind
+
+
+@dataclass(frozen=True)
+class Block:
+    """The two grid dimensions of each group, and the slower of their links: (rows,) each."""
+
+    applies: Mask
+    """Whether the group spans two grid dimensions and nothing else."""
+    inner: Num
+    outer: Num
+    message_s: Num
+    """What each message costs on top of its bytes [s]."""
+    bandwidth_bytes_per_s: Num
+
+    @property
+    def size(self) -> Num:
+        """Members."""
+        return self.inner * self.outer
+
+
+def block_of(group: Group[Num]) -> Block:
+    """Return the block of each group; where it is none, ``applies`` is false."""
+    size = group_size(group)
+    applies: Mask = False
+    inner: Num = 2.0
+    outer: Num = 2.0
+    each_s: Num = 0.0
+    rate: Num = 1.0
+    for first, second in combinations([span for span in group.spans if span.is_grid], 2):
+        both = (first.size > 1.0) & (second.size > 1.0)
+        here = both & (first.size * second.size == size)
+        slower = smaller(first.bandwidth_bytes_per_s, second.bandwidth_bytes_per_s)
+        applies = applies | here
+        inner, outer = where(here, first.size, inner), where(here, second.size, outer)
+        each_s = where(here, larger(message_s(first), message_s(second)), each_s)
+        rate = where(here, slower, rate)
+    return Block(applies, inner, outer, each_s, rate)
+
+
+def levels_of(group: Group[float]) -> tuple[int, int]:
+    """Return the levels that are the inner and the outer dimension of a block."""
+    inner, outer = [level for level, size in enumerate(shape_of(group)) if size > 1]
+    return inner, outer
+
+
+def sides_of(group: Group[float]) -> tuple[int, int]:
+    """Return the columns (inner) and the rows (outer) of a block."""
+    inner, outer = levels_of(group)
+    return shape_of(group)[inner], shape_of(group)[outer]
+
+
+class BlockGather(GatherFamily):
+    """A gather for groups that span two grid dimensions and nothing else."""
+
+    min_grid_dims = 2
+    replay_slack = 0.5  # All messages of a phase are charged the busiest and the slowest link.
+
+    @abstractmethod
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
+        """Return the pieces of each shard."""
+
+    @abstractmethod
+    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of the all-gather on a block."""
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return the pieces of all shards."""
+        size = round(float(group_size(group)))
+        return 1 if size == 1 else size * self.pieces_per_shard(*sides_of(group))
+
+    def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the messages of the all-gather; none for a group of one."""
+        if float(group_size(group)) > 1.0:
+            yield from self.block_transfers(num_bytes, group)
 
 
 def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
@@ -49,35 +126,13 @@ def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
     return [(0, 0), *snake, *[(row, 0) for row in range(num_rows - 1, 0, -1)]]
 
 
-def cycle_gather(num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-    """Yield an all-gather in which whole shards go half way around the cycle from both sides.
-
-    The shard of the member opposite comes half from each side.
-    """
-    inner, outer = levels_of(group)
-    num_columns, num_rows = sides_of(group)
-    cells = hamiltonian_cycle(num_rows, num_columns)
-    ranks = [row * num_columns + column for row, column in cells]
-    half_bytes = num_bytes / len(ranks) / 2
-    for move in two_way_ring_moves(len(ranks)):
-        (row, column), (next_row, next_column) = cells[move.source], cells[move.destination]
-        owner = ranks[move.origin]
-        halves = (0, 1) if move.half is None else (move.half,)
-        yield Transfer(
-            move.step,
-            ranks[move.source],
-            ranks[move.destination],
-            half_bytes * len(halves),
-            tuple(2 * owner + half for half in halves),
-            inner if row == next_row else outer,
-            0 if (next_row, next_column) > (row, column) else 1,
-        )
-
-
 class Cycle(BlockGather):
-    """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even."""
+    """T = N/2 (latency + m_half/B) + (N - 1)/N S/(2 B) for a gather; one side is even.
 
-    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
+    Whole shards go half way around a Hamiltonian cycle from both sides.
+    """
+
+    def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
         """Return the form on blocks with an even side."""
         block = block_of(group)
         half = block.size / 2.0
@@ -89,65 +144,24 @@ class Cycle(BlockGather):
         return 2
 
     def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the messages of both directions."""
-        return cycle_gather(num_bytes, group)
-
-
-class CentralAllReduce(Algorithm):
-    """T = sum over the grid dimensions of (d - 1)(latency + (S + m_half)/B)."""
-
-    kind = CollectiveKind.ALL_REDUCE
-
-    def may_apply(self, group: Group[Any]) -> bool:
-        """Return whether there is a grid dimension."""
-        return any(span.is_grid for span in group.spans)
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
-        """Return the sum over the dimensions."""
-        applies: Any = True
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
-        for span in group.spans:
-            applies = applies & ((span.size == 1.0) | span.is_grid)
-            fixed_s = fixed_s + (span.size - 1.0) * message_s(span)
-            slope = slope + (span.size - 1.0) / span.bandwidth_bytes_per_s
-        return where_it_applies(applies, group, fixed_s, slope)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return one: everything is sent at once."""
-        return 1
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield both ways of every line, one dimension after the other."""
-        shape, first_step = shape_of(group), 0
-        for level, size in enumerate(shape):
-            for place in coordinates_of(shape):
-                for step, way, reduces in _sends(place[level], size):
-                    there = (*place[:level], place[level] + way, *place[level + 1 :])
-                    yield Transfer(
-                        first_step + step,
-                        rank_of(shape, place),
-                        rank_of(shape, there),
-                        num_bytes,
-                        (0,),
-                        level,
-                        0 if way > 0 else 1,
-                        reduces=reduces,
-                    )
-            first_step += size - 1
-
-
-def _sends(at: int, size: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (step, way, reduces) of what one position of a line sends: to the middle, and back."""
-    low, high = (size - 1) // 2, size // 2
-    if at < high:
-        yield at, 1, True
-    if at > low:
-        yield size - 1 - at, -1, True
-    if 0 < at <= low:
-        yield size - 1 - at, -1, False
-    if high <= at < size - 1:
-        yield at, 1, False
+        """Yield both directions; the shard of the member opposite comes half from each side."""
+        inner, outer = levels_of(group)
+        num_columns, num_rows = sides_of(group)
+        cells = hamiltonian_cycle(num_rows, num_columns)
+        ranks = [row * num_columns + column for row, column in cells]
+        half_bytes = num_bytes / len(ranks) / 2
+        for move in gather_moves(len(ranks), is_grid=True, closes=True):
+            cell, next_cell = cells[move.source], cells[move.destination]
+            halves = (0, 1) if move.half is None else (move.half,)
+            yield Transfer(
+                move.step,
+                ranks[move.source],
+                ranks[move.destination],
+                half_bytes * len(halves),
+                tuple(2 * ranks[move.origin] + half for half in halves),
+                inner if cell[0] == next_cell[0] else outer,
+                0 if next_cell > cell else 1,
+            )
 
 
 Piece = tuple[int, int]
@@ -211,8 +225,14 @@ class WaveMessage:
     phase: int
     source: int
     destination: int
-    is_inner: bool
+    dimension: int
+    """0 along the inner dimension, 1 along the outer one."""
     pieces: tuple[Piece, ...]
+
+    @property
+    def lane(self) -> int:
+        """0 towards higher numbers, 1 back."""
+        return 0 if self.destination > self.source else 1
 
 
 def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[WaveMessage]:
@@ -221,31 +241,23 @@ def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[WaveMess
     for axis, line in [(0, row) for row in range(outer)] + [(1, column) for column in range(inner)]:
         places = [(at, line) if axis == 0 else (line, at) for at in range(shape[axis])]
         members = [rank_of(shape, place) for place in places]
-        entering = [_entering(plan, shape, rank, axis) for rank in members]
+        entering = [_entering(plan, shape, place, axis) for place in places]
         for phase in range(len(entering[0]) + len(members) - 2):
             for at, way in product(range(len(members)), (1, -1)):
-                pieces = _passing(entering, phase, at, way)
+                # What leaves one way: the waves that entered here or further back.
+                pieces: list[Piece] = []
+                for back in range(phase + 1):
+                    origin, entered = at - way * back, phase - back
+                    if 0 <= origin < len(members) and entered < len(entering[origin]):
+                        pieces += entering[origin][entered]
                 if 0 <= at + way < len(members) and pieces:
-                    yield WaveMessage(phase, members[at], members[at + way], axis == 0, pieces)
-
-
-def _passing(
-    entering: list[list[tuple[Piece, ...]]], phase: int, at: int, way: int
-) -> tuple[Piece, ...]:
-    """Return what leaves position ``at`` one way: waves that entered there or further back."""
-    pieces: list[Piece] = []
-    origin, entered = at, phase
-    while 0 <= origin < len(entering) and entered >= 0:
-        waves = entering[origin]
-        if entered < len(waves):
-            pieces += waves[entered]
-        origin, entered = origin - way, entered - 1
-    return tuple(pieces)
+                    ends = (members[at], members[at + way])
+                    yield WaveMessage(phase, *ends, axis, tuple(pieces))
 
 
 def _entering(
-    plan: WavePlan, shape: tuple[int, int], rank: int, axis: int
-) -> list[tuple[Piece, ...]]:
+    plan: WavePlan, shape: tuple[int, int], place: tuple[int, int], axis: int
+) -> list[list[Piece]]:
     """Return the pieces that a member sends along one dimension in each phase.
 
     First its own that run along it first, then those of its line in the other dimension, the
@@ -253,29 +265,17 @@ def _entering(
     """
     parts = (range(plan.inner_first), range(plan.inner_first, plan.num_pieces))
     waves = (plan.inner_waves, plan.outer_waves)[axis]
-    place = [rank % shape[0], rank // shape[0]]
+    pool = [(rank_of(shape, place), piece) for piece in parts[axis]]
     here = place[1 - axis]
-    pool = [(rank, piece) for piece in parts[axis]]
     for position in sorted(range(shape[1 - axis]), key=lambda other: abs(other - here)):
-        place[1 - axis] = position
-        owner = rank_of(shape, place)
+        owner = rank_of(shape, moved(place, 1 - axis, position))
         pool += [(owner, piece) for piece in parts[1 - axis]]
-    ends = [sum(waves[: phase + 1]) for phase in range(len(waves))]
-    return [tuple(pool[end - count : end]) for end, count in zip(ends, waves, strict=True)]
+    ends = np.cumsum(waves).tolist()
+    return [pool[end - count : end] for end, count in zip(ends, waves, strict=True)]
 
 
 class Wave(BlockGather):
     """A gather of waves: as many messages as phases, each as long as the busiest link needs."""
-
-    def gather(self, group: Group[N]) -> tuple[Any, N, N]:
-        """Return the phases times the cost of a message, and the share of the busiest links."""
-        block = block_of(group)
-        applies, phases, share = self.phases_and_share(block)
-        return applies, phases * block.message_s, share / block.bandwidth_bytes_per_s
-
-    @abstractmethod
-    def phases_and_share(self, block: Block) -> tuple[Any, Any, Any]:
-        """Return where it applies, the phases, and the part of S that the busiest links carry."""
 
     @abstractmethod
     def plan(self, inner: int, outer: int) -> WavePlan:
@@ -287,20 +287,30 @@ class Wave(BlockGather):
 
     def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield one message for each link and phase."""
-        inner, outer = levels_of(group)
-        sides = sides_of(group)
-        plan = self.plan(*sides)
+        levels, plan = levels_of(group), self.plan(*sides_of(group))
         chunk_bytes = num_bytes / self.num_chunks(group)
-        for message in gather_messages(plan, *sides):
+        for message in gather_messages(plan, *sides_of(group)):
             yield Transfer(
                 message.phase,
                 message.source,
                 message.destination,
                 chunk_bytes * len(message.pieces),
                 tuple(owner * plan.num_pieces + piece for owner, piece in message.pieces),
-                inner if message.is_inner else outer,
-                0 if message.destination > message.source else 1,
+                levels[message.dimension],
+                message.lane,
             )
+
+
+def tree_share(block: Block) -> Num:
+    """Return (N - 1)/E: the part of each byte's way down all trees that one link carries [1]."""
+    edges = 2.0 * block.size - block.inner - block.outer
+    return (block.size - 1.0) / edges
+
+
+def even_share(block: Block) -> Num:
+    """Return the part of S that the busiest link of an even wave carries in all phases [1]."""
+    short, long = smaller(block.inner, block.outer), larger(block.inner, block.outer)
+    return short * (long - 1.0) / block.size * tree_share(block)
 
 
 class EvenWave(Wave):
@@ -309,9 +319,12 @@ class EvenWave(Wave):
     The least messages; at the bound for squares, 97.6 % of it at 6x8 and 92.9 % at 4x8.
     """
 
-    def phases_and_share(self, block: Block) -> tuple[Any, Any, Any]:
+    def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
         """Return the form on blocks of any sides."""
-        return block.applies, block.inner + block.outer - 2.0, even_share(block)
+        block = block_of(group)
+        phases = block.inner + block.outer - 2.0
+        slope = even_share(block) / block.bandwidth_bytes_per_s
+        return block.applies, phases * block.message_s, slope
 
     def plan(self, inner: int, outer: int) -> WavePlan:
         """Return equal waves."""
@@ -321,30 +334,21 @@ class EvenWave(Wave):
 class CornerWave(Wave):
     """T = (R + C - 1)(latency + m_half/B) + (N - 1)/N S/(2 B): the bytes of the lower bound."""
 
-    def phases_and_share(self, block: Block) -> tuple[Any, Any, Any]:
+    def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
         """Return the form on blocks of at least three rows and columns that differ."""
+        block = block_of(group)
         short = smaller(block.inner, block.outer)
         applies = block.applies & (short >= 3.0) & (block.inner != block.outer)
-        share = (block.size - 1.0) / block.size / 2.0
-        return applies, block.inner + block.outer - 1.0, share
+        phases = block.inner + block.outer - 1.0
+        slope = (block.size - 1.0) / block.size / 2.0 / block.bandwidth_bytes_per_s
+        return applies, phases * block.message_s, slope
 
     def plan(self, inner: int, outer: int) -> WavePlan:
         """Return waves that load both links of a corner alike."""
         return corner_plan(inner, outer)
 
 
-def tree_share(block: Block) -> Any:
-    """Return (N - 1)/E: the part of each byte's way down all trees that one link carries [1]."""
-    edges = 2.0 * block.size - block.inner - block.outer
-    return (block.size - 1.0) / edges
-
-
-def even_share(block: Block) -> Any:
-    """Return the part of S that the busiest link of an even wave carries in all phases [1]."""
-    short, long = smaller(block.inner, block.outer), larger(block.inner, block.outer)
-    return short * (long - 1.0) / block.size * tree_share(block)
-
-
+@dataclass(frozen=True)
 class PipelinedWaveAllReduce(Algorithm):
     """T = M (latency + m_half/B) + [2 w + (P - 1)(N - 1)/E] S/(P B).
 
@@ -352,17 +356,12 @@ class PipelinedWaveAllReduce(Algorithm):
     busiest links carry of the first reduction and of the last gather, which run alone.
     """
 
+    num_pieces: int
     kind = CollectiveKind.ALL_REDUCE
+    min_grid_dims = 2
     replay_slack = 0.5
 
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-
-    def may_apply(self, group: Group[Any]) -> bool:
-        """Return whether there are two grid dimensions."""
-        return may_span_a_block(group)
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return the form on blocks of any sides."""
         block = block_of(group)
         both, further = block.inner + block.outer, self.num_pieces - 1.0
@@ -379,44 +378,89 @@ class PipelinedWaveAllReduce(Algorithm):
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield one message for each link and phase: what it reduces, then what is final."""
-        if float(group_size(group)) == 1.0:
+        size = round(float(group_size(group)))
+        if size == 1:
             return
-        levels, chunk_bytes = levels_of(group), num_bytes / self.num_chunks(group)
-        added, kept = self._chunks(*sides_of(group))
+        levels, sides = levels_of(group), sides_of(group)
+        chunk_bytes = num_bytes / self.num_chunks(group)
+        plan, period = even_plan(*sides), sum(sides)
+        # Chunks that are added and that are kept, by (step, source, destination, dimension).
+        added: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+        kept: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+        for message in gather_messages(plan, *sides):
+            source, destination = message.source, message.destination
+            numbers = np.array(message.pieces) @ (plan.num_pieces, 1)
+            for piece in range(self.num_pieces):
+                chunks = (numbers + piece * size * plan.num_pieces).tolist()
+                start = piece * period
+                up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
+                added[up, destination, source, message.dimension] += chunks
+                kept[down, source, destination, message.dimension] += chunks
         for place in sorted(added.keys() | kept.keys()):
             step, source, destination, dimension = place
             final = tuple(kept.get(place, ()))
-            chunks = tuple(added.get(place, ())) + final
+            sent = tuple(added.get(place, ())) + final
             yield Transfer(
                 step,
                 source,
                 destination,
-                chunk_bytes * len(chunks),
-                chunks,
+                chunk_bytes * len(sent),
+                sent,
                 levels[dimension],
                 0 if destination > source else 1,
                 reduces=place in added,
                 kept=final,
             )
 
-    def _chunks(self, inner: int, outer: int) -> tuple[_Chunks, _Chunks]:
-        """Return what is added and what is kept, by (step, source, destination, dimension)."""
-        plan, period = even_plan(inner, outer), inner + outer
-        per_piece = inner * outer * plan.num_pieces
-        added: _Chunks = defaultdict(list)
-        kept: _Chunks = defaultdict(list)
-        for message in gather_messages(plan, inner, outer):
-            source, destination = message.source, message.destination
-            dimension = 0 if message.is_inner else 1
-            ways = np.array(message.pieces) @ (plan.num_pieces, 1)
-            for piece in range(self.num_pieces):
-                chunks = (ways + piece * per_piece).tolist()
-                start = piece * period
-                up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
-                added[up, destination, source, dimension] += chunks
-                kept[down, source, destination, dimension] += chunks
-        return added, kept
 
+class CentralAllReduce(Algorithm):
+    """T = sum over the grid dimensions of (d - 1)(latency + (S + m_half)/B).
 
-_Chunks = dict[tuple[int, int, int, int], list[int]]
-"""Chunks by step, source, destination and dimension."""
+    Whole vectors meet in the middle. Along each dimension in turn the partial sums run from both
+    ends to the middle and the sum runs back, d - 1 messages in all: over an even number of members
+    the two in the middle exchange what they have. For few bytes nothing can be faster, because no
+    member may wait for fewer hops than there are to the farthest one.
+    Source: Luczynski et al. 2024, "Near-optimal wafer-scale reduce" (chains to a root); the
+    exchange in the middle is that of recursive doubling (Thakur, Rabenseifner and Gropp 2005).
+    """
+
+    kind = CollectiveKind.ALL_REDUCE
+    min_grid_dims = 1
+
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return the sum over the dimensions."""
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
+        for span in group.spans:
+            fixed_s = fixed_s + (span.size - 1.0) * message_s(span)
+            slope = slope + (span.size - 1.0) / span.bandwidth_bytes_per_s
+        return where_it_applies(spans_only(group, grids=True), group, fixed_s, slope)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return one: everything is sent at once."""
+        return 1
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield both ways of every line, one dimension after the other."""
+        shape, first_step = shape_of(group), 0
+        for level, size in enumerate(shape):
+            low, high = (size - 1) // 2, size // 2
+            for place in coordinates_of(shape):
+                at = place[level]
+                # (step, way, reduces): to the middle from both ends, and back.
+                sends = [(at, 1, True)] if at < high else []
+                sends += [(size - 1 - at, -1, True)] if at > low else []
+                sends += [(size - 1 - at, -1, False)] if 0 < at <= low else []
+                sends += [(at, 1, False)] if high <= at < size - 1 else []
+                for step, way, reduces in sends:
+                    yield Transfer(
+                        first_step + step,
+                        rank_of(shape, place),
+                        rank_of(shape, moved(place, level, at + way)),
+                        num_bytes,
+                        (0,),
+                        level,
+                        0 if way > 0 else 1,
+                        reduces=reduces,
+                    )
+            first_step += size - 1

@@ -2,19 +2,21 @@
 
 A group of ``size`` members is spread over the levels of the network: ``spans[k].size`` members of
 it differ in their coordinate at level k, so the product of the span sizes is the group size.
+Members are numbered with the innermost span running fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from math import prod
-from typing import Any, Generic
+from typing import Generic, cast
 
 import numpy as np
 
-from meshwright.base.arrays import N, larger, smaller, where
+from meshwright.base.arrays import Mask, N, Num, larger, smaller, where
 from meshwright.spec.system import NetworkLevel
 
 
@@ -44,12 +46,9 @@ class Group(Generic[N]):
     spans: tuple[Span[N], ...]
 
 
-_GRIDS = ("torus", "mesh")
-
-
 @dataclass(frozen=True)
 class Reach(Generic[N]):
-    """Where the members of a group lie on the levels of a network, innermost level first."""
+    """Where the members of a group are on the levels of a network, innermost level first."""
 
     sizes: tuple[N, ...]
     """Members that differ at each level; 0 where the group has no such form."""
@@ -57,19 +56,74 @@ class Reach(Generic[N]):
     """Positions between neighbours at each level."""
 
 
-def group_size(group: Group[N]) -> N:
+def group_size(group: Group[Num]) -> Num:
     """Return the number of members of a group: the product of its span sizes."""
-    size: Any = 1.0
+    size: Num = 1.0
     for span in group.spans:
         size = size * span.size
-    return size  # type: ignore[no-any-return]
+    return size
+
+
+def members_inside(group: Group[Num]) -> list[Num]:
+    """Return for each span the number of members that one of its positions holds."""
+    inside: list[Num] = [1.0]
+    for span in group.spans[:-1]:
+        inside.append(inside[-1] * span.size)
+    return inside
+
+
+def spans_only(group: Group[Num], *, grids: bool) -> Mask:
+    """Return whether all levels that are spanned are grid dimensions, or none is."""
+    answer: Mask = True
+    for span in group.spans:
+        answer = answer & ((span.size == 1.0) | (span.is_grid == grids))
+    return answer
+
+
+def message_s(span: Span[Num]) -> Num:
+    """Return what each message costs on top of its bytes: latency and m_half / bandwidth [s]."""
+    return span.latency_s + span.message_half_bytes / span.bandwidth_bytes_per_s
+
+
+def shape_of(group: Group[float]) -> tuple[int, ...]:
+    """Return the span sizes of one group, innermost first."""
+    return tuple(round(float(span.size)) for span in group.spans)
+
+
+def rank_of(shape: tuple[int, ...], coordinates: Sequence[int]) -> int:
+    """Return the number of a member: the innermost span runs fastest."""
+    rank, stride = 0, 1
+    for size, coordinate in zip(shape, coordinates, strict=True):
+        rank, stride = rank + coordinate * stride, stride * size
+    return rank
+
+
+def coordinates_of(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the coordinates of every member, innermost first, in the order of their numbers."""
+    for outer_first in product(*[range(size) for size in reversed(shape)]):
+        yield tuple(reversed(outer_first))
+
+
+def moved(place: tuple[int, ...], level: int, position: int) -> tuple[int, ...]:
+    """Return the coordinates with another position at one level."""
+    return (*place[:level], position, *place[level + 1 :])
+
+
+def crossed_level(shape: tuple[int, ...], source: int, destination: int) -> int:
+    """Return the outermost level at which two members differ."""
+    crossed, inside = 0, 1
+    for level, size in enumerate(shape):
+        if (source // inside) % size != (destination // inside) % size:
+            crossed = level
+        inside *= size
+    return crossed
 
 
 def make_group(
     levels: Sequence[NetworkLevel],
     stride: N,
     degree: N,
-    efficiency: Sequence[Any] | None = None,
+    efficiency: Sequence[Num] | None = None,
 ) -> Group[N]:
     """Return what the groups of one parallel axis see of each network level.
 
@@ -96,57 +150,60 @@ def make_group(
         Calibrated share of the stated bandwidth that is reached, a number or a column for each
         level [1].
     """
-    factors: list[Any] = [1.0] * len(levels) if efficiency is None else list(efficiency)
+    factors: Sequence[Num] = [1.0] * len(levels) if efficiency is None else efficiency
     room = prod(level.size for level in levels)
-    spans: list[Span[N]] = []
-    inside: Any = 1.0
+    whole_stride = np.asarray(stride).astype(np.int64)
+    whole_degree = np.asarray(degree).astype(np.int64)
+    spans: list[Span[Num]] = []
+    inside: Num = 1.0
     domain = 1
     for index, level in enumerate(levels):
         outer = domain * level.size
-        reached = degree if outer == room else _members_inside(outer, stride, degree)
-        is_aligned = (np.mod(stride, domain) == 0) | (inside * stride == domain)
-        worst = _misaligned(levels[: index + 1], factors)
-        spans.append(_span(level, factors[index], reached / inside, stride, domain, is_aligned,
-                           worst, levels[0].size))  # fmt: skip
+        reached: Num = degree
+        if outer != room:
+            # Members that provably share a domain: the largest d with d * stride | domain.
+            blocks = np.where(np.mod(outer, whole_stride) == 0, outer // whole_stride, 1)
+            reached = np.gcd(whole_degree, blocks) * 1.0
+        span = _span(
+            level,
+            factors[index],
+            reached / inside,
+            stride,
+            domain=domain,
+            is_aligned=(np.mod(stride, domain) == 0) | (inside * stride == domain),
+            misaligned=_misaligned(levels[: index + 1], factors),
+            host_size=levels[0].size,
+        )
+        spans.append(span)
         inside, domain = reached, outer
-    return Group(tuple(spans))
+    return cast(Group[N], Group(tuple(spans)))
 
 
 def make_block_group(
-    levels: Sequence[NetworkLevel], reach: Reach[N], efficiency: Sequence[Any]
+    levels: Sequence[NetworkLevel], reach: Reach[N], efficiency: Sequence[Num]
 ) -> Group[N]:
     """Return the groups of an axis whose members fill blocks of the levels.
 
     Neighbours that are k apart share each link with k - 1 other groups.
     """
     rows = zip(levels, efficiency, reach.sizes, reach.apart, strict=True)
-    return Group(
-        tuple(
-            _span(level, factor, size, apart, 1, size == size, (0.0, 0.0), 1)
-            for level, factor, size, apart in rows
-        )
-    )
+    return cast(Group[N], Group(tuple(_span(*row) for row in rows)))
 
 
-def _members_inside(domain: int, stride: Any, degree: Any) -> Any:
-    """Return how many members provably share one domain: the largest d with d * stride | domain."""
-    whole_stride = np.asarray(stride).astype(np.int64)
-    fits = np.mod(domain, whole_stride) == 0
-    blocks = np.where(fits, domain // whole_stride, 1)
-    return np.gcd(np.asarray(degree).astype(np.int64), blocks) * 1.0
+_GRIDS = ("torus", "mesh")
 
 
-def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Any]) -> tuple[Any, float]:
+def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Num]) -> tuple[Num, float]:
     """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
 
     Every device sends one message at once. In dimension order each line of d devices sees a shift
     by some w: d - w of them go w steps one way, w of them d - w steps the other way, so a link
     carries min(w, d - w) messages. A message passes at most d - 1 links of a line, and one switch.
     """
-    bandwidths = []
+    bandwidths: list[Num] = []
     switch_s = grid_s = 0.0
     for level, factor in zip(levels, factors, strict=False):
-        own = _shared_bandwidth(level, factor) / level.oversubscription
+        own = level.bandwidth_bytes_per_s * level.links_per_device * factor / level.oversubscription
         if level.kind in _GRIDS:
             bandwidths.append(own / max(level.size // 2, 1))
             grid_s += level.latency_s * (level.size - 1)
@@ -156,51 +213,54 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Any]) -> tuple
     return reduce(smaller, bandwidths), grid_s + switch_s
 
 
-def _shared_bandwidth(level: NetworkLevel, factor: Any) -> Any:
-    """Return what one device sends into a level in one direction when all devices do [bytes/s]."""
-    return level.bandwidth_bytes_per_s * level.links_per_device * factor
-
-
-def _share_of_pairs(level: NetworkLevel, size: Any) -> Any:
-    """Return the share of the links of a device that lead to the other members of its group.
-
-    Where each pair of devices has links of its own, a group of k uses (k - 1) / (size - 1) of them.
-    """
-    others = max(level.size - 1, 1)
-    return smaller(larger(size - 1.0, 1.0), others) / others
-
-
 def _span(
     level: NetworkLevel,
-    factor: Any,
-    size: Any,
-    stride: Any,
-    domain: int,
-    is_aligned: Any,
-    worst: tuple[Any, float],
-    host_size: int,
-) -> Span[Any]:
-    """Return one span; ``domain`` is the number of devices in one member of the level."""
+    factor: Num,
+    size: Num,
+    stride: Num,
+    *,
+    domain: int = 1,
+    is_aligned: Mask = True,
+    misaligned: tuple[Num, float] = (0.0, 0.0),
+    host_size: int = 1,
+) -> Span[Num]:
+    """Return one span.
+
+    Parameters
+    ----------
+    factor
+        Share of the stated bandwidth that is reached [1].
+    size, stride
+        Members that differ at this level, and their distance [devices].
+    domain
+        Devices in one member of the level.
+    is_aligned
+        Whether the groups start where the domains do; the others have the ``misaligned``
+        bandwidth [bytes/s] and latency [s].
+    host_size
+        Devices of a host; members that many apart have rails of their own.
+    """
     is_grid = level.kind in _GRIDS
-    bandwidth = _shared_bandwidth(level, factor)
+    bandwidth: Num = level.bandwidth_bytes_per_s * level.links_per_device * factor
+    latency_s: Num = level.latency_s
     if is_grid:
+        # Neighbours that are k apart share each link with k - 1 other groups.
         apart = larger(stride / domain, 1.0)
-        own_bandwidth, own_latency_s = bandwidth / apart, level.latency_s * apart
+        bandwidth, latency_s = bandwidth / apart, level.latency_s * apart
     else:
         rides_rail = (np.mod(stride, host_size) == 0) & level.rail_optimized
-        own_bandwidth = bandwidth / where(rides_rail, 1.0, level.oversubscription)
-        own_latency_s = level.latency_s
+        bandwidth = bandwidth / where(rides_rail, 1.0, level.oversubscription)
     if level.kind == "fully_connected":
-        own_bandwidth = own_bandwidth * _share_of_pairs(level, size)
-    closes = where(
-        is_aligned & (size == level.size) & (level.kind == "torus") | (not is_grid), 1.0, 0.0
-    )
+        # Each pair has links of its own: a group of k uses (k - 1)/(size - 1) of them.
+        others = max(level.size - 1, 1)
+        bandwidth = bandwidth * (smaller(larger(size - 1.0, 1.0), others) / others)
+    closes = is_aligned & (size == level.size) & (level.kind == "torus") | (not is_grid)
     return Span(
         size=size,
-        bandwidth_bytes_per_s=where(is_aligned, own_bandwidth, worst[0]) + 0.0 * size,
-        latency_s=where(is_aligned, own_latency_s, worst[1]) + 0.0 * size,
+        bandwidth_bytes_per_s=where(is_aligned, bandwidth, misaligned[0]) + 0.0 * size,
+        latency_s=where(is_aligned, latency_s, misaligned[1]) + 0.0 * size,
         message_half_bytes=level.message_half_bytes + 0.0 * size,
-        closes=closes + 0.0 * size,
+        closes=where(closes, 1.0, 0.0) + 0.0 * size,
         is_grid=is_grid,
         in_network_reduction=level.in_network_reduction,
     )

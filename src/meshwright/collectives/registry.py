@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, N, where
+from meshwright.base.arrays import FloatArray, Mask, Num, where
 from meshwright.base.registry import Registry
 from meshwright.collectives.group import Group, group_size
 from meshwright.spec.collective import CollectiveKind
@@ -47,6 +47,12 @@ class Transfer:
     """Those of the chunks that are final: the receiver keeps them though the message reduces."""
 
 
+Affine: TypeAlias = tuple[Num, Num]
+"""A time as a function of the bytes, (fixed_s, seconds_per_byte): numbers, or columns (rows,)."""
+Candidate: TypeAlias = tuple[str, Num, Num]
+"""Name, fixed_s and seconds_per_byte of an algorithm."""
+
+
 class Algorithm(ABC):
     """One way to do one kind of collective.
 
@@ -56,18 +62,19 @@ class Algorithm(ABC):
     """
 
     kind: CollectiveKind
-    replay_slack: float = 0.0
-    """How far the closed form may lie above the replay of the transfers, relative to it [1].
+    min_grid_dims: int = 0
+    """Grid dimensions that a network needs, or no group on it can use the algorithm."""
 
-    0 for lock-step algorithms; more where messages overlap that the form charges one by one.
-    """
+    @property
+    def replay_slack(self) -> float:
+        """How far the closed form may lie above the replay of the transfers, relative to it [1].
 
-    def may_apply(self, group: Group[Any]) -> bool:
-        """Return whether some group on spans of these kinds could use it, whatever its sizes."""
-        return True
+        0 for lock-step algorithms; more where messages overlap that the form charges one by one.
+        """
+        return 0.0
 
     @abstractmethod
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return (fixed_s, seconds_per_byte); (infinity, 0) where it does not apply."""
 
     @abstractmethod
@@ -89,10 +96,9 @@ class Algorithm(ABC):
 
         Source, destination, share of the bytes of the full tensor on one rank, and level.
         """
-        listed = self.transfers(1.0, group)
-        return np.array([(t.source, t.destination, t.num_bytes, t.level) for t in listed])
+        return traffic_of(self.transfers(1.0, group))
 
-    def time_s(self, num_bytes: N, group: Group[N]) -> N:
+    def time_s(self, num_bytes: Num, group: Group[Num]) -> Num:
         """Return the time of the collective [s]; infinity where it does not apply."""
         fixed_s, seconds_per_byte = self.affine(group)
         return fixed_s + num_bytes * seconds_per_byte
@@ -102,10 +108,14 @@ class Algorithm(ABC):
         return bool(np.isfinite(self.affine(group)[0]))
 
 
-collective_algorithms: Registry[Algorithm] = Registry("collective algorithm")
+def traffic_of(transfers: Iterator[Transfer]) -> FloatArray:
+    """Return source, destination, bytes and level of each message: (messages, 4)."""
+    return np.array([(t.source, t.destination, t.num_bytes, t.level) for t in transfers])
 
 
-def where_it_applies(applies: Any, group: Group[N], fixed_s: N, seconds_per_byte: N) -> tuple[N, N]:
+def where_it_applies(
+    applies: Mask, group: Group[Num], fixed_s: Num, seconds_per_byte: Num
+) -> Affine:
     """Return the affine form with (infinity, 0) where it does not apply and 0 for one member."""
     alone = group_size(group) == 1.0
     return (
@@ -114,88 +124,76 @@ def where_it_applies(applies: Any, group: Group[N], fixed_s: N, seconds_per_byte
     )
 
 
-_SHORT = 128
-"""Rows of a column whose forms are kept."""
-_NUMBERS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
-Candidate = tuple[str, Any, Any]
-"""Name, fixed_s and seconds_per_byte of an algorithm: numbers or columns."""
+collective_algorithms: Registry[Algorithm] = Registry("collective algorithm")
 
 
-def algorithms_of(kind: CollectiveKind) -> list[tuple[str, Algorithm]]:
-    """Return the algorithms of one kind by name, in the order of registration."""
-    entries = [(name, collective_algorithms[name]) for name in collective_algorithms]
-    return [(name, algorithm) for name, algorithm in entries if algorithm.kind is kind]
-
-
-def affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
-    """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
-    return [form for form in affine_forms(kind, group) if np.any(np.isfinite(form[1]))]
-
-
-def affine_forms(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
+def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """Return the form of every algorithm that spans of these kinds allow, infinite or not.
 
     Groups on the same levels have forms of the same algorithms, so that tables of equal shape
     arise.
     """
+    num_grid_dims = sum(span.is_grid for span in group.spans)
     forms: list[Candidate] = []
-    for name, algorithm in algorithms_of(kind):
-        if algorithm.may_apply(group):
-            fixed_s, seconds_per_byte = algorithm.affine(group)
-            forms.append((name, fixed_s, seconds_per_byte))
+    for name in collective_algorithms:
+        algorithm = collective_algorithms[name]
+        if algorithm.kind is kind and num_grid_dims >= algorithm.min_grid_dims:
+            forms.append((name, *algorithm.affine(group)))
     return forms
 
 
-def best_affine_candidates(kind: CollectiveKind, group: Group[N]) -> list[Candidate]:
+def affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+    """Return (name, fixed_s, seconds_per_byte) of every algorithm that applies to any row."""
+    return [form for form in affine_forms(kind, group) if np.any(np.isfinite(form[1]))]
+
+
+def best_affine_candidates(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """Return the algorithms that are best for some row at some size.
 
     Those that another one beats or equals in every row at every size are left out; the minimum
     over the rest is the minimum over all. What was found for short columns is kept: the same
     groups come again and again when a few plans are priced in detail.
     """
-    content = _Content(group)
-    return _known_candidates(kind, content) if content.is_short else _candidates(kind, group)
+    names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+    columns = [np.asarray(getattr(span, name)) for span in group.spans for name in names]
+    if any(column.size > _SHORT for column in columns):
+        return _undominated(kind, group)
+    kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
+    shapes = tuple((column.shape, column.dtype.char) for column in columns)
+    values = b"".join(column.tobytes() for column in columns)
+    return _known(kind, _Content((tuple(collective_algorithms), kinds, shapes, values), group))
 
 
+_SHORT = 128
+"""Rows of a column whose candidates are kept."""
+
+
+@dataclass(frozen=True)
 class _Content:
-    """A group that equals others of the same numbers, while the same algorithms are known."""
+    """A group that equals others of the same numbers, while the same algorithms are registered."""
 
-    def __init__(self, group: Group[Any]) -> None:
-        self.group = group
-        columns = [np.asarray(getattr(s, name)) for s in group.spans for name in _NUMBERS]
-        self.is_short = all(column.size <= _SHORT for column in columns)
-        kinds = tuple((span.is_grid, span.in_network_reduction) for span in group.spans)
-        shapes = tuple((column.shape, column.dtype.char) for column in columns)
-        values = b"".join(column.tobytes() for column in columns) if self.is_short else b""
-        self.key = (tuple(collective_algorithms), kinds, shapes, values)
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Content) and self.key == other.key
+    key: tuple[object, ...]
+    group: Group[Num] = field(compare=False)
 
 
 @lru_cache(maxsize=2048)
-def _known_candidates(kind: CollectiveKind, content: _Content) -> list[Candidate]:
-    return _candidates(kind, content.group)
+def _known(kind: CollectiveKind, content: _Content) -> list[Candidate]:
+    return _undominated(kind, content.group)
 
 
-def _candidates(kind: CollectiveKind, group: Group[Any]) -> list[Candidate]:
+def _undominated(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
+    def never_slower(rival: Candidate, candidate: Candidate) -> bool:
+        """Return whether the rival is at most as slow in every row, whatever the bytes."""
+        (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
+        return bool(np.all((rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))))
+
     kept: list[Candidate] = []
     candidates = affine_candidates(kind, group)
     for index, candidate in enumerate(candidates):
         rivals = kept + candidates[index + 1 :]
-        if not any(_never_slower(rival, candidate) for rival in rivals):
+        if not any(never_slower(rival, candidate) for rival in rivals):
             kept.append(candidate)
     return kept
-
-
-def _never_slower(rival: Candidate, candidate: Candidate) -> bool:
-    """Return whether the rival is at most as slow in every row, whatever the bytes."""
-    (_, rival_s, rival_slope), (_, fixed_s, slope) = rival, candidate
-    beats = (rival_s <= fixed_s) & ((rival_slope <= slope) | np.isinf(fixed_s))
-    return bool(np.all(beats))
 
 
 def best_algorithm(kind: CollectiveKind, num_bytes: float, group: Group[float]) -> str:

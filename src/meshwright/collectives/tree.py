@@ -1,30 +1,43 @@
-"""Trees over the members of a group: binary trees, and trees nested over the levels."""
+"""Trees: double binary all-reduce, alone or over rings; broadcasts; switches that add.
+
+Two binary trees carry half of the bytes each; a member that is inside one is a leaf of the other,
+so it sends at most four streams (up, two down, up as a leaf), each at a quarter of its bandwidth.
+Over several levels a tree in each domain feeds a tree over the domains; or rings reduce inside each
+domain and trees join the domains. About 2 log2(n) latencies at full bandwidth.
+Sources: Sanders, Speck and Traeff 2009, "Two-tree algorithms for full bandwidth broadcast,
+reduction and scan", in use by NCCL since 2.4; Chan et al. 2007, sections 3 and 5 (binomial tree,
+pipelined chain); Graham et al. 2016 (SHARP) and Klenk et al. 2020, "An in-network architecture for
+accelerating shared-memory multiprocessor collectives" (NVLS).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from math import prod
 
 import numpy as np
 
-from meshwright.base.arrays import N, where
-from meshwright.collectives.group import Group, Span, group_size
-from meshwright.collectives.registry import Algorithm, Transfer, where_it_applies
+from meshwright.base.arrays import Mask, Num, larger, where
+from meshwright.collectives.group import (
+    Group,
+    coordinates_of,
+    group_size,
+    members_inside,
+    moved,
+    rank_of,
+    shape_of,
+    spans_only,
+)
+from meshwright.collectives.registry import Affine, Algorithm, Transfer, where_it_applies
 from meshwright.collectives.ring import (
     Stream,
     all_gather_transfers,
-    coordinates_of,
     gather_affine,
-    members_inside,
     num_gather_chunks,
     outermost_first,
-    pipeline_affine,
-    rank_of,
     reversed_transfers,
-    shape_of,
-    spans_switches_only,
 )
 from meshwright.spec.collective import CollectiveKind
 
@@ -35,10 +48,46 @@ Parents = Sequence[int | None]
 """The parent of each position; None at the root."""
 
 
-def ceil_log2(size: N) -> N:
+def ceil_log2(size: Num) -> Num:
     """Return the least k with 2**k >= size, exactly: the bits of size - 1."""
-    bits: Any = np.frexp(size - 1.0)[1] * 1.0
-    return bits  # type: ignore[no-any-return]
+    bits: Num = np.frexp(size - 1.0)[1] * 1.0
+    return bits
+
+
+def pipeline_affine(
+    group: Group[Num], hops: Sequence[Num], num_pieces: int, share: float = 1.0, part: float = 1.0
+) -> Affine:
+    """Return (fixed_s, seconds_per_byte) of pieces that each pass ``hops[k]`` links of level k.
+
+    T = sum over levels of hops (latency + u) + (pieces - 1) max u, where
+    u = (piece bytes + m_half) / (share x bandwidth) is how long one piece occupies one link.
+
+    Parameters
+    ----------
+    hops
+        Links of each level on the longest way [1].
+    num_pieces
+        Pieces that follow one another [1].
+    share
+        Part of a member's bandwidth that the link has [1].
+    part
+        Part of the bytes that goes this way [1].
+    """
+    fixed_s: Num = 0.0
+    slope: Num = 0.0
+    slowest_half_s: Num = 0.0
+    slowest_slope: Num = 0.0
+    for span, span_hops in zip(group.spans, hops, strict=True):
+        rate = span.bandwidth_bytes_per_s * share
+        half_s = span.message_half_bytes / rate
+        piece_slope = part / num_pieces / rate
+        fixed_s = fixed_s + span_hops * (span.latency_s + half_s)
+        slope = slope + span_hops * piece_slope
+        spanned = span.size > 1.0
+        slowest_half_s = larger(slowest_half_s, where(spanned, half_s, 0.0))
+        slowest_slope = larger(slowest_slope, where(spanned, piece_slope, 0.0))
+    further = num_pieces - 1.0
+    return fixed_s + further * slowest_half_s, slope + further * slowest_slope
 
 
 def binary_tree(size: int) -> list[int | None]:
@@ -59,13 +108,12 @@ def binary_tree(size: int) -> list[int | None]:
 
 def second_tree(size: int) -> list[int | None]:
     """Return the tree whose inner members are leaves of the first: mirrored, or shifted by one."""
-    first = binary_tree(size)
     if size % 2 == 0:
         place = [size - 1 - number for number in range(size)]
     else:
         place = [(number - 1) % size for number in range(size)]
     parents: list[int | None] = [None] * size
-    for number, parent in enumerate(first):
+    for number, parent in enumerate(binary_tree(size)):
         parents[place[number]] = None if parent is None else place[parent]
     return parents
 
@@ -85,25 +133,19 @@ class Edge:
     depth: int
 
 
-def nested_tree(
-    shape: tuple[int, ...], coordinates: Sequence[Sequence[int]], tree: Callable[[int], Parents]
-) -> list[Edge]:
+def nested_tree(shape: tuple[int, ...], tree: Callable[[int], Parents]) -> list[Edge]:
     """Return a tree over all members: a tree inside each domain, then one over their roots."""
     levels = [tree(size) for size in shape]
     edges = []
-    for place in coordinates:
-        level = next((k for k, at in enumerate(place) if levels[k][at] is not None), None)
-        if level is not None:
-            above = list(place)
-            above[level] = _known(levels[level][place[level]])
-            depth = sum(_depth(levels[k], at) for k, at in enumerate(place))
-            edges.append(Edge(rank_of(shape, place), rank_of(shape, above), level, depth))
+    for place in coordinates_of(shape):
+        for level, at in enumerate(place):
+            parent = levels[level][at]
+            if parent is not None:
+                depth = sum(_depth(levels[k], position) for k, position in enumerate(place))
+                above = rank_of(shape, moved(place, level, parent))
+                edges.append(Edge(rank_of(shape, place), above, level, depth))
+                break
     return edges
-
-
-def _known(parent: int | None) -> int:
-    assert parent is not None
-    return parent
 
 
 def _depth(parents: Parents, position: int) -> int:
@@ -114,61 +156,47 @@ def _depth(parents: Parents, position: int) -> int:
     return depth
 
 
-@dataclass(frozen=True)
-class TreeMove:
-    """One piece of one tree's half of the data goes one edge up (it reduces) or down."""
+def double_tree_transfers(
+    shape: tuple[int, ...], num_pieces: int, piece_bytes: float
+) -> Iterator[Transfer]:
+    """Yield an all-reduce of two halves, each up and down a tree of its own, piece after piece.
 
-    step: int
-    source: int
-    destination: int
-    tree: int
-    piece: int
-    level: int
-    lane: int
-    reduces: bool
-
-
-def double_tree_moves(shape: tuple[int, ...], num_pieces: int) -> Iterator[TreeMove]:
-    """Yield an all-reduce of two halves, each up and down a tree of its own, piece after piece."""
-    places = list(coordinates_of(shape))
+    Chunks are the pieces of the first half, then those of the second.
+    """
+    share = 1.0 / TREE_STREAMS
     for tree, parents_of in enumerate((binary_tree, second_tree)):
-        edges = nested_tree(shape, places, parents_of)
+        edges = nested_tree(shape, parents_of)
         deepest = max((edge.depth for edge in edges), default=0)
-        lanes = _down_lanes(edges, tree)
+        # Lanes 0 and 1 of a member go up; two for each tree go down.
+        children: dict[tuple[int, int], int] = defaultdict(int)
+        lanes = {}
+        for edge in edges:
+            lanes[edge] = 2 + 2 * tree + children[edge.parent, edge.level]
+            children[edge.parent, edge.level] += 1
         for piece in range(num_pieces):
+            carried = (piece_bytes, (tree * num_pieces + piece,))
             for edge in edges:
                 up, down = deepest - edge.depth + piece, deepest + edge.depth - 1 + piece
-                yield TreeMove(
-                    up, edge.child, edge.parent, tree, piece, edge.level, tree, reduces=True
+                yield Transfer(
+                    up, edge.child, edge.parent, *carried, edge.level, tree, share, reduces=True
                 )
-                yield TreeMove(
-                    down, edge.parent, edge.child, tree, piece, edge.level, lanes[edge], False
+                yield Transfer(
+                    down, edge.parent, edge.child, *carried, edge.level, lanes[edge], share
                 )
 
 
-def _down_lanes(edges: list[Edge], tree: int) -> dict[Edge, int]:
-    """Return the lane of each way down: lanes 0 and 1 go up, two for each tree go down."""
-    used: dict[tuple[int, int], int] = defaultdict(int)
-    lanes = {}
-    for edge in edges:
-        lanes[edge] = 2 + 2 * tree + used[edge.parent, edge.level]
-        used[edge.parent, edge.level] += 1
-    return lanes
-
-
+@dataclass(frozen=True)
 class TreeAllReduce(Algorithm):
     """Reduce up two complementary binary trees and broadcast down again, piece after piece."""
 
+    num_pieces: int
     kind = CollectiveKind.ALL_REDUCE
 
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return the pipeline of 2 ceil(log2 d) hops per level at a quarter of the bandwidth."""
         hops = [2.0 * ceil_log2(span.size) for span in group.spans]
-        fixed_s, slope = pipeline_affine(group, hops, self.num_pieces, 1.0 / TREE_STREAMS, 0.5)
-        return where_it_applies(spans_switches_only(group), group, fixed_s, slope)
+        form = pipeline_affine(group, hops, self.num_pieces, share=1.0 / TREE_STREAMS, part=0.5)
+        return where_it_applies(spans_only(group, grids=False), group, *form)
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return the pieces of both trees."""
@@ -177,54 +205,36 @@ class TreeAllReduce(Algorithm):
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece on its way up and down its tree."""
         piece_bytes = num_bytes / self.num_chunks(group)
-        for move in double_tree_moves(shape_of(group), self.num_pieces):
-            yield Transfer(
-                move.step,
-                move.source,
-                move.destination,
-                piece_bytes,
-                (move.tree * self.num_pieces + move.piece,),
-                move.level,
-                move.lane,
-                1.0 / TREE_STREAMS,
-                reduces=move.reduces,
-            )
+        return double_tree_transfers(shape_of(group), self.num_pieces, piece_bytes)
 
 
+@dataclass(frozen=True)
 class TreeOverRingsAllReduce(Algorithm):
     """Reduce-scatter inside, trees across, all-gather inside: one after the other."""
 
+    num_pieces: int
     kind = CollectiveKind.ALL_REDUCE
     replay_slack = 0.1
 
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return twice the gathers inside, and the trees on their share of the bytes."""
         size = group_size(group)
-        applies: Any = False
-        fixed_s: Any = 0.0
-        slope: Any = 0.0
+        applies: Mask = False
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
         for span, inside in zip(group.spans, members_inside(group), strict=True):
             is_outermost = (inside * span.size == size) & (span.size > 1.0)
             ring_s, ring_slope = gather_affine(span)
-            tree_s, tree_slope = self._tree(span)
+            # Double trees in pieces over one span: hops of latency, and what occupies each link.
+            rate = span.bandwidth_bytes_per_s / TREE_STREAMS
+            hops = 2.0 * ceil_log2(span.size)
+            occupations = hops + self.num_pieces - 1.0
+            tree_s = hops * span.latency_s + occupations * (span.message_half_bytes / rate)
+            tree_slope = occupations * 0.5 / self.num_pieces / rate
             fixed_s = fixed_s + where(is_outermost, tree_s, 2.0 * ring_s)
             slope = slope + where(is_outermost, tree_slope, 2.0 * ring_slope) / inside
             applies = applies | (is_outermost & (inside > 1.0) & (not span.is_grid))
         return where_it_applies(applies, group, fixed_s, slope)
-
-    def _tree(self, span: Span[Any]) -> tuple[Any, Any]:
-        """Return (fixed_s, seconds_per_byte) of double trees in pieces over one span."""
-        rate = span.bandwidth_bytes_per_s / TREE_STREAMS
-        hops = 2.0 * ceil_log2(span.size)
-        occupations = hops + self.num_pieces - 1.0
-        half_s = span.message_half_bytes / rate
-        return (
-            hops * span.latency_s + occupations * half_s,
-            occupations * 0.5 / self.num_pieces / rate,
-        )
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return the pieces of both halves of each member's shard."""
@@ -234,132 +244,64 @@ class TreeOverRingsAllReduce(Algorithm):
         """Yield the reduction inside, the trees and the gather."""
         shape = shape_of(group)
         outermost = max((k for k, size in enumerate(shape) if size > 1), default=0)
-        order = (Stream(outermost_first(group)),)
         gather = [
-            replace(transfer, chunks=self._pieces(transfer.chunks))
-            for transfer in all_gather_transfers(num_bytes, group, order)
+            replace(
+                transfer,
+                chunks=tuple(
+                    half * self.num_pieces + piece
+                    for half in transfer.chunks
+                    for piece in range(self.num_pieces)
+                ),
+            )
+            for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))])
             if transfer.level != outermost
         ]
-        trees = list(self._tree_transfers(num_bytes, group, outermost))
+        chunk_bytes = num_bytes / self.num_chunks(group)
+        trees = []
+        # Trees over each line of members of equal position, on the shards of all of them.
+        for place in coordinates_of(moved(shape, outermost, 1)):
+            line = [rank_of(shape, moved(place, outermost, at)) for at in range(shape[outermost])]
+            for move in double_tree_transfers(
+                (shape[outermost],), self.num_pieces, chunk_bytes * len(line)
+            ):
+                (piece,) = move.chunks
+                shards = tuple(owner * 2 * self.num_pieces + piece for owner in line)
+                source, destination = line[move.source], line[move.destination]
+                trees.append(
+                    replace(
+                        move,
+                        source=source,
+                        destination=destination,
+                        chunks=shards,
+                        level=outermost,
+                    )
+                )
         first_step = 0
-        for part in (list(reversed_transfers(iter(gather))), trees, gather):
+        for part in (list(reversed_transfers(gather)), trees, gather):
             for transfer in part:
                 yield replace(transfer, step=first_step + transfer.step)
             first_step += max((transfer.step for transfer in part), default=0) + 1
 
-    def _tree_transfers(
-        self, num_bytes: float, group: Group[float], outermost: int
-    ) -> Iterator[Transfer]:
-        """Yield the trees over each line of members of equal position."""
-        shape = shape_of(group)
-        chunk_bytes = num_bytes / self.num_chunks(group)
-        moves = list(double_tree_moves((shape[outermost],), self.num_pieces))
-        for place in coordinates_of(tuple(1 if k == outermost else d for k, d in enumerate(shape))):
-            line = [
-                rank_of(shape, (*place[:outermost], at, *place[outermost + 1 :]))
-                for at in range(shape[outermost])
-            ]
-            for move in moves:
-                halves = [owner * 2 + move.tree for owner in line]
-                chunks = tuple(half * self.num_pieces + move.piece for half in halves)
-                yield Transfer(
-                    move.step,
-                    line[move.source],
-                    line[move.destination],
-                    chunk_bytes * len(chunks),
-                    chunks,
-                    outermost,
-                    move.lane,
-                    1.0 / TREE_STREAMS,
-                    reduces=move.reduces,
-                )
 
-    def _pieces(self, halves: Iterable[int]) -> tuple[int, ...]:
-        """Return the pieces of these halves of shards."""
-        return tuple(half * self.num_pieces + k for half in halves for k in range(self.num_pieces))
-
-
-class ChainBroadcast(Algorithm):
-    """Each member passes the pieces on to the next: along the outer level, then inside."""
-
-    kind = CollectiveKind.BROADCAST
-
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
-        """Return the pipeline of d - 1 hops per level."""
-        hops = [span.size - 1.0 for span in group.spans]
-        fixed_s, slope = pipeline_affine(group, hops, self.num_pieces, 1.0, 1.0)
-        return where_it_applies(True, group, fixed_s, slope)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return the pieces."""
-        return self.num_pieces
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield each piece along every edge of the nested chains."""
-        shape = shape_of(group)
-        for edge in nested_tree(shape, list(coordinates_of(shape)), chain):
-            for piece in range(self.num_pieces):
-                size = num_bytes / self.num_pieces
-                step = edge.depth - 1 + piece
-                yield Transfer(step, edge.parent, edge.child, size, (piece,), edge.level)
-
-
-class BinomialBroadcast(Algorithm):
-    """In each round every member that has the message sends it to one that has not."""
-
-    kind = CollectiveKind.BROADCAST
-    replay_slack = 1.0
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
-        """Return ceil(log2 d) rounds per level of one message each."""
-        hops = [ceil_log2(span.size) for span in group.spans]
-        fixed_s, slope = pipeline_affine(group, hops, 1, 1.0, 1.0)
-        return where_it_applies(spans_switches_only(group), group, fixed_s, slope)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return 1: the message goes as a whole."""
-        return 1
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the rounds of the outermost level, then those inside each domain."""
-        members, first_step, stride = 1, 0, 1
-        shape = shape_of(group)
-        for size in shape:
-            stride *= size
-        for level in reversed(range(len(shape))):
-            stride //= shape[level]
-            reached = 1
-            while reached < shape[level]:
-                for position in range(min(reached, shape[level] - reached)):
-                    for domain in range(members):
-                        source = (domain * shape[level] + position) * stride
-                        yield Transfer(first_step, source, source + reached * stride,
-                                       num_bytes, (0,), level)  # fmt: skip
-                first_step, reached = first_step + 1, reached * 2
-            members *= shape[level]
-
-
+@dataclass(frozen=True)
 class InNetworkAllReduce(Algorithm):
-    """Every member sends up, the switch adds and sends the sum down to all."""
+    """Every member sends up, the switch adds and sends the sum down to all.
 
+    T = 2 (latency + u) + (pieces - 1) u with u = (piece bytes + m_half) / bandwidth: up and down
+    one switch, whose two directions work at the same time. Each member sends its bytes about once.
+    """
+
+    num_pieces: int
     kind = CollectiveKind.ALL_REDUCE
 
-    def __init__(self, num_pieces: int) -> None:
-        self.num_pieces = num_pieces
-
-    def affine(self, group: Group[N]) -> tuple[N, N]:
+    def affine(self, group: Group[Num]) -> Affine:
         """Return the pipeline of two hops, where one switch that adds joins the whole group."""
         size = group_size(group)
-        applies: Any = False
-        hops: list[Any] = []
+        applies: Mask = False
         for span in group.spans:
             applies = applies | (span.size == size) & span.in_network_reduction
-            hops.append((span.size > 1.0) * 2.0)
-        fixed_s, slope = pipeline_affine(group, hops, self.num_pieces, 1.0, 1.0)
-        return where_it_applies(applies, group, fixed_s, slope)
+        hops = [(span.size > 1.0) * 2.0 for span in group.spans]
+        return where_it_applies(applies, group, *pipeline_affine(group, hops, self.num_pieces))
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return the pieces."""
@@ -368,10 +310,67 @@ class InNetworkAllReduce(Algorithm):
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece up to the switch, whose number is the group size, and down to all."""
         shape = shape_of(group)
-        switch = round(float(group_size(group)))
+        switch = prod(shape)
         level = max((k for k, size in enumerate(shape) if size > 1), default=0)
         for piece in range(self.num_pieces):
             for rank in range(switch if switch > 1 else 0):
                 size = num_bytes / self.num_pieces
                 yield Transfer(piece, rank, switch, size, (piece,), level, reduces=True)
                 yield Transfer(piece + 1, switch, rank, size, (piece,), level, lane=rank)
+
+
+@dataclass(frozen=True)
+class ChainBroadcast(Algorithm):
+    """From the first member each passes the pieces on: along the outer level, then inside."""
+
+    num_pieces: int
+    kind = CollectiveKind.BROADCAST
+
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return the pipeline of d - 1 hops per level."""
+        hops = [span.size - 1.0 for span in group.spans]
+        return where_it_applies(True, group, *pipeline_affine(group, hops, self.num_pieces))
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return the pieces."""
+        return self.num_pieces
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield each piece along every edge of the nested chains."""
+        for edge in nested_tree(shape_of(group), chain):
+            for piece in range(self.num_pieces):
+                size = num_bytes / self.num_pieces
+                step = edge.depth - 1 + piece
+                yield Transfer(step, edge.parent, edge.child, size, (piece,), edge.level)
+
+
+class BinomialBroadcast(Algorithm):
+    """For short messages: in each round every member that has it sends it to one that has not."""
+
+    kind = CollectiveKind.BROADCAST
+    replay_slack = 1.0
+
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return ceil(log2 d) rounds per level of one message each."""
+        form = pipeline_affine(group, [ceil_log2(span.size) for span in group.spans], 1)
+        return where_it_applies(spans_only(group, grids=False), group, *form)
+
+    def num_chunks(self, group: Group[float]) -> int:
+        """Return 1: the message goes as a whole."""
+        return 1
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the rounds of the outermost level, then those inside each domain."""
+        shape = shape_of(group)
+        members, step, stride = 1, 0, prod(shape)
+        for level in reversed(range(len(shape))):
+            stride //= shape[level]
+            reached = 1
+            while reached < shape[level]:
+                for position in range(min(reached, shape[level] - reached)):
+                    for domain in range(members):
+                        source = (domain * shape[level] + position) * stride
+                        target = source + reached * stride
+                        yield Transfer(step, source, target, num_bytes, (0,), level)
+                step, reached = step + 1, reached * 2
+            members *= shape[level]

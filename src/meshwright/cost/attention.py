@@ -6,7 +6,7 @@ from meshwright.base.arrays import Num, larger, smaller
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer
 
 ALIGNED_WORDS = 8
 """Matrix units take operands whose rows are multiples of so many 16-bit words."""

@@ -16,8 +16,8 @@ from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import AXIS
 from meshwright.graph.op import Phase
-from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 
@@ -152,7 +152,7 @@ def comm_cost(
         if axis not in _PART_OF_AXIS or (call.streamed and call.of_weight):
             continue
         word = word_bytes if call.tensor.word_bytes is None else call.tensor.word_bytes
-        num_bytes = word * call_elements(call, sizes, strategy)
+        num_bytes = word * local_elements(call.tensor, call.split, sizes, strategy)
         time_s = call_time(call.kind, call.axis, num_bytes)
         if call.per_step:
             parts["per_step_s"] = parts["per_step_s"] + time_s

@@ -29,7 +29,7 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import LayerStreams, StreamedPiece, streamed_pieces
 from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
 from meshwright.graph.op import LayerGraph, Op, OpKind
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.sharding.saved_activations import SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
 from meshwright.spec.workload import SelectiveRecompute

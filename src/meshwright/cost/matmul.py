@@ -11,7 +11,7 @@ from meshwright.base.arrays import Num, ceil_div, larger, smaller
 from meshwright.cost.device import CoreArray, DeviceRates
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import Op
-from meshwright.sharding.local_layer import RESIDUAL_STREAM, LocalLayer
+from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""

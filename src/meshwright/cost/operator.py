@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from meshwright.base.arrays import Num
 from meshwright.cost.device import DeviceRates
 from meshwright.graph.op import Op, OpKind
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer
 
 
 def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:

@@ -18,8 +18,8 @@ from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.cost.stage import POSITIONS, StageLayout, stage_cost, stage_layout
 from meshwright.schedule.registry import schedules
-from meshwright.sharding.calls import call_elements
 from meshwright.sharding.derivation import stage_boundary_calls
+from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import (
     PlanOptions,
     ScheduleKind,
@@ -199,7 +199,7 @@ def resting_bytes(
     """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
-    return problem.rates.activation_bytes * call_elements(call, sizes, strategy)
+    return problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
 
 
 def num_communicators(strategy: StrategyOf[Num]) -> Num:

@@ -16,10 +16,10 @@ from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficienci
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.placement import clear_grids
-from meshwright.sharding.axes.tatp import streams_inputs
-from meshwright.sharding.calls import CollectiveCall
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.axes import streams_inputs
 from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.local_layer import LayerAxes, layer_axes
+from meshwright.sharding.local_sizes import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import (

@@ -20,13 +20,11 @@ from meshwright.cost.device import DeviceRates
 from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import DerivedShardings, Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
-from meshwright.sharding.axes.tatp import may_stream_inputs
-from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.local_layer import LocalLayer
-from meshwright.sharding.local_sizes import FLAT, degree_of
+from meshwright.sharding.algebra import FLAT, CollectiveCall
+from meshwright.sharding.axes import may_stream_inputs, weight_sharding
+from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_elements
 from meshwright.sharding.saved_activations import CAST, SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf, Streamed, StreamForm
-from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.registry import TensorStream, streams
 from meshwright.streams.round_model import (
@@ -258,7 +256,11 @@ def streamed_bytes(
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
         name = f"{direction}_{what}_bytes"
         word = call_word_bytes(call, rates, gradient_bytes)
-        owned = word * call_elements(call, sizes, strategy) / degree_of(axis, strategy)
+        owned = (
+            word
+            * local_elements(call.tensor, call.split, sizes, strategy)
+            / degree_of(axis, strategy)
+        )
         parts[name] = parts.get(name, 0.0) + owned
     return {name: StreamedBytes(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
 

@@ -28,7 +28,7 @@ from meshwright.cost.streamed_layer import (
     link_times,
 )
 from meshwright.graph.op import Op
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.streams.round_model import (
     Transfer,
     backward_s,

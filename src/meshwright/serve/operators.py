@@ -17,7 +17,7 @@ from meshwright.cost.layer import op_cost
 from meshwright.cost.matmul import matmul_compute_s, matmul_shape
 from meshwright.cost.operator import OpCost, traffic_s
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
 from meshwright.spec.model import AttentionSpec
 

@@ -25,8 +25,8 @@ from meshwright.serve.operators import (
     sum_of_passes,
 )
 from meshwright.serve.problem import ServingProblem
-from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.local_layer import LocalLayer
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 

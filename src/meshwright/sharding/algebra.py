@@ -18,10 +18,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from meshwright.graph.op import Phase, Tensor
 from meshwright.spec.collective import CollectiveKind
 
 Split = Mapping[str, tuple[str, ...]]
 """The axes that split each dim; dims that are whole are absent."""
+FLAT = "elements"
+"""Key of a split that cuts a weight as a flat row of elements, wherever a cut falls: the shards
+of ZeRO, and the parts of a weight that travel in a stream."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +209,33 @@ def _to_gather(
     if not sides and left is not None and right is not None:
         sides.append(arbiter(axis, left, right))
     return sides
+
+
+@dataclass(frozen=True)
+class CollectiveCall:
+    """One collective of a layer: which tensor crosses which axis, in which phase, and why.
+
+    ``axis`` is one axis, or a group of several written as their product (``dp_shard*cp``); see
+    :func:`~meshwright.sharding.local_sizes.degree_of`.
+    """
+
+    kind: CollectiveKind
+    axis: str
+    tensor: Tensor
+    phase: Phase
+    site: str
+    """The operator that needs it, and on which side: ``attention.qkv: input``."""
+    split: Split = field(default_factory=dict)
+    """How the tensor is still split while it is full over ``axis``: an all-gather over tp of
+    tokens that are also split over cp moves the cp shard only."""
+    is_regather: bool = False
+    """Gathered again in the backward pass because only the shard was kept."""
+    replayed: bool = False
+    """Part of the forward pass that recomputation runs again."""
+    streamed: bool = False
+    """Moved piece by piece round the group, beside the computation that uses the pieces: the ring
+    of cp, and the tensor streams of tatp. A streamed reduce-scatter moves accumulators."""
+    per_step: bool = False
+    """Once for each optimizer step, whatever the number of micro-batches."""
+    of_weight: bool = False
+    """The tensor is a weight or its gradient, not an activation."""

@@ -1,22 +1,575 @@
 """All collectives of a layer, derived by running the four-case rule over its operators.
 
-Nothing is listed by hand: the forward pass walks the operators in order, the backward pass walks
-them in reverse with the layouts of the gradients, and weight gradients are summed where they are
-left as partial sums.
+Nothing is listed by hand: the forward pass walks the operators in order and brings to each what it
+needs before it can run on its shards; the backward pass walks them in reverse with the shardings
+of the gradients, which are summed where they are left as partial sums. The gradient of a tensor is
+sharded as the tensor is; contributions of several consumers are added first and reduced once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from meshwright.graph.op import LayerGraph, OpGraph, Phase
-from meshwright.sharding.backward import backward_calls, sync_calls
-from meshwright.sharding.calls import CollectiveCall
-from meshwright.sharding.forward import forward_calls
-from meshwright.sharding.strategy import PlanOptions, Recompute
-from meshwright.sharding.tensor_sharding import activation_sharding
+from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Phase, Tensor
+from meshwright.sharding.algebra import (
+    FLAT,
+    CollectiveCall,
+    Move,
+    Operand,
+    Sharding,
+    Split,
+    matmul,
+    payload,
+    reshard,
+    walk,
+)
+from meshwright.sharding.axes import (
+    activation_sharding,
+    arbiter,
+    as_operand,
+    axes,
+    forward_products,
+    logical_dims,
+    matrices,
+    source_operand,
+    streams_inputs,
+    vectors,
+    weight_sharding,
+)
+from meshwright.sharding.strategy import ContextKind, PlanOptions, Recompute
 from meshwright.spec.collective import CollectiveKind
+
+LOSS_STATISTICS = ("maximum", "sum_of_exponentials", "target_logit")
+"""What a cross-entropy over a split vocabulary reduces for each token (Shoeybi et al. 2019)."""
+
+
+class Ledger:
+    """The calls of one pass. A tensor that moved once over an axis need not do so again."""
+
+    def __init__(self, structure: PlanOptions, phase: Phase) -> None:
+        self.structure, self.phase = structure, phase
+        self.calls: list[CollectiveCall] = []
+        self._seen: set[tuple[str, Move]] = set()
+        self._equal_to: dict[str, str] = {}
+        self._looked_up: set[str] = set()
+
+    def mark_equal(self, tensors: list[Tensor]) -> None:
+        """State that tensors hold the same numbers, so that one move serves all of them."""
+        for tensor in tensors[1:]:
+            self._equal_to[tensor.name] = tensors[0].name
+
+    def mark_looked_up(self, tensor: Tensor) -> None:
+        """State that no product makes or uses a tensor beside which its pieces could travel."""
+        self._looked_up.add(tensor.name)
+
+    def move(
+        self,
+        tensor: Tensor,
+        have: Sharding,
+        moves: list[Move],
+        site: str,
+        *,
+        phase: Phase | None = None,
+        is_regather: bool = False,
+        of_weight: bool = False,
+    ) -> Sharding:
+        """Record the moves of a tensor, and return where it then lies."""
+        layout = have
+        name = self._equal_to.get(tensor.name, tensor.name)
+        for before, step in walk(have, moves):
+            layout = step.apply(before)
+            if step.kind is None or (name, step) in self._seen:
+                continue
+            self._seen.add((name, step))
+            streams = axes[step.axis].is_streamed(step.kind, self.structure)
+            self.calls.append(
+                CollectiveCall(
+                    kind=step.kind,
+                    axis=step.axis,
+                    tensor=tensor,
+                    phase=phase or self.phase,
+                    site=site,
+                    split=payload(before, step).split,
+                    is_regather=is_regather,
+                    streamed=streams and tensor.name not in self._looked_up,
+                    of_weight=of_weight,
+                )
+            )
+        return layout
+
+
+def forward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+    """Return the collectives of the forward pass, in order.
+
+    Sums are left open until an operator needs the tensor whole, so that branches that meet in an
+    addition are summed before they are reduced.
+    """
+    ledger = Ledger(structure, Phase.FORWARD)
+    layouts = {layer.input.name: activation_sharding(layer.input, structure)}
+    for op in layer.ops:
+        layouts |= _FORWARD_STEPS[op.kind](op, layouts, ledger)
+    _settle_output(layer, layouts, ledger)
+    return ledger.calls
+
+
+Layouts = dict[str, Sharding]
+
+
+def _at_home(tensor: Tensor, layouts: Layouts, ledger: Ledger, site: str) -> Sharding:
+    """Bring a tensor to rest: close its sums, undo what its maker did to its layout."""
+    rest = activation_sharding(tensor, ledger.structure)
+    have = layouts.get(tensor.name, rest)
+    layouts[tensor.name] = ledger.move(tensor, have, reshard(have, rest), site)
+    return rest
+
+
+def _settle_output(layer: LayerGraph, layouts: Layouts, ledger: Ledger) -> None:
+    """Bring the result of the last operator to rest for whoever comes next."""
+    last = layer.ops[-1]
+    if last.kind is not OpKind.LOSS:
+        _at_home(last.output, layouts, ledger, f"{last.name}: output")
+
+
+def _product_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Apply the rule to each weight; a fused product gathers its input once."""
+    source = op.inputs[0]
+    if op.kind is OpKind.EMBEDDING:
+        ledger.mark_looked_up(op.output)
+    else:
+        _at_home(source, layouts, ledger, f"{op.name}: input")
+    made: Layouts = {}
+    for weight, output, product in forward_products(op, ledger.structure):
+        rest = activation_sharding(source, ledger.structure)
+        ledger.move(source, rest, product.left_moves, f"{op.name}: input")
+        held = weight_sharding(weight, ledger.structure)
+        site = f"{op.name}: weight"
+        ledger.move(weight, held, product.right_moves, site, of_weight=True)
+        made[output.name] = product.local
+    return made
+
+
+def elementwise_input(op: Op, source: Tensor, structure: PlanOptions) -> Sharding:
+    """Return the layout in which an elementwise operator reads an input.
+
+    Inner dims as they rest; tokens as those of the output.
+    """
+    rows = activation_sharding(op.output, structure).split.get("tokens")
+    own = activation_sharding(source, structure)
+    if rows is None or "tokens" not in source.dims:
+        return own
+    inner = {dim: axes_ for dim, axes_ in own.split.items() if dim != "tokens"}
+    return Sharding({**inner, "tokens": rows})
+
+
+def _elementwise_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Bring the inputs to the tokens of the output; reduce statistics over a split row."""
+    site = f"{op.name}: input"
+    _sum_open_branches(op, layouts, ledger, site)
+    for source in op.inputs:
+        rest = _at_home(source, layouts, ledger, site)
+        want = elementwise_input(op, source, ledger.structure)
+        ledger.move(source, rest, reshard(rest, want), site)
+    if op.kind is OpKind.NORM:
+        reduce_statistics(op, ledger, ("statistics",))
+    return {output.name: activation_sharding(output, ledger.structure) for output in op.outputs}
+
+
+def _sum_open_branches(op: Op, layouts: Layouts, ledger: Ledger, site: str) -> None:
+    """Reduce branches of an addition that are open over the same axes as one tensor."""
+    rest = activation_sharding(op.output, ledger.structure)
+    same_shape = [t for t in op.inputs if t.dims == op.output.dims]
+    first: Sharding | None = None
+    for tensor in same_shape:
+        have = layouts.get(tensor.name, rest)
+        if not have.partial:
+            continue
+        if first is None:
+            first = have
+        elif have == first:
+            layouts[tensor.name] = rest
+
+
+def reduce_statistics(op: Op, ledger: Ledger, names: tuple[str, ...]) -> None:
+    """All-reduce the numbers for each row that run over a split dim, in FP32."""
+    sources = op.inputs[: len(op.outputs)]
+    for source in sources:
+        rest = activation_sharding(source, ledger.structure)
+        split_axes = [a for dim in op.contracted for a in rest.split.get(dim, ())]
+        rows = Sharding({"tokens": rest.split["tokens"]}) if "tokens" in rest.split else Sharding()
+        for name in names:
+            numbers = Tensor(f"{source.name}.{name}", ("tokens",), 4.0)
+            steps = [Move(CollectiveKind.ALL_REDUCE, axis) for axis in split_axes]
+            ledger.move(numbers, rows, steps, f"{op.name}: {name}")
+
+
+def attention_layout(tensor: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how the attention core reads and writes a tensor.
+
+    Ulysses turns the split of the tokens over cp into a split of the heads; else as at rest.
+    """
+    rest = activation_sharding(tensor, structure)
+    if structure.context_kind is not ContextKind.ULYSSES:
+        return rest
+    return rest.along("cp", tensor.dims[-1])
+
+
+def traveling_axes(tensor: Tensor, structure: PlanOptions) -> tuple[str, ...]:
+    """Return the axes over which keys and values of other ranks are needed: split sequences."""
+    tokens = attention_layout(tensor, structure).split.get("tokens", ())
+    return tuple(axis for axis in tokens if axes[axis].splits_sequence)
+
+
+def _attention_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Bring heads together, and send keys and values round where sequences are split.
+
+    Scores are a product whose free dims, queries and keys, claim the same axis (case 4): the keys
+    are gathered, piece by piece.
+    """
+    _, *keys_and_values = op.inputs
+    site = f"{op.name}: input"
+    for source in op.inputs:
+        rest = _at_home(source, layouts, ledger, site)
+        ledger.move(source, rest, reshard(rest, attention_layout(source, ledger.structure)), site)
+    for source in keys_and_values:
+        have = attention_layout(source, ledger.structure)
+        steps = [
+            Move(CollectiveKind.ALL_GATHER, axis, "tokens")
+            for axis in traveling_axes(source, ledger.structure)
+        ]
+        ledger.move(source, have, steps, f"{op.name}: keys and values")
+    return {op.output.name: attention_layout(op.output, ledger.structure)}
+
+
+def spread_tokens(tensor: Tensor, structure: PlanOptions) -> Sharding:
+    """Return the layout of tokens at a router: over every axis, so that each is sent once."""
+    rest = activation_sharding(tensor, structure)
+    return rest if "tp" in rest.axes else rest.along("tp", "tokens")
+
+
+def exchange(rows: Tensor, ledger: Ledger, site: str) -> None:
+    """Record the all-to-all that carries rows to their experts, or back."""
+    split = activation_sharding(rows, ledger.structure).split
+    ledger.calls.append(
+        CollectiveCall(CollectiveKind.ALL_TO_ALL, "ep", rows, ledger.phase, site, split)
+    )
+
+
+def _route_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Spread the tokens, send each row to its experts; or bring them back."""
+    source, target = op.inputs[0], op.output
+    rest = _at_home(source, layouts, ledger, f"{op.name}: input")
+    for other in op.inputs[1:]:
+        _at_home(other, layouts, ledger, f"{op.name}: input")
+    if "routed_tokens" in target.dims:
+        spread = spread_tokens(source, ledger.structure)
+        ledger.move(source, rest, reshard(rest, spread), f"{op.name}: input")
+        exchange(target, ledger, f"{op.name}: rows")
+        return {target.name: activation_sharding(target, ledger.structure)}
+    exchange(source, ledger, f"{op.name}: rows")
+    return {target.name: spread_tokens(target, ledger.structure)}
+
+
+def _loss_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
+    """Reduce maximum, sum and target over a split vocabulary; logits are never gathered."""
+    _at_home(op.inputs[0], layouts, ledger, f"{op.name}: input")
+    reduce_statistics(op, ledger, LOSS_STATISTICS)
+    return {}
+
+
+_FORWARD_STEPS: dict[OpKind, Callable[[Op, Layouts, Ledger], Layouts]] = {
+    OpKind.MATMUL: _product_forward,
+    OpKind.EMBEDDING: _product_forward,
+    OpKind.NORM: _elementwise_forward,
+    OpKind.ELEMENTWISE: _elementwise_forward,
+    OpKind.ATTENTION: _attention_forward,
+    OpKind.ROUTE: _route_forward,
+    OpKind.LOSS: _loss_forward,
+}
+
+
+Contributions = dict[str, list[Sharding]]
+"""Layouts in which the consumers of each tensor left their part of its gradient."""
+
+
+def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+    """Return the collectives of the backward pass, in order, weight gradients beside them.
+
+    Sums of weight gradients over data axes are left to the synchronisation once per step.
+    """
+    ledger = Ledger(structure, Phase.INPUT_GRADIENT)
+    contributions: Contributions = {}
+    for op in reversed(layer.ops):
+        for output in op.outputs:
+            settle(output, contributions, ledger, f"{op.name}: output gradient")
+        for name, layout in _BACKWARD_STEPS[op.kind](op, ledger):
+            contributions.setdefault(name, []).append(layout)
+    settle(layer.input, contributions, ledger, "layer input gradient")
+    return ledger.calls
+
+
+def gradient_of(tensor: Tensor) -> Tensor:
+    """Return the gradient of a tensor."""
+    return replace(tensor, name=f"{tensor.name}.gradient")
+
+
+def settle(tensor: Tensor, contributions: Contributions, ledger: Ledger, site: str) -> None:
+    """Bring the contributions to a gradient to rest; equal moves of several are made once."""
+    rest = activation_sharding(tensor, ledger.structure)
+    for have in contributions.get(tensor.name, []):
+        ledger.move(gradient_of(tensor), have, reshard(have, rest), site)
+
+
+def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the input gradient of a product after moving what both of its gradients need.
+
+    dX = dY W^T and dW = X^T dY follow the same rule as the forward pass. What both gather of dY
+    is gathered once; X is gathered again, because it was kept as it rests.
+    """
+    structure = ledger.structure
+    left = source_operand(op, structure)
+    found: list[tuple[str, Sharding]] = []
+    if op.kind is OpKind.EMBEDDING:
+        ledger.mark_looked_up(gradient_of(op.output))
+    for weight, output in matrices(op):
+        gradient, rest = gradient_of(output), activation_sharding(output, structure)
+        incoming = as_operand(output, rest)
+        held = Operand(weight.dims, weight_sharding(weight, structure))
+        site = f"{op.name}: output gradient"
+        if op.kind is not OpKind.EMBEDDING:
+            back = matmul(incoming, held, left.dims, arbiter=arbiter(structure))
+            ledger.move(gradient, rest, back.left_moves, site)
+            ledger.move(
+                weight,
+                held.layout,
+                back.right_moves,
+                f"{op.name}: weight",
+                is_regather=True,
+                of_weight=True,
+            )
+            found.append((op.inputs[0].name, back.local))
+        inner = matmul(left, incoming, weight.dims)
+        later = Phase.WEIGHT_GRADIENT
+        ledger.move(gradient, rest, inner.right_moves, site, phase=later)
+        kept = f"{op.name}: kept input"
+        moves = inner.left_moves
+        ledger.move(op.inputs[0], left.layout, moves, kept, phase=later, is_regather=True)
+    return found
+
+
+def product_weight_gradients(op: Op, ledger: Ledger) -> list[tuple[Tensor, Sharding]]:
+    """Return each weight matrix of an operator with the layout in which its gradient arises."""
+    left = source_operand(op, ledger.structure)
+    return [
+        (
+            weight,
+            matmul(
+                left, as_operand(output, activation_sharding(output, ledger.structure)), weight.dims
+            ).local,
+        )
+        for weight, output in matrices(op)
+    ]
+
+
+def _elementwise_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the input gradients of an elementwise operator, each with its open sums.
+
+    Where an axis splits the output but not an input, every rank adds to that input's gradient.
+    Branches that are added to the residual stream together have one gradient.
+    """
+    branches = [gradient_of(t) for t in op.inputs[1:] if t.dims == op.output.dims]
+    ledger.mark_equal(branches)
+    if op.kind is OpKind.NORM:
+        reduce_statistics(op, ledger, ("statistics_gradient",))
+    out = activation_sharding(op.output, ledger.structure)
+    found = []
+    for source in op.inputs:
+        layout = elementwise_input(op, source, ledger.structure)
+        open_axes = tuple(axis for axis in out.axes if axis not in layout.axes)
+        found.append((source.name, Sharding(layout.split, open_axes)))
+    return found
+
+
+def _attention_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradients of queries, keys and values.
+
+    Keys and values are needed once more, and their gradients travel to where they rest.
+    """
+    structure = ledger.structure
+    rest = activation_sharding(op.output, structure)
+    steps = reshard(rest, attention_layout(op.output, structure))
+    ledger.move(gradient_of(op.output), rest, steps, f"{op.name}: output gradient")
+    query, *keys_and_values = op.inputs
+    found = [(query.name, attention_layout(query, structure))]
+    for source in keys_and_values:
+        layout = attention_layout(source, structure)
+        traveling = traveling_axes(source, structure)
+        again = [Move(CollectiveKind.ALL_GATHER, axis, "tokens") for axis in traveling]
+        site = f"{op.name}: keys and values"
+        whole = ledger.move(source, layout, again, site, is_regather=True)
+        found.append((source.name, Sharding(whole.split, traveling)))
+    return found
+
+
+def _route_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Send the gradients of rows the other way."""
+    source, target = op.inputs[0], op.output
+    structure = ledger.structure
+    others = [(other.name, activation_sharding(other, structure)) for other in op.inputs[1:]]
+    if "routed_tokens" in target.dims:
+        exchange(gradient_of(target), ledger, f"{op.name}: row gradients")
+        return [(source.name, spread_tokens(source, structure)), *others]
+    rest = activation_sharding(target, structure)
+    steps = reshard(rest, spread_tokens(target, structure))
+    ledger.move(gradient_of(target), rest, steps, f"{op.name}: output gradient")
+    exchange(gradient_of(source), ledger, f"{op.name}: row gradients")
+    return [(source.name, activation_sharding(source, structure)), *others]
+
+
+def _loss_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
+    """Return the gradient of the logits: it needs nothing that is not there."""
+    logits = op.inputs[0]
+    return [(logits.name, activation_sharding(logits, ledger.structure))]
+
+
+def logical_gradient_axes(output: Tensor, structure: PlanOptions) -> dict[str, str]:
+    """Return the dim that each axis splits of an output and of its gradient."""
+    layout = activation_sharding(output, structure)
+    dims = logical_dims(output)
+    return {axis: dim for dim in dims for axis in layout.split.get(dim, ())}
+
+
+_BACKWARD_STEPS: dict[OpKind, Callable[[Op, Ledger], list[tuple[str, Sharding]]]] = {
+    OpKind.MATMUL: _product_backward,
+    OpKind.EMBEDDING: _product_backward,
+    OpKind.NORM: _elementwise_backward,
+    OpKind.ELEMENTWISE: _elementwise_backward,
+    OpKind.ATTENTION: _attention_backward,
+    OpKind.ROUTE: _route_backward,
+    OpKind.LOSS: _loss_backward,
+}
+
+
+def sync_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+    """Return the collectives that complete the weight gradients of a layer, and ZeRO's gathers."""
+    calls: list[CollectiveCall] = []
+    for op in layer.ops:
+        for weight, made in weight_gradients(op, structure):
+            calls += _inner_sums(op, weight, made, structure)
+            calls += _data_sums(op, weight, made, structure)
+        calls += _key_head_sums(op, layer, structure)
+    return calls
+
+
+def weight_gradients(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Sharding]]:
+    """Return each weight of an operator with the layout in which its gradient arises."""
+    found: list[tuple[Tensor, Sharding]] = []
+    if op.kind in (OpKind.MATMUL, OpKind.EMBEDDING):
+        found += product_weight_gradients(op, Ledger(structure, Phase.WEIGHT_GRADIENT))
+    for weight, output in vectors(op):
+        split_by = logical_gradient_axes(output, structure)
+        rest = weight_sharding(weight, structure)
+        open_axes = tuple(axis for axis in split_by if axis not in rest.axes)
+        found.append((weight, Sharding(rest.split, open_axes)))
+    return found
+
+
+def _inner_sums(
+    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
+) -> list[CollectiveCall]:
+    """Return the sums over axes that are no data axes: streams in each pass, others per step."""
+    data = tuple(axis for axis in made.partial if axes[axis].replicates_weights)
+    want = Sharding(weight_sharding(weight, structure).split, data)
+    ledger = Ledger(structure, Phase.WEIGHT_GRADIENT)
+    moves = reshard(made, want)
+    ledger.move(gradient_of(weight), made, moves, f"{op.name}: weight gradient", of_weight=True)
+    return [call if call.streamed else replace(call, per_step=True) for call in ledger.calls]
+
+
+def _data_sums(
+    op: Op, weight: Tensor, made: Sharding, structure: PlanOptions
+) -> list[CollectiveCall]:
+    """Return reductions of the gradient and gathers of the weight over the data axes.
+
+    Stage 0 all-reduces. Stages 1 and 2 reduce-scatter gradients and gather weights once per step;
+    stage 3 does so for each micro-batch, and gathers again for the backward pass where weights
+    were dropped after the forward pass. Replicas all-reduce their shards once per step.
+    """
+    data = [axis for axis in made.partial if axes[axis].replicates_weights]
+    if not data:
+        return []
+    of_experts = "edp" in data
+    split = weight_sharding(weight, structure).split
+    gradient = gradient_of(weight)
+    stage = structure.zero_stage
+    if stage == 0:
+        group = "edp" if of_experts else "dp*cp"
+        return [_data_call(CollectiveKind.ALL_REDUCE, group, gradient, op, split, per_step=True)]
+    shard = "edp_shard" if of_experts else "dp_shard*cp"
+    per_step = stage < 3
+    scatter = _data_call(
+        CollectiveKind.REDUCE_SCATTER, shard, gradient, op, split, per_step=per_step
+    )
+    shards = {**split, FLAT: (*split.get(FLAT, ()), *shard.split("*"))}
+    replicas = _data_call(
+        CollectiveKind.ALL_REDUCE, "dp_replicate", gradient, op, shards, per_step=True
+    )
+    gathers = [_gather(shard, weight, op, split, structure)]
+    if stage == 3 and structure.reshard_after_forward:
+        gathers.append(_gather(shard, weight, op, split, structure, again=True))
+    return [*gathers, scatter, replicas]
+
+
+def _data_call(
+    kind: CollectiveKind, group: str, gradient: Tensor, op: Op, split: Split, *, per_step: bool
+) -> CollectiveCall:
+    """Return one reduction of a gradient over a group of data axes."""
+    return CollectiveCall(
+        kind=kind,
+        axis=group,
+        tensor=gradient,
+        phase=Phase.WEIGHT_GRADIENT,
+        site=f"{op.name}: weight gradient",
+        split=split,
+        per_step=per_step,
+        of_weight=True,
+    )
+
+
+def _gather(
+    group: str, weight: Tensor, op: Op, split: Split, structure: PlanOptions, *, again: bool = False
+) -> CollectiveCall:
+    """Return one gather of a sharded weight."""
+    return CollectiveCall(
+        kind=CollectiveKind.ALL_GATHER,
+        axis=group,
+        tensor=weight,
+        phase=Phase.INPUT_GRADIENT if again else Phase.FORWARD,
+        site=f"{op.name}: weight",
+        split=split,
+        is_regather=again,
+        per_step=structure.zero_stage < 3,
+        of_weight=True,
+    )
+
+
+def _key_head_sums(op: Op, layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
+    """Return the sums over ranks that hold the same key head, where tp exceeds their number."""
+    if layer.sizes.get("kv_heads") == layer.sizes.get("query_heads"):
+        return []
+    group = ("tp*tatp" if streams_inputs(structure) else "tp") + "/kv_heads"
+    replicated = [w for w in op.weights if w.dims[-1] in ("key", "value")]
+    return [
+        _data_call(
+            CollectiveKind.ALL_REDUCE,
+            group,
+            gradient_of(weight),
+            op,
+            weight_sharding(weight, structure).split,
+            per_step=True,
+        )
+        for weight in replicated
+    ]
 
 
 def derive_calls(

@@ -1,23 +1,22 @@
-"""What one rank holds of a tensor: degrees of axes and groups, local sizes of dims.
+"""What one rank holds: degrees of axes and groups, local sizes of dims, rows and widths of a layer.
 
 Shards may be uneven: the size returned is that of the largest one, and whole heads or whole
-columns of gate and up are never cut.
+columns of gate and up are never cut. Who holds what follows from the shardings of the tensors and
+from the four-case rule alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import prod
 from typing import cast
 
 from meshwright.base.arrays import N, Num, ceil_div, larger
-from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, Tensor
-from meshwright.sharding.algebra import Split
-from meshwright.sharding.strategy import StrategyOf
-
-FLAT = "elements"
-"""Key of a split that cuts a weight as a flat row of elements, wherever a cut falls: the shards
-of ZeRO, and the parts of a weight that travel in a stream."""
+from meshwright.graph.op import TOKEN_DIMS, UNITS_OF_DIM, LayerGraph, Op, OpKind, Tensor
+from meshwright.sharding.algebra import FLAT, Split
+from meshwright.sharding.axes import activation_sharding, axes, forward_products
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 
 
 def degree_of(axis: str, strategy: StrategyOf[N], sizes: Mapping[str, Num] | None = None) -> N:
@@ -80,3 +79,146 @@ def local_elements(
         axes = (*axes, *grouped) if dim == "routed_tokens" else axes
         elements = elements * local_size(dim, axes, sizes, strategy)
     return elements / degree_of("*".join(split[FLAT]), strategy) if FLAT in split else elements
+
+
+RESIDUAL_STREAM = ""
+"""Key of the rows of the residual stream at rest; every other key is the name of an operator."""
+
+
+@dataclass(frozen=True)
+class LayerAxes:
+    """Which axes split the rows of each operator of a layer, and each dim of its tensors."""
+
+    rows: Mapping[str, tuple[str, ...]]
+    """By the name of the operator: axes that split the tokens on which it works."""
+    dims: Mapping[str, tuple[str, ...]]
+    """Of dims that are no tokens; those that no axis splits are absent."""
+
+
+def layer_axes(layer: LayerGraph, options: PlanOptions) -> LayerAxes:
+    """Return the axes that split the rows and dims of a layer, from the derived shardings."""
+    dims: dict[str, tuple[str, ...]] = {}
+    for op in layer.ops:
+        tensors = [*op.inputs, *op.outputs, *([] if op.moved is None else [op.moved])]
+        for tensor in tensors:
+            split = activation_sharding(tensor, options).split
+            dims |= {dim: split[dim] for dim in split if dim not in TOKEN_DIMS}
+    for dim, unit in UNITS_OF_DIM.items():
+        if dim in dims:
+            dims.setdefault(unit, dims[dim])
+    rows = {op.name: _row_axes(op, options) for op in layer.ops}
+    rows[RESIDUAL_STREAM] = _token_axes(layer.input, options)
+    return LayerAxes(rows, dims)
+
+
+def _row_axes(op: Op, options: PlanOptions) -> tuple[str, ...]:
+    """Return the axes that split the rows of an operator, as they are while it runs."""
+    if any(_is_routed(tensor) for tensor in (*op.inputs, *op.outputs)):
+        # Rows of experts are gathered over etp before they are dispatched or worked on.
+        routed = next(tensor for tensor in (*op.inputs, *op.outputs) if _is_routed(tensor))
+        split = activation_sharding(routed, options)
+        whole_over_tatp = any(
+            "tatp" in activation_sharding(tensor, options).split.get(dim, ())
+            for tensor in (*op.inputs, *op.outputs)
+            for dim in tensor.dims
+            if dim not in TOKEN_DIMS
+        )
+        found = (*split.split.get("experts", ()), *split.split.get("routed_tokens", ()))
+        dropped = ("etp", "tatp") if whole_over_tatp else ("etp",)
+        return tuple(axis for axis in found if axis not in dropped)
+    if op.kind is OpKind.MATMUL:
+        product = forward_products(op, options)[0][2]
+        return product.local.split.get("tokens", ())
+    if op.kind is OpKind.EMBEDDING:
+        # Each rank of tp looks up all tokens in its part of the table.
+        return activation_sharding(op.output, options).without("tp").split.get("tokens", ())
+    tensor = op.inputs[0] if op.kind is OpKind.LOSS else op.output
+    return _token_axes(tensor, options)
+
+
+def _token_axes(tensor: Tensor, options: PlanOptions) -> tuple[str, ...]:
+    return activation_sharding(tensor, options).split.get("tokens", ())
+
+
+def _is_routed(tensor: Tensor) -> bool:
+    return "routed_tokens" in tensor.dims
+
+
+@dataclass(frozen=True)
+class LocalLayer:
+    """A layer on one device; where a degree does not divide a dim, the largest shard is priced."""
+
+    sizes: Mapping[str, int]
+    """Of the whole layer, token dims left out."""
+    axes: LayerAxes
+    degrees: StrategyOf[Num]
+    sequence_length: Num
+    """Tokens of one sequence [tokens]."""
+    expert_load_imbalance: float = 1.0
+    """Rows of the busiest rank of experts over the mean [1]."""
+
+    def size(self, dim: str) -> Num:
+        """Return the local size of a dim that is no token dim."""
+        return local_size(dim, self.axes.dims.get(dim, ()), self.sizes, self.degrees)
+
+    def width(self, tensor: Tensor) -> Num:
+        """Return the local elements of a tensor for each of its tokens."""
+        width: Num = 1.0
+        for dim in tensor.dims:
+            if dim not in (*TOKEN_DIMS, "keys"):
+                width = width * self.size(dim)
+        return width
+
+    def rows_of(self, op: Op) -> Num:
+        """Return the rows that an operator works on, on this device [tokens]."""
+        split = self.axes.rows[op.name]
+        if any(_is_routed(tensor) for tensor in (*op.inputs, *op.outputs)):
+            return self._routed(split)
+        return self._tokens(split)
+
+    @property
+    def tokens(self) -> Num:
+        """Tokens of one micro-batch where tp splits the width of a layer [tokens]."""
+        return self._tokens(tuple(a for a in self.axes.rows[RESIDUAL_STREAM] if a != "tp"))
+
+    @property
+    def token_shard(self) -> Num:
+        """Tokens of the residual stream at rest: over tp too, with sequence parallelism."""
+        return self._tokens(self.axes.rows[RESIDUAL_STREAM])
+
+    @property
+    def routed_rows(self) -> Num:
+        """Rows that visit the routed experts; the busiest rank is priced [rows]."""
+        return self._routed(("ep", "edp", "tatp"))
+
+    def _tokens(self, split: tuple[str, ...]) -> Num:
+        """Return the tokens of one micro-batch on a rank, split by these axes.
+
+        Axes that split sequences leave shards of ceil(length / degree) tokens of each; where one
+        of them does not split the rows of an operator, its shards have been gathered as they are.
+        """
+        s = self.degrees
+        of_sequence = [name for name in axes if axes[name].splits_sequence]
+        degree: Num = 1.0
+        for name in of_sequence:
+            degree = degree * degree_of(name, s)
+        tokens = ceil_div(self.sequence_length, degree) * s.micro_batch_size
+        for name in of_sequence:
+            if name not in split:
+                tokens = tokens * degree_of(name, s)
+        for name in split:
+            if name not in of_sequence and name != "dp":
+                tokens = ceil_div(tokens, degree_of(name, s))
+        return tokens
+
+    def _routed(self, split: tuple[str, ...]) -> Num:
+        """Return the rows of experts on a rank: a mean, which need not be whole.
+
+        Tokens of all ranks of dp and cp, top_k rows for each, over the ranks that split them.
+        """
+        s = self.degrees
+        of_all = self._tokens(("cp", "tatp")) * s.dp * s.cp
+        ranks = degree_of("*".join(name for name in split if name != "tatp"), s)
+        mean = of_all / ranks * self.sizes.get("top_k", 1)
+        mean = mean if "tatp" in split else mean * s.tatp
+        return mean * self.expert_load_imbalance

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.transformer import REGION as EDGE
+from meshwright.graph.transformer import EDGE
 from meshwright.sharding.algebra import Split
+from meshwright.sharding.axes import activation_sharding
 from meshwright.sharding.strategy import PlanOptions, Recompute
-from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.spec.workload import SelectiveRecompute
 
 CAST = ".cast"
@@ -33,11 +33,6 @@ class SavedTensor:
     def word_bytes(self) -> float | None:
         """Bytes of one word; None: the activation type of the workload."""
         return self.tensor.word_bytes
-
-    @property
-    def sharded_by(self) -> tuple[str, ...]:
-        """Axes that split it."""
-        return tuple(axis for axes in self.split.values() for axis in axes)
 
 
 @dataclass(frozen=True)

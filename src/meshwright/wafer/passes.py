@@ -20,8 +20,8 @@ from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import StreamedPiece, call_word_bytes
 from meshwright.graph.op import Op, Phase
-from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy
 from meshwright.spec.collective import CollectiveKind
 
@@ -124,7 +124,7 @@ class _Step:
     def _message(self, call: CollectiveCall, strategy: Strategy, *, in_rounds: bool) -> Message:
         problem, overlaps = self.way.problem, self.way.structure.overlap_tensor_parallel
         gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
-        elements = call_elements(call, self.way.sizes, strategy)
+        elements = local_elements(call.tensor, call.split, self.way.sizes, strategy)
         num_bytes = call_word_bytes(call, problem.rates, gradient) * elements
         is_beside = in_rounds or is_overlapped(call, overlaps_tensor_parallel=overlaps)
         return Message(call.axis, call.kind, _number(num_bytes), is_beside, call.streamed)

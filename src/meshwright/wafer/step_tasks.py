@@ -154,7 +154,7 @@ class Exchanges:
         if message.is_stream:
             fixed_s, s_per_byte, fixed_bytes = _rounds(streams[name], group)
         else:
-            fixed_s, s_per_byte = collective_algorithms[name].affine(group)
+            fixed_s, s_per_byte = map(float, collective_algorithms[name].affine(group))
             fixed_s, fixed_bytes = fixed_s + self.launch_s, 0.0
         waits_s_per_byte = max(0.0, float(s_per_byte) - busiest_s_per_byte)
         return self._exchange(demands, groups, float(fixed_s), waits_s_per_byte, fixed_bytes)

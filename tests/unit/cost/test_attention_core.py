@@ -8,7 +8,7 @@ from meshwright.catalog.models import load_model
 from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 
 ENGINE = DeviceRates(

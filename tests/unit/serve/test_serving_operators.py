@@ -19,7 +19,7 @@ from meshwright.serve.operators import (
     mean_keys_seen,
     product_compute_s,
 )
-from meshwright.sharding.local_layer import LocalLayer, layer_axes
+from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.calibration import NEUTRAL
 

@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.graph.op import Phase
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.calls import call_elements
+from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.derivation import derive_calls, stage_boundary_calls
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import (
@@ -16,7 +16,6 @@ from meshwright.sharding.strategy import (
     Streamed,
     make_strategy,
 )
-from meshwright.sharding.tensor_sharding import weight_sharding
 from meshwright.spec.model import (
     AttentionSpec,
     ExpertSpec,
@@ -101,7 +100,7 @@ def ring_volume(calls, *phases):
     layer = build_graph(model_of(gpt_layer())).layers[0]
     sizes, strategy = layer.bind(SEQUENCE, SEQUENCE), make_strategy(tp=RANKS)
     return sum(
-        RING_FACTOR[call.kind] * call_elements(call, sizes, strategy) / VOLUME
+        RING_FACTOR[call.kind] * local_elements(call.tensor, call.split, sizes, strategy) / VOLUME
         for call in calls
         if call.phase in phases and not call.of_weight
     )
@@ -203,7 +202,7 @@ def test_ring_attention_sends_keys_and_values_and_brings_their_gradients_home():
     assert all(call.streamed for call in calls if not call.of_weight)
     layer = build_graph(model_of(gpt_layer(attention=GQA))).layers[0]
     sizes = layer.bind(SEQUENCE, SEQUENCE)
-    sent = [call_elements(call, sizes, make_strategy(cp=4)) for call in forward]
+    sent = [local_elements(call.tensor, call.split, sizes, make_strategy(cp=4)) for call in forward]
     assert sent == [SEQUENCE * 16, SEQUENCE * 16]
 
 
@@ -213,7 +212,11 @@ def test_ulysses_turns_four_tensors_each_way():
     assert counts(calls, *BACKWARD) == {"all_to_all": 4}
     layer = build_graph(model_of(gpt_layer())).layers[0]
     sizes = layer.bind(SEQUENCE, SEQUENCE)
-    sent = {call_elements(call, sizes, make_strategy(cp=4)) for call in calls if not call.of_weight}
+    sent = {
+        local_elements(call.tensor, call.split, sizes, make_strategy(cp=4))
+        for call in calls
+        if not call.of_weight
+    }
     assert sent == {VOLUME / 4}
 
 
@@ -224,7 +227,9 @@ def test_experts_exchange_rows_twice_each_way():
     assert counts(calls, *BACKWARD) == {"all_to_all": 2}
     held = build_graph(model_of(layer)).layers[0]
     sizes, strategy = held.bind(SEQUENCE, SEQUENCE), make_strategy(dp_shard=2, tp=2, ep=4)
-    assert {call_elements(call, sizes, strategy) for call in calls} == {2 * VOLUME / 2}
+    assert {local_elements(call.tensor, call.split, sizes, strategy) for call in calls} == {
+        2 * VOLUME / 2
+    }
 
 
 def test_tensor_parallel_experts_gather_and_scatter_rows():
@@ -238,7 +243,9 @@ def test_tensor_parallel_experts_gather_and_scatter_rows():
     strategy = make_strategy(tp=4, ep=2, etp=2)
     activations = [call for call in calls if not call.of_weight]
     rows = 2 * VOLUME / 4
-    assert {call_elements(call, sizes, strategy) for call in activations} == {2 * rows}
+    assert {local_elements(call.tensor, call.split, sizes, strategy) for call in activations} == {
+        2 * rows
+    }
 
 
 def test_experts_without_sequence_parallelism_gather_tokens_once_each_way():
@@ -341,7 +348,7 @@ def test_hybrid_sharding_reduces_shards_over_the_replicas():
     query = next(c for c in sums if c.tensor.name == "attention.query.weight.gradient")
     layer = build_graph(model_of(gpt_layer())).layers[0]
     strategy = make_strategy(dp_shard=4, dp_replicate=2, tp=2, tatp=2)
-    elements = call_elements(query, layer.bind(SEQUENCE, SEQUENCE), strategy)
+    elements = local_elements(query.tensor, query.split, layer.bind(SEQUENCE, SEQUENCE), strategy)
     assert elements == HIDDEN * HIDDEN / (2 * 2 * 4)
 
 
@@ -350,9 +357,9 @@ def test_stage_boundary_carries_the_stream_as_it_rests():
     forward, backward = stage_boundary_calls(graph, PlanOptions())
     assert (forward.phase, backward.phase) == (Phase.FORWARD, Phase.INPUT_GRADIENT)
     sizes, strategy = graph.layers[0].bind(SEQUENCE, SEQUENCE), make_strategy(tp=4, cp=2)
-    assert call_elements(forward, sizes, strategy) == VOLUME / 8
+    assert local_elements(forward.tensor, forward.split, sizes, strategy) == VOLUME / 8
     whole, _ = stage_boundary_calls(graph, PlanOptions(sequence_parallel=False))
-    assert call_elements(whole, sizes, strategy) == VOLUME / 2
+    assert local_elements(whole.tensor, whole.split, sizes, strategy) == VOLUME / 2
 
 
 def test_uneven_shards_are_those_of_the_largest_rank():

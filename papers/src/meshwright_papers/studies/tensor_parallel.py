@@ -10,7 +10,7 @@ from meshwright.base.units import format_bytes
 from meshwright.catalog.models import load_model
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.calls import CollectiveCall, call_elements
+from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.saved_activations import saved_elements
@@ -92,7 +92,9 @@ def _row(layer: LayerGraph, scheme: str, direction: str, calls: list[CollectiveC
     strategy = make_strategy(tp=DEGREE)
     sizes = layer.bind(float(SEQUENCE_LENGTH), float(SEQUENCE_LENGTH))
     sent = sum(
-        RING_ROUNDS[call.kind] * WORD_BYTES * float(call_elements(call, sizes, strategy))
+        RING_ROUNDS[call.kind]
+        * WORD_BYTES
+        * float(local_elements(call.tensor, call.split, sizes, strategy))
         for call in calls
     )
     counts = Counter(str(call.kind) for call in calls)

@@ -19,8 +19,8 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.schedule.registry import TaskKind
-from meshwright.sharding.calls import CollectiveCall, call_elements
-from meshwright.sharding.local_sizes import degree_of
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, Streamed, stack
 from meshwright.spec.collective import CollectiveKind
 
@@ -185,7 +185,7 @@ class Pieces:
             word = gradient if is_gradient else problem.rates.matmul_word_bytes
         elif call.tensor.word_bytes is not None:
             word = call.tensor.word_bytes
-        return float(word * call_elements(call, sizes, self.strategy))
+        return float(word * local_elements(call.tensor, call.split, sizes, self.strategy))
 
 
 _SITES_AFTER_WORK = (": output", ": weight gradient")

@@ -20,8 +20,8 @@ from meshwright.graph.op import LayerGraph, Tensor
 from meshwright.network.placement import Ranks, block_ranks
 from meshwright.network.routing import default_routes
 from meshwright.network.traffic import Demands
+from meshwright.sharding.axes import activation_sharding
 from meshwright.sharding.strategy import PlanOptions, Recompute
-from meshwright.sharding.tensor_sharding import activation_sharding
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Options
 

@@ -1,0 +1,760 @@
+"""The axes of the mesh: which dims each splits, what it streams, which plans it refuses.
+
+From all axes together follows how each activation and each weight is sharded between operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from meshwright.base.arrays import BoolArray, Mask, Num, ceil_div
+from meshwright.base.registry import Registry
+from meshwright.graph.op import Op, OpKind, Tensor
+from meshwright.sharding.algebra import (
+    FLAT,
+    Arbiter,
+    CollectiveCall,
+    Operand,
+    Product,
+    Sharding,
+    Side,
+    matmul,
+)
+from meshwright.sharding.rules import Case, Refusal, Rule, any_of
+from meshwright.sharding.strategy import (
+    ContextKind,
+    PlanOptions,
+    ScheduleKind,
+    StrategyColumns,
+    StrategyOf,
+    Streamed,
+)
+from meshwright.spec.collective import CollectiveKind
+from meshwright.spec.model import AttentionSpec, ExpertSpec, ModelSpec
+from meshwright.spec.workload import Training, Workload
+
+INNER_DIMS = frozenset(
+    {
+        "query", "key", "value", "key_content", "heads", "query_heads",
+        "ffn", "ffn_in", "shared_ffn", "shared_ffn_in", "vocab",
+    }
+)  # fmt: skip
+"""Dims between a column-split and a row-split product; heads stay whole on one rank."""
+
+EXPERT_INNER_DIMS = frozenset({"expert_ffn", "expert_ffn_in"})
+
+
+class Axis:
+    """One axis; a subclass states what differs from an axis that does nothing.
+
+    Shardings are stated for tensors at rest: what an operator needs beyond that, and the
+    collectives between, follow from the four-case rule.
+    """
+
+    degrees: ClassVar[tuple[str, ...]] = ()
+    """Fields of the strategy that make up the degree."""
+    replicates_weights: ClassVar[bool] = False
+    """Weight gradients are summed over it once per step: a data axis."""
+    splits_sequence: ClassVar[bool] = False
+    """Where it splits tokens, it splits within sequences, not between them."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the dim of an activation at rest that this axis splits."""
+        return None
+
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the dim of a weight that this axis splits."""
+        return None
+
+    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
+        """Return the answer to case 4: the activation (left) or the weight (right)."""
+        return "left"
+
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+        """Return whether gathers and scatters move piece by piece beside the computation."""
+        return False
+
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
+        """Return whether a call over this axis may run beside computation."""
+        return call.streamed
+
+
+axes: Registry[Axis] = Registry("axis")
+
+
+def is_routed(tensor: Tensor) -> bool:
+    """Return whether a tensor belongs to the routed experts."""
+    return "routed_tokens" in tensor.dims or "experts" in tensor.dims
+
+
+def first_of(dims: frozenset[str], tensor: Tensor) -> str | None:
+    """Return the first dim of a tensor that is among the given ones."""
+    return next((dim for dim in tensor.dims if dim in dims), None)
+
+
+def _cp_cuts_sequence(case: Case) -> BoolArray:
+    is_causal = not isinstance(case.workload, Training) or case.workload.causal
+    balances = is_causal and case.structure.context_kind is ContextKind.RING
+    parts = (2 if balances else 1) * case.s.cp
+    found: BoolArray = (case.sequence_length % parts != 0) & (case.s.cp > 1) & case.has_long_rows
+    return found
+
+
+def _cp_cuts_heads(case: Case) -> BoolArray:
+    if case.structure.context_kind is not ContextKind.ULYSSES:
+        return case.no_rows
+    degree = case.head_degree * case.s.cp
+    masks = [a.num_heads % degree != 0 for a in case.attentions]
+    masks += [
+        (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
+    ]
+    return any_of(masks, case) & (case.s.cp > 1)
+
+
+def _cp_leaves_slivers(case: Case) -> BoolArray:
+    rows = case.s.micro_batch_size * case.sequence_length / case.s.cp
+    return (rows < case.tile_rows) & (case.s.cp > 1) & case.has_long_rows
+
+
+class ContextAxis(Axis):
+    """Context parallelism: the tokens of each sequence are split everywhere, attention included.
+
+    Ring: keys and values travel round the group (Liu et al. 2023, arXiv 2310.01889). Ulysses: an
+    all-to-all turns split tokens into split heads and back (Jacobs et al. 2023, arXiv 2309.14509).
+    """
+
+    degrees = ("cp",)
+    replicates_weights = True
+    splits_sequence = True
+    rules = (
+        Rule(
+            "cp-sequence",
+            "each rank of cp holds equal parts of the sequence, two of them where a causal ring "
+            "balances early and late tokens",
+            _cp_cuts_sequence,
+            "sequence {sequence} does not divide into equal parts for cp {cp}",
+            ("cp",),
+        ),
+        Rule(
+            "cp-heads",
+            "Ulysses attention splits whole heads over tp and cp together",
+            _cp_cuts_heads,
+            "{heads} heads ({kv_heads} key heads) do not divide by tp {tp} x cp {cp}",
+            ("cp", "tp"),
+            "context_kind=ring",
+        ),
+        Rule(
+            "ulysses-without-cp",
+            "with cp 1 both kinds of context parallelism are the same; ring stands for it",
+            lambda case: (case.s.cp == 1) & (case.structure.context_kind is not ContextKind.RING),
+            "Ulysses with cp 1 changes nothing",
+            (),
+            "context_kind=ring",
+        ),
+        Rule(
+            "cp-decode",
+            "a decode step has one token for each sequence, which cannot be split",
+            lambda case: (case.s.cp > 1) & (not case.has_long_rows),
+            "cp {cp} splits sequences of one token",
+            ("cp",),
+        ),
+        Rule(
+            "cp-tile",
+            "a rank's tokens fill at least one tile of the matrix unit",
+            _cp_leaves_slivers,
+            "{micro_batch_size} x {sequence} tokens over cp {cp} are fewer than {tile_rows} rows",
+            ("cp", "micro_batch_size"),
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the tokens of every tensor outside of the routed experts."""
+        return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
+
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+        """Return whether keys and values travel step by step."""
+        return structure.context_kind is ContextKind.RING and kind is not CollectiveKind.ALL_REDUCE
+
+
+class DataAxis(Axis):
+    """Data parallelism: sequences are split; weights are replicated or sharded (ZeRO, FSDP).
+
+    The degree is replicas times shards. Source: Rajbhandari et al. 2020 (ZeRO), section 5; Zhao
+    et al. 2023 (FSDP), section 3.
+    """
+
+    degrees = ("dp_replicate", "dp_shard")
+    replicates_weights = True
+    rules = (
+        Rule(
+            "dp-batch",
+            "each data-parallel rank has at least one micro-batch of sequences",
+            lambda case: case.s.dp * case.s.micro_batch_size > case.batch_size,
+            "dp {dp} x micro-batch {micro_batch_size} exceeds the batch of {batch} sequences",
+            ("micro_batch_size", "dp_shard", "dp_replicate"),
+        ),
+        Rule(
+            "zero-without-shards",
+            "ZeRO shards over dp_shard and cp; with one device there it equals stage 0",
+            lambda case: (case.s.dp_shard * case.s.cp == 1) & (case.structure.zero_stage > 0),
+            "ZeRO stage {zero_stage} with dp_shard 1 and cp 1 shards nothing",
+            (),
+            "zero_stage=0",
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the tokens of every tensor outside of the routed experts."""
+        return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
+
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
+        """Return whether gradients and parameters travel beside computation."""
+        return structure.overlap_data_parallel
+
+
+def _experts(case: Case) -> tuple[ExpertSpec, ...]:
+    kinds = (kind.experts for kind in case.model.layer_kinds)
+    return tuple(dict.fromkeys(experts for experts in kinds if experts is not None))
+
+
+def _does_not_regroup(case: Case) -> BoolArray:
+    copies = case.s.dp_shard if case.structure.zero_stage else case.s.dp
+    found: BoolArray = copies * case.s.cp * case.s.tp % (case.s.ep * case.s.etp) != 0
+    return found
+
+
+def _etp_leaves_slivers(case: Case) -> BoolArray:
+    masks = (ceil_div(e.ffn_size, case.s.etp) < case.tile_columns for e in _experts(case))
+    return any_of(masks, case) & (case.s.etp > 1)
+
+
+def _starves_experts(case: Case) -> BoolArray:
+    s = case.s
+    copies = s.dp * s.cp * s.tp / (s.ep * s.etp)
+    tokens = s.micro_batch_size * case.sequence_length * s.dp / copies
+    masks = (tokens * e.top_k / e.num_experts < case.tile_rows for e in _experts(case))
+    return any_of(masks, case) & (copies > 1) & case.has_long_rows
+
+
+class ExpertAxis(Axis):
+    """Expert parallelism: whole experts are split; tokens travel to them and back.
+
+    The devices of dp, cp and tp together are used again as edp (copies of the experts) x ep (parts
+    of the experts) x etp (parts of each expert). Source: Fedus et al. 2021 (Switch), section 5;
+    Singh et al. 2023 (DeepSpeed-TED), section 3.
+    """
+
+    degrees = ("ep",)
+    rules = (
+        Rule(
+            "ep-dense",
+            "ep and etp split routed experts, which this model does not have",
+            lambda case: ((case.s.ep > 1) | (case.s.etp > 1)) & (not _experts(case)),
+            "ep {ep}, etp {etp} in a model without experts",
+            ("ep", "etp"),
+            "ep=1 etp=1",
+        ),
+        Rule(
+            "ep-experts",
+            "each rank of ep holds the same number of experts",
+            lambda case: any_of((e.num_experts % case.s.ep != 0 for e in _experts(case)), case),
+            "{num_experts} experts are not divisible by ep {ep}",
+            ("ep",),
+        ),
+        Rule(
+            "ep-devices",
+            "experts use the devices of dp, cp and tp again, so ep x etp divides their product "
+            "(of the shards only, where ZeRO keeps replicas apart)",
+            _does_not_regroup,
+            "ep {ep} x etp {etp} does not divide dp {dp} (dp_shard {dp_shard}) x cp {cp} x tp {tp}",
+            ("ep", "etp"),
+        ),
+        Rule(
+            "ep-rows",
+            "an expert sees at least one tile of tokens, unless nothing can be regrouped any more",
+            _starves_experts,
+            "fewer than {tile_rows} tokens reach an expert with ep {ep}, etp {etp}",
+            ("ep", "micro_batch_size"),
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the experts by which routed rows are grouped."""
+        return "experts" if is_routed(tensor) else None
+
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the experts."""
+        return "experts" if "experts" in tensor.dims else None
+
+
+class ExpertTensorAxis(Axis):
+    """Tensor parallelism inside an expert, always with split tokens outside of the products."""
+
+    degrees = ("etp",)
+    rules = (
+        Rule(
+            "etp-tile",
+            "a shard of an expert is at least one tile of the matrix unit wide",
+            _etp_leaves_slivers,
+            "expert width {expert_ffn} over etp {etp} is narrower than {tile_columns} columns",
+            ("etp",),
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the inner dim of an expert; else the rows."""
+        if not is_routed(tensor):
+            return None
+        return first_of(EXPERT_INNER_DIMS, tensor) or "routed_tokens"
+
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the inner dim of an expert's weight or bias."""
+        return first_of(EXPERT_INNER_DIMS, tensor)
+
+
+class ExpertDataAxis(Axis):
+    """Copies of the experts: what ep and etp leave of the devices of dp, cp and tp."""
+
+    replicates_weights = True
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the rows that visit experts."""
+        return "routed_tokens" if is_routed(tensor) else None
+
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
+        """Return whether gradients and parameters travel beside computation."""
+        return structure.overlap_data_parallel
+
+
+def _cuts_chunks(case: Case) -> BoolArray:
+    chunks = case.s.pp * case.s.num_virtual_stages
+    found: BoolArray = (case.model.num_layers % chunks != 0) & (case.s.num_virtual_stages > 1)
+    return found
+
+
+def _breaks_rounds(case: Case) -> BoolArray:
+    interleaves = (case.s.num_virtual_stages > 1) & (case.s.pp > 1)
+    found: BoolArray = interleaves & (case.num_micro_batches % case.s.pp != 0)
+    return found
+
+
+def _mismatches_schedule(case: Case) -> BoolArray:
+    interleaved = case.structure.schedule is ScheduleKind.INTERLEAVED
+    found: BoolArray = (case.s.num_virtual_stages > 1) != (case.all_rows & interleaved)
+    return found
+
+
+def _has_no_pipeline(case: Case) -> BoolArray:
+    plain = case.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    found: BoolArray = (case.s.pp == 1) & ((case.s.num_virtual_stages > 1) | (not plain))
+    return found
+
+
+class PipelineAxis(Axis):
+    """Pipeline parallelism: layers are split into stages; no tensor is, so only rules stand here.
+
+    Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches divisible by pp).
+    """
+
+    degrees = ("pp", "num_virtual_stages")
+    rules = (
+        Rule(
+            "pp-layers",
+            "each chunk of each stage holds at least one layer",
+            lambda case: case.s.pp * case.s.num_virtual_stages > case.model.num_layers,
+            "pp {pp} x {num_virtual_stages} chunks exceed {num_layers} layers",
+            ("num_virtual_stages", "pp"),
+        ),
+        Rule(
+            "pp-chunks",
+            "interleaved chunks are of equal size (without interleaving stages may differ)",
+            _cuts_chunks,
+            "{num_layers} layers do not divide into pp {pp} x {num_virtual_stages} equal chunks",
+            ("num_virtual_stages", "pp"),
+        ),
+        Rule(
+            "pp-micro-batches",
+            "interleaving runs micro-batches in rounds of pp",
+            _breaks_rounds,
+            "{num_micro_batches} micro-batches are not divisible by pp {pp} under interleaving",
+            ("micro_batch_size", "pp", "num_virtual_stages"),
+        ),
+        Rule(
+            "pp-schedule",
+            "several chunks for each device and the interleaved schedule belong together",
+            _mismatches_schedule,
+            "{num_virtual_stages} virtual stages under schedule {schedule}",
+            ("num_virtual_stages",),
+            "schedule=interleaved",
+        ),
+        Rule(
+            "schedule-without-pp",
+            "with pp 1 all schedules are the same; 1f1b with one chunk stands for them",
+            _has_no_pipeline,
+            "schedule {schedule} with {num_virtual_stages} virtual stages and pp 1",
+            ("pp",),
+            "schedule=1f1b",
+        ),
+    )
+
+
+_KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})
+"""Columns of weights that are too small to be worth a stream."""
+
+
+def streams_inputs(structure: PlanOptions) -> bool:
+    """Return whether inputs travel. Left open (auto), layouts are those of weight streaming.
+
+    Whoever leaves it open derives both forms and takes the cheaper one for each number.
+    """
+    return structure.streamed is Streamed.INPUTS
+
+
+def may_stream_inputs(
+    attentions: Sequence[AttentionSpec], strategy: StrategyOf[Num], structure: PlanOptions
+) -> Mask:
+    """Return the rows in which tatp can split a block by its heads and inner columns.
+
+    Whole query heads on each device; key and value heads split evenly, or each held by as many
+    devices. Blocks without attention can always be split: rows that leave slivers of a network are
+    refused whatever streams.
+    """
+    degree = strategy.tp * strategy.tatp
+    if structure.context_kind is ContextKind.ULYSSES:
+        degree = degree * strategy.cp
+    legal = strategy.tatp > 1
+    for spec in attentions:
+        shares = (spec.num_kv_heads % degree == 0) | (degree % spec.num_kv_heads == 0)
+        legal = legal & (spec.num_heads % degree == 0) & shares
+    return legal
+
+
+def _leaves_few_rows(case: Case) -> BoolArray:
+    rows = case.s.micro_batch_size * case.sequence_length / (case.s.cp * case.s.tatp)
+    return (rows < case.tile_rows) & (case.s.tatp > 1) & case.has_long_rows
+
+
+def _leaves_few_columns(case: Case) -> BoolArray:
+    degree = case.s.tp * case.s.tatp
+    masks = [ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes]
+    masks.append(ceil_div(case.model.hidden_size, case.s.tatp) < case.tile_columns)
+    return any_of(masks, case) & (case.s.tatp > 1)
+
+
+def _has_no_block(case: Case) -> BoolArray:
+    is_block = (case.s.tp > 1) & (case.s.tatp > 1) & case.structure.sequence_parallel
+    return ~is_block & (case.structure.streamed is Streamed.BOTH)
+
+
+class StreamAxis(Axis):
+    """Tensor streams between neighbours: tokens and weights are both split, one travels over tatp.
+
+    Weight streaming: tokens stay split everywhere and the columns of each weight travel; gradients
+    of weights travel as accumulators. Input streaming: sharded like tensor with sequence
+    parallelism, and the tokens travel. Embedding and logits split the vocabulary in both forms.
+    """
+
+    degrees = ("tatp",)
+    splits_sequence = True
+    rules = (
+        Rule(
+            "tatp-rows",
+            "the tokens of a rank fill at least one tile of the matrix unit in each round",
+            _leaves_few_rows,
+            "{micro_batch_size} x {sequence} tokens over cp {cp} x tatp {tatp} are fewer than "
+            "{tile_rows} rows",
+            ("tatp", "micro_batch_size"),
+        ),
+        Rule(
+            "tatp-columns",
+            "a streamed part of a weight is at least one tile of the matrix unit wide",
+            _leaves_few_columns,
+            "widths {hidden} and {ffn} over tp {tp} x tatp {tatp} leave less than "
+            "{tile_columns} columns",
+            ("tatp",),
+        ),
+        Rule(
+            "tatp-both",
+            "both tensors stream on blocks of tp x tatp devices, with sequence parallelism over tp",
+            _has_no_block,
+            "both tensors stream on a block of two sides, not on tp {tp} x tatp {tatp}, and only "
+            "with sequence parallelism",
+            (),
+            "streamed=auto",
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return vocabulary or inner dim where inputs travel; else the tokens."""
+        if "vocab" in tensor.dims:
+            return "vocab"
+        inner = first_of(INNER_DIMS | EXPERT_INNER_DIMS, tensor)
+        if streams_inputs(structure) and inner is not None:
+            return inner
+        return next((dim for dim in ("tokens", "routed_tokens") if dim in tensor.dims), None)
+
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the inner dim where inputs travel. A weight that travels is cut anywhere."""
+        if "vocab" in tensor.dims:
+            return "vocab"
+        if streams_inputs(structure):
+            return first_of(INNER_DIMS | EXPERT_INNER_DIMS, tensor)
+        is_matrix = len([dim for dim in tensor.dims if dim != "experts"]) == 2
+        streams = (
+            is_matrix and tensor.dims[-1] not in _KEPT_WHOLE and "positions" not in tensor.dims
+        )
+        return FLAT if streams else None
+
+    def operand_to_gather(self, weight_dim: str, structure: PlanOptions) -> Side:
+        """Return the weight where it travels, but never the vocabulary."""
+        return "left" if streams_inputs(structure) or weight_dim == "vocab" else "right"
+
+    def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
+        """Return True for all that is gathered or scattered."""
+        return kind is not CollectiveKind.ALL_REDUCE
+
+
+def _tp_cuts_kv_heads(case: Case) -> BoolArray:
+    degree = case.head_degree
+    masks = (
+        (a.num_kv_heads % degree != 0) & (degree % a.num_kv_heads != 0) for a in case.attentions
+    )
+    return any_of(masks, case)
+
+
+def _tp_leaves_slivers(case: Case) -> BoolArray:
+    degree = case.head_degree
+    masks = (ceil_div(size, degree) < case.tile_columns for size in case.dense_ffn_sizes)
+    return any_of(masks, case) & (degree > 1)
+
+
+def _tp_cuts_sequence(case: Case) -> BoolArray:
+    if not (case.structure.sequence_parallel and case.has_long_rows):
+        return case.no_rows
+    found: BoolArray = (case.sequence_length % (case.s.cp * case.s.tp) != 0) & (case.s.tp > 1)
+    return found
+
+
+class TensorAxis(Axis):
+    """Tensor parallelism: columns of the first and rows of the second product of each block.
+
+    With sequence parallelism tokens too. Source: Shoeybi et al. 2019 (Megatron-LM), section 3;
+    Korthikanti et al. 2022, section 4.2.
+    """
+
+    degrees = ("tp",)
+    rules = (
+        Rule(
+            "tp-heads",
+            "each rank of tp works on whole query heads, so tp divides the number of heads",
+            lambda case: any_of(
+                (a.num_heads % case.head_degree != 0 for a in case.attentions), case
+            ),
+            "{heads} heads are not divisible by tp {tp}",
+            ("tp",),
+        ),
+        Rule(
+            "tp-kv-heads",
+            "key and value heads are split evenly, or each is held whole by as many ranks",
+            _tp_cuts_kv_heads,
+            "{kv_heads} key and value heads and tp {tp}: neither divides the other",
+            ("tp",),
+        ),
+        Rule(
+            "tp-tile",
+            "a shard of the feed-forward network is at least one tile of the matrix unit wide",
+            _tp_leaves_slivers,
+            "inner width {ffn} over tp {tp} is narrower than a tile of {tile_columns} columns",
+            ("tp",),
+        ),
+        Rule(
+            "sp-without-tp",
+            "sequence parallelism splits tokens over the tp group, which here is one device",
+            lambda case: (case.s.tp == 1) & case.structure.sequence_parallel,
+            "sequence parallelism with tp 1 splits nothing",
+            (),
+            "sequence_parallel=false",
+        ),
+        Rule(
+            "sp-sequence",
+            "sequence parallelism gives each rank of tp an equal part of the sequence",
+            _tp_cuts_sequence,
+            "sequence {sequence} is not divisible by cp {cp} x tp {tp}",
+            ("tp", "cp"),
+            "sequence_parallel=false",
+        ),
+    )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the inner dim; else the tokens under sequence parallelism."""
+        if is_routed(tensor):
+            return None
+        inner = first_of(INNER_DIMS, tensor)
+        if inner is None and structure.sequence_parallel and "tokens" in tensor.dims:
+            return "tokens"
+        return inner
+
+    def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the inner dim of a weight or bias."""
+        return None if is_routed(tensor) else first_of(INNER_DIMS, tensor)
+
+    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
+        """Return whether the product that needs the call is cut into pieces that hide it.
+
+        Re-gathered inputs of a weight gradient always run beside the input gradient.
+        """
+        cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        return call.is_regather or (structure.overlap_tensor_parallel and cut)
+
+
+axes.fill(
+    {
+        "cp": ContextAxis(), "dp": DataAxis(), "ep": ExpertAxis(), "etp": ExpertTensorAxis(),
+        "edp": ExpertDataAxis(), "pp": PipelineAxis(), "tatp": StreamAxis(), "tp": TensorAxis(),
+    },
+    "axes",
+)  # fmt: skip
+
+
+def all_rules() -> dict[str, Rule]:
+    """Return every rule of every axis by its name."""
+    return {rule.name: rule for name in axes for rule in axes[name].rules}
+
+
+def refusals(axis: str, case: Case) -> list[Refusal]:
+    """Return what the rules of one axis refuse; rules that refuse no row are left out."""
+    found = []
+    for rule in axes[axis].rules:
+        mask = rule.breaks(case)
+        if mask.any():
+            found.append(Refusal(rule.name, mask, rule.message, rule))
+    return found
+
+
+def all_refusals(
+    model: ModelSpec,
+    workload: Workload,
+    columns: StrategyColumns,
+    structure: PlanOptions,
+    *,
+    tile_rows: float = 128.0,
+    tile_columns: float = 128.0,
+) -> list[Refusal]:
+    """Return every refusal: its rule, and a mask of the rows that it concerns.
+
+    Parameters
+    ----------
+    tile_rows, tile_columns
+        Output tile of one matrix product on the chip; shards below it are refused.
+    """
+    case = Case(model, workload, structure, columns, tile_rows, tile_columns)
+    return [refusal for axis in axes for refusal in refusals(axis, case)]
+
+
+_Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
+
+
+@lru_cache(maxsize=8192)
+def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how an activation lies between operators, and how it is kept for the backward pass."""
+    return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
+
+
+@lru_cache(maxsize=8192)
+def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
+    """Return how a weight lies, data-parallel sharding left out."""
+    return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
+
+
+def _collected(tensor: Tensor, structure: PlanOptions, choose: _Chooser) -> Sharding:
+    split: dict[str, tuple[str, ...]] = {}
+    for name in axes:
+        dim = choose(axes[name], tensor, structure)
+        if dim is not None:
+            split[dim] = (*split.get(dim, ()), name)
+    return Sharding(split)
+
+
+def logical_dims(tensor: Tensor) -> tuple[str, ...]:
+    """Return the dims of a tensor, with the experts by which routed rows are grouped."""
+    grouped = "routed_tokens" in tensor.dims and "experts" not in tensor.dims
+    return ("experts", *tensor.dims) if grouped else tensor.dims
+
+
+def as_operand(tensor: Tensor, layout: Sharding) -> Operand:
+    """Return an activation as one side of a product."""
+    return Operand(logical_dims(tensor), layout)
+
+
+def matrices(op: Op) -> list[tuple[Tensor, Tensor]]:
+    """Return each weight matrix of a product with the output that it makes."""
+    of_rank_two = [w for w in op.weights if len([d for d in w.dims if d != "experts"]) == 2]
+    return list(zip(of_rank_two, op.outputs, strict=True))
+
+
+def vectors(op: Op) -> list[tuple[Tensor, Tensor]]:
+    """Return each weight that is not multiplied, with an output that carries its gradient."""
+    if op.kind not in (OpKind.MATMUL, OpKind.EMBEDDING):
+        if len(op.weights) == len(op.outputs):
+            return list(zip(op.weights, op.outputs, strict=True))
+        return [(weight, op.output) for weight in op.weights]
+    multiplied = {weight.name for weight, _ in matrices(op)}
+    left = [weight for weight in op.weights if weight.name not in multiplied]
+    by_dim = {output.dims[-1]: output for output in op.outputs}
+    return [(weight, by_dim[weight.dims[-1]]) for weight in left]
+
+
+def arbiter(structure: PlanOptions, *, weight_side: Side = "right") -> Arbiter:
+    """Return the structural choice of the four-case rule for a product with a weight."""
+
+    def choose(axis: str, left_dim: str, right_dim: str) -> Side:
+        weight_dim = right_dim if weight_side == "right" else left_dim
+        choice = axes[axis].operand_to_gather(weight_dim, structure)
+        if weight_side == "right":
+            return choice
+        return "left" if choice == "right" else "right"
+
+    return choose
+
+
+def source_layout(op: Op, structure: PlanOptions) -> Sharding:
+    """Return the layout of the activation that a product reads, at rest.
+
+    A lookup is a product with one-hot rows, which every rank makes for its part of the table.
+    """
+    source = op.inputs[0]
+    if op.kind is not OpKind.EMBEDDING:
+        return activation_sharding(source, structure)
+    table = weight_sharding(op.weights[0], structure)
+    rows = activation_sharding(source, structure)
+    free = tuple(a for a in rows.split.get("tokens", ()) if a not in table.axes)
+    return Sharding({"tokens": free, **table.split})
+
+
+def source_operand(op: Op, structure: PlanOptions) -> Operand:
+    """Return the activation that a product reads as its left side."""
+    layout = source_layout(op, structure)
+    if op.kind is OpKind.EMBEDDING:
+        return Operand((*op.inputs[0].dims, *op.contracted), layout)
+    return as_operand(op.inputs[0], layout)
+
+
+def forward_products(op: Op, structure: PlanOptions) -> list[tuple[Tensor, Tensor, Product]]:
+    """Return, for each weight matrix of an operator: weight, output, and the product it needs."""
+    left = source_operand(op, structure)
+    return [
+        (
+            weight,
+            output,
+            matmul(
+                left,
+                Operand(weight.dims, weight_sharding(weight, structure)),
+                logical_dims(output),
+                arbiter=arbiter(structure),
+            ),
+        )
+        for weight, output in matrices(op)
+    ]
