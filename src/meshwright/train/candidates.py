@@ -15,8 +15,8 @@ from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_
 from meshwright.cost.interval import UNCALIBRATED_NOTE, UNSEEN, interval
 from meshwright.cost.memory import fullest
 from meshwright.cost.parts import number_at
+from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import Problem
-from meshwright.cost.stage import POSITIONS
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.counts import Coverage

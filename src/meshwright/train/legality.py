@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.base.errors import Fault
-from meshwright.cost.network import DATA_PARALLEL_ONLY, crosses_data_parallel_network
+from meshwright.cost.communication import DATA_PARALLEL_ONLY, crosses_data_parallel_network
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case, Refusal
