@@ -168,7 +168,7 @@ def show_topologies(args: argparse.Namespace) -> int:
         fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")
         raise SpecError(fault)
     link = LinkSpec(1.0)
-    shaped = {name: topologies[name].of_size(args.devices, link) for name in topologies}
+    shaped = {name: topologies[name](args.devices, link) for name in topologies}
     lines = topologies_lines(args.devices, shaped)
     show(lines, topologies_record(args.devices, shaped), args.json)
     return 0

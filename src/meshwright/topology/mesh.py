@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import replace
 
 from meshwright.topology.network import (
     NOMINAL_PITCH_M,
@@ -20,82 +19,81 @@ from meshwright.topology.network import (
     circle_m,
     grid_m,
     line_ends,
-    near_square,
 )
 
 
-@dataclass(frozen=True)
-class Mesh(Topology):
-    """Neighbours along each side share a wire; device n is the mixed-radix number of its place."""
+def mesh(sides: tuple[int, ...], links: LinkSpec | Sequence[LinkSpec]) -> Topology:
+    """Return a grid: neighbours along each side share a wire.
 
-    sides: tuple[int, ...]
-    """Outermost first: (rows, columns)."""
-    links: tuple[LinkSpec, ...]
-    """One kind for each side."""
-    closes: ClassVar[bool] = False
+    Device n is the mixed-radix number of its place; the last side is level 0. The bisection is
+    proven for equal links (Efe and Feng 2007, A proof for bisection width of grids).
 
-    @classmethod
-    def uniform(cls, sides: tuple[int, ...], link: LinkSpec) -> Self:
-        """Return the grid with the same links along all sides."""
-        return cls(sides, (link,) * len(sides))
+    Parameters
+    ----------
+    sides
+        Outermost first: (rows, columns).
+    links
+        One kind for all sides, or one for each.
+    """
+    return _grid(sides, links, closes=False)
 
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the grid of two sides that is nearest to a square."""
-        return cls.uniform(near_square(num_devices), link)
 
-    @property
-    def shape(self) -> str:
-        """Its sides: ``6x8``."""
-        return "x".join(map(str, self.sides))
+def torus(sides: tuple[int, ...], links: LinkSpec | Sequence[LinkSpec]) -> Topology:
+    """Return a mesh with one more wire in each line, from its last device to its first.
 
-    @property
-    def num_devices(self) -> int:
-        """Product of the sides."""
-        return math.prod(self.sides)
+    The bisection is proven for equal links where a longest side is even: 2 N / s wires.
+    """
+    return _grid(sides, links, closes=True)
 
-    @property
-    def num_links(self) -> int:
-        """2 (s - 1) in each of the N / s lines of a side of s."""
-        return sum(2 * (side - 1) * self.num_devices // side for side in self.sides)
 
-    @property
-    def diameter(self) -> int:
-        """From corner to corner: the sum of s - 1."""
-        return sum(side - 1 for side in self.sides)
+def ring(size: int, link: LinkSpec) -> Topology:
+    """Return devices with a wire to the next one each; two devices have two."""
+    closed = torus((size,), link)
+    return replace(
+        closed,
+        build=lambda: replace(closed.build(), position_m=circle_m(size)),
+        bisection_is_exact=True,
+    )
 
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """Smallest straight or stepped cut through the middle of a side."""
-        wires = 2 if self.closes else 1
-        return grid_bisection(
-            self.sides, [wires * link.bandwidth_bytes_per_s for link in self.links]
-        )
 
-    @property
-    def bisection_is_exact(self) -> bool:
-        """Proven for equal links (Efe and Feng 2007, A proof for bisection width of grids)."""
-        return len(self._bandwidths) <= 1
+def _grid(
+    sides: tuple[int, ...], links: LinkSpec | Sequence[LinkSpec], *, closes: bool
+) -> Topology:
+    num_devices = math.prod(sides)
+    kinds = (links,) * len(sides) if isinstance(links, LinkSpec) else tuple(links)
 
-    @property
-    def _bandwidths(self) -> set[float]:
-        """The bandwidths that occur along sides of more than one device."""
-        each = zip(self.sides, self.links, strict=True)
-        return {link.bandwidth_bytes_per_s for side, link in each if side > 1}
-
-    def build(self) -> Network:
-        """Return the grid; the last side is level 0."""
+    def build() -> Network:
         return assemble(
-            self.num_devices,
-            grid_wires(self.sides, self.links, self.num_devices, closes=self.closes),
-            grid_m(self.sides, [NOMINAL_PITCH_M] * len(self.sides)),
+            num_devices,
+            grid_wires(sides, kinds, num_devices, closes=closes),
+            grid_m(sides, [NOMINAL_PITCH_M] * len(sides)),
             devices_forward=True,
-            grid_shape=self.sides,
+            grid_shape=sides,
         )
+
+    rates = [link.bandwidth_bytes_per_s for link in kinds]
+    wide = [(side, rate) for side, rate in zip(sides, rates, strict=True) if side > 1]
+    if closes:
+        num_links = sum(2 * num_devices for _ in wide)
+        diameter = sum(side // 2 for side in sides)
+    else:
+        # 2 (s - 1) in each of the N / s lines of a side of s; from corner to corner s - 1 hops.
+        num_links = sum(2 * (side - 1) * num_devices // side for side in sides)
+        diameter = sum(side - 1 for side in sides)
+    return Topology(
+        shape="x".join(map(str, sides)),
+        num_devices=num_devices,
+        num_links=num_links,
+        diameter=diameter,
+        bisection_bytes_per_s=grid_bisection(sides, [(1 + closes) * rate for rate in rates]),
+        build=build,
+        bisection_is_exact=len({rate for _, rate in wide}) <= 1
+        and (not closes or max(sides) % 2 == 0),
+    )
 
 
 def grid_wires(
-    sides: Sequence[int], links: Sequence[LinkSpec], num_devices: int, *, closes: bool
+    sides: Sequence[int], links: Sequence[LinkSpec], num_devices: int, *, closes: bool = False
 ) -> list[Wires]:
     """Return the wires of a grid, or of several grids numbered one after the other."""
     wires, stride = [], 1
@@ -127,74 +125,3 @@ def grid_bisection(sides: Sequence[int], line_cuts: Sequence[float]) -> float:
         step = grid_bisection([s for s, _ in others], [w for _, w in others]) if side % 2 else 0.0
         cuts.append(across + step)
     return min(cuts, default=0.0)
-
-
-@dataclass(frozen=True)
-class Torus(Mesh):
-    """A mesh with one more wire in each line, from its last device to its first."""
-
-    closes: ClassVar[bool] = True
-
-    @property
-    def num_links(self) -> int:
-        """2 N for each side of more than one device."""
-        return sum(2 * self.num_devices for side in self.sides if side > 1)
-
-    @property
-    def diameter(self) -> int:
-        """Half way round each side: the sum of s div 2."""
-        return sum(side // 2 for side in self.sides)
-
-    @property
-    def bisection_is_exact(self) -> bool:
-        """Proven for equal links where a longest side is even: 2 N / s wires."""
-        return len(self._bandwidths) <= 1 and max(self.sides) % 2 == 0
-
-
-@dataclass(frozen=True)
-class Ring(Topology):
-    """Each device has a wire to the next one; two devices have two."""
-
-    size: int
-    link: LinkSpec
-
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the ring."""
-        return cls(num_devices, link)
-
-    @property
-    def shape(self) -> str:
-        """Its length."""
-        return str(self.size)
-
-    @property
-    def num_devices(self) -> int:
-        """Its size."""
-        return self.size
-
-    @property
-    def num_links(self) -> int:
-        """2 N; none of a lone device."""
-        return 2 * self.size if self.size > 1 else 0
-
-    @property
-    def diameter(self) -> int:
-        """Half way round."""
-        return self.size // 2
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """Two wires, wherever a ring is cut in two."""
-        return 2 * self.link.bandwidth_bytes_per_s if self.size > 1 else 0.0
-
-    def build(self) -> Network:
-        """Return the ring as a grid of one side."""
-        ends = line_ends(self.size, self.size, 1, closes=True)
-        return assemble(
-            self.size,
-            [Wires(*ends, self.link)],
-            circle_m(self.size),
-            devices_forward=True,
-            grid_shape=(self.size,),
-        )
