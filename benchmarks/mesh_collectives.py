@@ -21,7 +21,7 @@ from meshwright.collectives.group import Group, make_group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
-from meshwright.topology.mesh import mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

@@ -19,7 +19,7 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.optimiser import optimise
 from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.topology.mesh import mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

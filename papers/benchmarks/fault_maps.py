@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding
 from meshwright.network.faults import Action, FaultRates, balanced_rows, random_faults, recover
-from meshwright.topology.mesh import mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.temp.fault_curves import (
     core_fault_curve,

@@ -8,7 +8,7 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
-from meshwright.topology.mesh import mesh, torus
+from meshwright.topology.grid import mesh, torus
 from meshwright.topology.network import LinkSpec
 
 pytestmark = pytest.mark.slow

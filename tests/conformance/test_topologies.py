@@ -9,8 +9,8 @@ from oracles.hops import hop_distances
 from sampled import sampled
 
 from meshwright.spec.system import NetworkLevel
-from meshwright.topology.hierarchical import hierarchical
-from meshwright.topology.mesh import mesh, torus
+from meshwright.topology.grid import mesh, torus
+from meshwright.topology.levels import hierarchical
 from meshwright.topology.network import LinkSpec, connected_components, topologies
 from meshwright.topology.switched import dragonfly, fat_tree, leaf_spine
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row

@@ -16,7 +16,7 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.ring import Stream, all_gather_transfers
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.traffic import Demands
-from meshwright.topology.mesh import mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "simgrid_phased.json").read_text())

@@ -48,7 +48,7 @@ def show_system(args: argparse.Namespace) -> int:
     from meshwright.catalog.systems import load_system, system_names
     from meshwright.report.declared_values import declaration_lines, declaration_record
     from meshwright.report.topologies import network_line, network_record
-    from meshwright.topology.hierarchical import topology_of
+    from meshwright.topology.levels import topology_of
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from meshwright.spec.system import NetworkLevel
-from meshwright.topology.hierarchical import hierarchical
-from meshwright.topology.mesh import mesh, ring, torus
+from meshwright.topology.grid import mesh, ring, torus
+from meshwright.topology.levels import hierarchical
 from meshwright.topology.network import LinkSpec, Topology, near_square, topologies
 from meshwright.topology.switched import dragonfly, fat_tree, fully_connected, leaf_spine, switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row

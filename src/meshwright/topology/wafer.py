@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.topology.mesh import grid_wires, mesh
+from meshwright.topology.grid import grid_wires, mesh
 from meshwright.topology.network import (
     LinkSpec,
     Network,

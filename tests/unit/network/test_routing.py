@@ -6,7 +6,7 @@ from grid_networks import demands_of, grid, network_of, star
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
-from meshwright.topology.mesh import mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 

@@ -8,7 +8,7 @@ from oracles.hops import hop_distances
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import shortest_path
 
-from meshwright.topology.mesh import mesh, ring
+from meshwright.topology.grid import mesh, ring
 from meshwright.topology.network import LinkSpec, connected_components
 from meshwright.topology.switched import fully_connected, switch
 

@@ -10,7 +10,7 @@ import pytest
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
-from meshwright.topology.mesh import mesh, ring, torus
+from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec
 from meshwright.topology.switched import switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row

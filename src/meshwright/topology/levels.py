@@ -16,7 +16,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.spec.system import NetworkLevel, SystemSpec
-from meshwright.topology.mesh import grid_bisection
+from meshwright.topology.grid import grid_bisection
 from meshwright.topology.network import (
     NOMINAL_PITCH_M,
     LinkSpec,
