@@ -329,7 +329,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
     """Return a strategy in the words of the field, and what is illegal in it."""
     from meshwright.options.question import strategy_question
     from meshwright.sharding.strategy import plan_string
-    from meshwright.train import legality
+    from meshwright.train import question as legality
 
     asked, strategy, structure = strategy_question(args)
     faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)

@@ -14,7 +14,7 @@ from meshwright.cost.problem import Problem
 from meshwright.search.best import Found
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.candidates import candidate
+from meshwright.train.estimate import candidate
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Progress

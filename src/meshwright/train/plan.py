@@ -21,7 +21,7 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustness, WhyNot
-from meshwright.train.candidates import (
+from meshwright.train.estimate import (
     candidate,
     compared,
     coverage,
