@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
-    from meshwright.train.placing import Placer
+    from meshwright.train.estimate import Placer
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
         from meshwright.wafer.training import GRIDS
 
         return GRIDS
-    from meshwright.train.placing import CLOSED_FORM
+    from meshwright.train.estimate import CLOSED_FORM
 
     return CLOSED_FORM
 

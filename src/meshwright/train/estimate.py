@@ -1,14 +1,19 @@
-"""From priced strategies and search results to the candidates and notes of a plan."""
+"""The price of given strategies, as candidates of a plan, with what the user should know of them.
+
+Who puts a strategy on its devices is an argument of each verb (a ``Placer``), so this room knows no
+grids of devices.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshwright.base.errors import InfeasibleError, SpecError
+from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.calibration import DEFAULT
@@ -22,18 +27,19 @@ from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
+from meshwright.search.best import Found
 from meshwright.search.counts import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Candidate, Estimate, Plan, Segment, WhyNot
+from meshwright.train.answer import Candidate, Estimate, OperatorPlan, Plan, Segment, WhyNot
 from meshwright.train.measured.factors import Factors
-from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_problem, make_problem
 
 if TYPE_CHECKING:
     from meshwright.search.best import Found
+    from meshwright.search.exhaustive import Progress
     from meshwright.train.search import SearchResult
 
 
@@ -248,6 +254,66 @@ def above_caps(system: SystemSpec, num_devices: float) -> str:
         f"of {format_si(own_w, 'W')} draw {format_si(idle_w, 'W')} before they do anything, "
         "overhead included"
     )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate as it was found, and with its final price."""
+
+    found: Found
+    candidate: Candidate
+
+
+class Placer:
+    """Places nothing: candidates keep their closed form. A subclass places ranks on devices."""
+
+    def has_placement(self, problem: Problem) -> bool:
+        """Tell whether the ranks of a system are placed."""
+        return False
+
+    def placed(self, problem: Problem, found: Sequence[Found]) -> list[Placed]:
+        """Return candidates with their final price, preferred ones first.
+
+        Raises
+        ------
+        InfeasibleError
+            Where none of them can be placed.
+        """
+        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found]
+
+    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+        """Return one strategy with its final price."""
+        return self.placed(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
+
+    def fastest(self, problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
+        """Return the candidate with the least final time, and a bound of all of them [s].
+
+        Parameters
+        ----------
+        found
+            In order of their time in closed form.
+        """
+        return candidate(problem, found[0].strategy, found[0].structure), found[0].time_s
+
+    def check_operators(self, problem: Problem) -> None:
+        """Refuse a problem whose operators cannot have strategies of their own.
+
+        Raises
+        ------
+        UnsupportedError
+            Where they cannot.
+        """
+        raise UnsupportedError("a strategy for each operator needs a grid of devices")
+
+    def operator_plan(
+        self, problem: Problem, *,
+        allowed: Mapping[str, Sequence[object]] | None = None, progress: Progress | None = None,
+    ) -> OperatorPlan | None:  # fmt: skip
+        """Return the best plan with a strategy for each operator; None where nothing fits."""
+        return None
+
+
+CLOSED_FORM = Placer()
 
 
 def estimate(

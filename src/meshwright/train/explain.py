@@ -16,9 +16,8 @@ from meshwright.train.answer import (
     Plan,
     WhyNot,
 )
-from meshwright.train.estimate import candidates, compared
+from meshwright.train.estimate import CLOSED_FORM, Placer, candidates, compared
 from meshwright.train.families import AllFamilies, rows_within
-from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import SearchResult, priced_families, search

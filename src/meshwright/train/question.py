@@ -1,4 +1,4 @@
-"""What the user states: specifications loaded, defaults filled in, fixed choices checked."""
+"""What the user states: specifications loaded, defaults filled in, choices and legality checked."""
 
 from __future__ import annotations
 
