@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from meshwright.cost.matmul import matmul_shape
+from meshwright.cost.operator import matmul_shape
 from meshwright.graph.op import OpKind
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.axes import forward_products

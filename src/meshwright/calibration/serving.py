@@ -23,7 +23,7 @@ from meshwright.calibration.rows import (
     PrecisionFields,
     Row,
 )
-from meshwright.catalog.calibration import load_calibration, load_serving, serving_spread
+from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.device import stated_rate
 from meshwright.cost.interval import traits_of
@@ -174,7 +174,8 @@ def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
 
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row of requests, or the reason for which there is none."""
-    spread = serving_spread(calibration)
+    record = serving_record(calibration)
+    spread = record.spread if record else None
     jobs = [_job_or_refusal(row, calibration) for row in rows]
     answers: dict[int, Prediction] = {}
     for column in columns_of([entry for entry in jobs if not isinstance(entry, Prediction)]):

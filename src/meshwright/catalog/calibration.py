@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -66,7 +66,7 @@ class ErrorRecord(Declaration):
     """Errors of some rows: median and 90th percentile of |ln(predicted / measured)|, and bias.
 
     Bias is the median of ln(predicted / measured): above 0 is predicted too fast, or too full. What
-    no row tells is None.
+    no row states is None.
     """
 
     median: float | None = None
@@ -96,18 +96,6 @@ class GroupRecord(Declaration):
     """No other source has rows of its chips."""
     covered: float | None = None
     """Share of its rows inside the interval of fits and intervals that know nothing of it."""
-
-
-class SpreadRecord(Declaration):
-    """The 80 % interval of ln(measured / predicted) for sources that a fit knows nothing of."""
-
-    half_width: float
-    factors: Mapping[str, float]
-
-    @property
-    def spread(self) -> Spread:
-        """The same as pricing takes it."""
-        return Spread(self.half_width, self.factors)
 
 
 class CoverageRecord(Declaration):
@@ -145,7 +133,7 @@ class FitRecord(Declaration):
     left_out: PooledErrorRecord
     left_out_alone: PooledErrorRecord | None = None
     """Sources whose chips no other source has; they are not part of ``left_out``."""
-    spread: SpreadRecord | None = None
+    spread: Spread | None = None
     intervals: Mapping[str, CoverageRecord] = Field(default_factory=dict)
     """By what rows have in common."""
     groups: Mapping[str, GroupRecord]
@@ -170,7 +158,7 @@ class ServingPart(Declaration):
 
 
 class CalibrationFile(Declaration):
-    """A calibration as it stands in a file; one that is based on another states what differs."""
+    """A calibration as it is in a file; one that is based on another states what differs."""
 
     name: str
     is_calibrated: bool
@@ -202,12 +190,23 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         With all faults of the file, among them constants without an interval.
     """
     files = _chain(name_or_path)
-    values, intervals = {}, {}
+    places = [
+        (file, f"families.{family}", file.families[family])
+        for file in files
+        if family in file.families
+    ]
+    is_known = bool(places)
+    places += [(file, "defaults", file.defaults) for file in files]
+    values: dict[str, Any] = {}
+    intervals: dict[str, tuple[float, float]] = {}
     for constant in CONSTANTS:
-        values[constant], origin = _stated(files, family, constant)
-        intervals[constant] = (_bound(origin.low), _bound(origin.high))
+        file, place, entry = next(p for p in places if getattr(p[2], constant) is not None)
+        origin = file.provenance[f"{place}.{file_key(constant)}"]
+        assert origin.low is not None
+        assert origin.high is not None
+        values[constant] = getattr(entry, constant)
+        intervals[constant] = (origin.low, origin.high)
     file = files[0]
-    is_known = any(family in entry.families for entry in files)
     is_fitted = family in file.families
     return Calibration(
         **values,
@@ -215,14 +214,14 @@ def load_calibration(family: str, name_or_path: str = UNCALIBRATED) -> Calibrati
         intervals=MappingProxyType(intervals),
         is_calibrated=file.is_calibrated and is_fitted,
         source=file.name if is_fitted else f"{file.name}; no constants for family {family!r}",
-        spread=file.fit.spread.spread if file.fit and file.fit.spread else None,
+        spread=file.fit.spread if file.fit else None,
     )
 
 
 def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) -> ServingConstants:
     """Return the constants of serving for a family of chips under a server.
 
-    A constant of the server stands before one of the family, that before the default; what no file
+    A constant of the server comes before one of the family, that before the default; what no file
     of the calibration states is neutral.
     """
     parts = [file.serving for file in _chain(name_or_path)]
@@ -231,19 +230,11 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
     places += [part.defaults for part in parts]
     values = {}
     for name in SERVING_CONSTANTS:
-        stated = (getattr(entry, name) for entry in places)
-        values[name] = next(
-            (value for value in stated if value is not None), getattr(NEUTRAL, name)
-        )
+        stated = [value for entry in places if (value := getattr(entry, name)) is not None]
+        values[name] = stated[0] if stated else getattr(NEUTRAL, name)
     if server.splits_cache:
         values["core_pull"] = NEUTRAL.core_pull
     return ServingConstants(**values)
-
-
-def serving_spread(name_or_path: str) -> Spread | None:
-    """Return how far measured throughputs of requests lie from predictions; None: not fitted."""
-    record = serving_record(name_or_path)
-    return record.spread.spread if record and record.spread else None
 
 
 def serving_record(name_or_path: str) -> ServingRecord | None:
@@ -256,52 +247,28 @@ def fit_record(name_or_path: str) -> FitRecord | None:
     return _chain(name_or_path)[0].fit
 
 
-def _stated(files: Sequence[CalibrationFile], family: str, constant: str) -> tuple[Any, Provenance]:
-    """Return a constant and its origin: of the family in any file, else of the first defaults."""
-    places = [
-        (file, f"families.{family}", file.families[family])
-        for file in files
-        if family in file.families
-    ]
-    places += [(file, "defaults", file.defaults) for file in files]
-    for file, place, entry in places:
-        value = getattr(entry, constant)
-        if value is not None:
-            return value, file.provenance[f"{place}.{file_key(constant)}"]
-    raise AssertionError(f"{constant} is checked to be stated")
-
-
 def _chain(name_or_path: str) -> tuple[CalibrationFile, ...]:
     """Return a calibration file, and those that it is based on."""
     file = _read(data_path("calibration", "calibration", name_or_path))
-    if file.based_on is None:
-        return (file,)
-    return file, *_chain(file.based_on)
+    return (file, *_chain(file.based_on)) if file.based_on else (file,)
 
 
 @cache
 def _read(path: Path) -> CalibrationFile:
     """Return a calibration file whose constants all have an interval."""
-    file = load_file(CalibrationFile, path)
+    file, faults = load_file(CalibrationFile, path), []
+    if file.based_on is None:
+        missing = [name for name in CONSTANTS if getattr(file.defaults, name) is None]
+        fix = "state it, or add `based_on`"
+        faults += [Fault(f"defaults.{file_key(name)}", "is missing", fix) for name in missing]
     stated: dict[str, Any] = {"defaults": file.defaults}
     stated |= {f"families.{family}": entry for family, entry in file.families.items()}
-    missing = [name for name in CONSTANTS if getattr(file.defaults, name) is None]
-    if file.based_on is None and missing:
-        fix = "state it, or add `based_on`"
-        faults = [Fault(f"defaults.{file_key(name)}", "is missing", fix) for name in missing]
-        raise SpecError(faults, origin=str(path))
-    faults = []
     for place, entry in stated.items():
         for constant in entry.model_fields_set:
             key = f"{place}.{file_key(constant)}"
-            if key not in file.provenance or file.provenance[key].low is None:
+            origin = file.provenance.get(key)
+            if getattr(entry, constant) is not None and (origin is None or origin.low is None):
                 faults.append(Fault(key, "has no interval", "add `range: [LOW, HIGH]`"))
     if faults:
         raise SpecError(faults, origin=str(path))
     return file
-
-
-def _bound(value: float | None) -> float:
-    """Return a bound that was checked to be there."""
-    assert value is not None
-    return value

@@ -20,6 +20,7 @@ are checked against the declaration (:class:`_FieldCheck`), pydantic converts th
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import types
@@ -321,7 +322,10 @@ def number_in(value: Any) -> tuple[float, str] | None:
 
 UNKNOWN = "unknown"
 _WRITTEN_BY_LOADER = ("provenance",)
-_PLAIN = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+_PLAIN = {
+    float: "a number", int: "a whole number", bool: "true or false", str: "text",
+    Any: "a text or a number",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -521,6 +525,34 @@ def unreadable(error: OSError | ValueError) -> Fault:
     return Fault("", f"cannot be read: {reason or error}")
 
 
+def read_json(path: Path, *, most_bytes: int | None = None) -> Any:
+    """Return the content of a JSON file; a field that one object states twice is a fault."""
+    repeated: list[Fault] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        names = [name for name, _ in pairs]
+        if len(found) < len(names):
+            twice = dict.fromkeys(name for name in names if names.count(name) > 1)
+            repeated.extend(Fault(name, "is given twice in one object") for name in twice)
+        return found
+
+    try:
+        if most_bytes is not None and (size := path.stat().st_size) > most_bytes:
+            raise ValueError(f"{size} bytes are more than {most_bytes}")
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        fault = Fault(f"line {error.lineno}, column {error.colno}", f"no JSON: {error.msg}")
+        raise SpecError(fault, origin=str(path)) from error
+    except (OSError, ValueError) as error:
+        raise SpecError(unreadable(error), origin=str(path)) from error
+    except RecursionError as error:
+        raise SpecError(Fault("", f"cannot be read: {error}"), origin=str(path)) from error
+    if repeated:
+        raise SpecError(repeated, origin=str(path))
+    return content
+
+
 def load_file(model: type[D], path: Path, prepare: Prepare | None = None) -> D:
     """Return the declaration that a YAML file holds.
 
@@ -577,7 +609,7 @@ def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Locati
         message = f"expected one of {', '.join(known)}, found {found!r}"
         return fault_at(tree.lines, at, message, nearest(str(found), known))
     if kind != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, found {found!r}"
+        message = f"{message[0].lower()}{message[1:]}, found {_shown(found)}"
     elif (named := _NAMED_FIELD.fullmatch(message)) and isinstance(found, dict):
         at, message = (*at, file_key(named[1])), named[2]
     return fault_at(tree.lines, at, message)

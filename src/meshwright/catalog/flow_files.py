@@ -6,9 +6,8 @@ A file holds one or several scenarios. All its faults are reported at once, each
 from __future__ import annotations
 
 import difflib
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
+from meshwright.catalog.files import read_json
 
 LARGEST = 1e24
 """No bandwidth, size or time of a file is larger."""
@@ -39,7 +39,7 @@ class Complaints:
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON object, and where it stands."""
+    """One JSON object, and its path."""
 
     value: Mapping[str, Any]
     path: str
@@ -50,7 +50,7 @@ class Record:
         return f"{self.path}.{name}" if self.path else name
 
     def expect(self, known: Sequence[str], ignored: Sequence[str]) -> None:
-        """Tell of fields that are not read; one that must mean a missing field is a fault."""
+        """Note fields that are not read; one that must mean a missing field is a fault."""
         missing = [name for name in known if name not in self.value]
         for name in self.value:
             if name in known or name in ignored:
@@ -60,37 +60,37 @@ class Record:
             else:
                 self.complaints.warnings.append(f"{self.at(name)}: not read: unknown field")
 
+    def take(self, name: str, is_right: Callable[[Any], bool], expected: str) -> Any:
+        """Return the value of a field, or None where it is missing or wrong, which is noted."""
+        found = self.value.get(name)
+        if found is None:
+            what = "is null" if name in self.value else "is missing"
+            self.complaints.refuse(self.at(name), what, f"expected {expected}")
+        elif not is_right(found):
+            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected {expected}")
+            return None
+        return found
+
     def number(self, name: str, *, least: float = 0.0, default: float | None = None) -> float:
-        """Return a number within bounds."""
+        """Return a number within bounds; NaN where it is wrong."""
         if name not in self.value and default is not None:
             return default
-        found = self._present(name, f"a number from {least:g} to {LARGEST:g}")
-        if found is None:
-            return math.nan
-        if isinstance(found, bool) or not isinstance(found, int | float):
-            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected a number")
-        elif not least <= found <= LARGEST:
-            self.complaints.refuse(
-                self.at(name), f"found {found!r:.40}, expected {least:g} to {LARGEST:g}"
-            )
-        else:
-            return float(found)
-        return math.nan
+
+        def is_right(value: Any) -> bool:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return is_number and least <= value <= LARGEST
+
+        found = self.take(name, is_right, f"a number from {least:g} to {LARGEST:g}")
+        return math.nan if found is None else float(found)
 
     def label(self, name: str) -> Label:
-        """Return a text or a whole number that names something."""
-        found = self._present(name, "a text or a whole number")
-        if found is not None and not is_label(found):
-            message = f"found {shown(found)}, expected a text or a whole number"
-            self.complaints.refuse(self.at(name), message)
-        return found if is_label(found) else ""
+        """Return a text or a whole number that names something; empty where it is wrong."""
+        found = self.take(name, is_label, "a text or a whole number")
+        return "" if found is None else found
 
     def entries(self, name: str) -> list[Any]:
         """Return a list."""
-        found = self._present(name, "a list")
-        if found is not None and not isinstance(found, list):
-            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected a list")
-        return found if isinstance(found, list) else []
+        return self.take(name, lambda value: isinstance(value, list), "a list") or []
 
     def records(self, name: str) -> Iterator[Record]:
         """Yield the objects of a list."""
@@ -101,14 +101,6 @@ class Record:
             else:
                 self.complaints.refuse(path, f"found {shown(entry)}, expected an object")
 
-    def _present(self, name: str, expected: str) -> Any:
-        """Return the value of a field that must be there, or None."""
-        found = self.value.get(name)
-        if found is None:
-            what = "is null" if name in self.value else "is missing"
-            self.complaints.refuse(self.at(name), what, f"expected {expected}")
-        return found
-
 
 def is_label(value: object) -> bool:
     """Tell whether a value can name a link or a flow."""
@@ -118,44 +110,6 @@ def is_label(value: object) -> bool:
 def shown(value: object) -> str:
     """Return a value for a message, shortened."""
     return f"{value!r:.40}"
-
-
-def read_object(path: Path, complaints: Complaints) -> Record:
-    """Return the object that a JSON file holds.
-
-    Raises
-    ------
-    SpecError
-        When the file cannot be read, or holds no JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_Pairs(complaints))
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise SpecError(Fault("", f"no JSON: {error.msg} at {where}"), origin=str(path)) from error
-    except OSError as error:
-        raise SpecError(Fault("", f"cannot be read: {error.strerror}"), origin=str(path)) from error
-    except (ValueError, RecursionError) as error:
-        raise SpecError(Fault("", f"no JSON in UTF-8: {error}"), origin=str(path)) from error
-    if not isinstance(value, dict):
-        found = type(value).__name__
-        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
-    return Record(value, "", complaints)
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Makes objects of their fields, and complains of those that are given twice."""
-
-    complaints: Complaints
-
-    def __call__(self, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-        value: dict[str, Any] = {}
-        for name, entry in pairs:
-            if name in value:
-                self.complaints.refuse("", f"the field {name!r} is given twice in one object")
-            value[name] = entry
-        return value
 
 
 SCHEMA = "flows-on-a-mesh/1"
@@ -206,22 +160,24 @@ def read_flow_file(path: Path) -> FlowFile:
     SpecError
         With all faults of the file.
     """
-    complaints = Complaints()
-    top = read_object(path, complaints)
+    content, complaints = read_json(path), Complaints()
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    top = Record(content, "", complaints)
     if top.value.get("schema", SCHEMA) != SCHEMA:
         found = shown(top.value["schema"])
         complaints.refuse("schema", f"found {found}, this command reads {SCHEMA!r}")
         raise SpecError(complaints.faults, origin=str(path))
+    records = [top]
     if "scenarios" in top.value or "flows" not in top.value:
         top.expect(*_FILE)
         records = list(top.records("scenarios"))
         if top.value.get("scenarios") == []:
             complaints.refuse("scenarios", "is empty", "at least one scenario")
-    else:
-        records = [top]
-    scenarios = tuple(_scenario(record) for record in records)
-    _refuse_repeated(((r.at("name"), s.name) for r, s in zip(records, scenarios, strict=True)),
-                     complaints)  # fmt: skip
+    scenarios = tuple(map(_scenario, records))
+    names = ((r.at("name"), s.name) for r, s in zip(records, scenarios, strict=True))
+    _refuse_repeated(names, complaints)
     if complaints.faults:
         raise SpecError(complaints.faults, origin=str(path))
     return FlowFile(scenarios, tuple(complaints.warnings))
@@ -261,11 +217,11 @@ def _ids(records: Iterable[Record], complaints: Complaints) -> tuple[Label, ...]
 
 
 def _refuse_repeated(listed: Iterable[tuple[str, Label]], complaints: Complaints) -> None:
-    """Complain of names that stand at two paths."""
+    """Note names that are given twice."""
     first: dict[Label, str] = {}
     for path, name in listed:
         if name != "" and first.setdefault(name, path) != path:
-            complaints.refuse(path, f"{name!r} stands at {first[name]} already")
+            complaints.refuse(path, f"{name!r} is the name at {first[name]} already")
 
 
 def _route(flow: Record, number: dict[Label, int]) -> Iterator[int]:

@@ -8,7 +8,6 @@ fields, or say exactly why not.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from pydantic import ValidationError
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.registry import import_siblings
-from meshwright.catalog.files import unreadable
+from meshwright.catalog.files import read_json
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import (
     FIXED,
@@ -57,15 +56,19 @@ def model_entry(name: str) -> ModelEntry:
     if name not in model_names():
         raise UnknownNameError("model", name, model_names())
     path = _FOLDER / f"{name}.json"
-    return _read_entry(_read_json(path), str(path))
+    return _read_entry(read_json(path, most_bytes=_MOST_FILE_BYTES), str(path))
 
 
 def _read_entry(content: Any, origin: str) -> ModelEntry:
     try:
         return ModelEntry.model_validate(content)
     except ValidationError as error:
-        faults = [Fault(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
-        raise SpecError(faults, origin=origin) from error
+        raise _refused(error, origin) from error
+
+
+def _refused(error: ValidationError, origin: str) -> SpecError:
+    faults = [Fault(".".join(map(str, e["loc"])), e["msg"]) for e in error.errors()]
+    return SpecError(faults, origin=origin)
 
 
 @cache
@@ -110,11 +113,17 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
         When the file cannot be read, with every fault.
     """
     text = str(name_or_path).strip()
-    name = _catalog_name(text) if isinstance(name_or_path, str) else None
-    if name is not None:
-        return _catalog_model(name)
+    if isinstance(name_or_path, str):
+        # an exact name needs no index of aliases
+        exact = text.lower() if text.lower() in model_names() else None
+        if name := exact or _names_and_aliases().get(text.lower()):
+            return _catalog_model(name)
     path = Path(text)
-    if text and _exists(path):
+    try:
+        is_there = bool(text) and path.exists()
+    except (OSError, ValueError):
+        is_there = False
+    if is_there:
         return _load_path(path)
     if isinstance(name_or_path, Path) or text.endswith(".json") or text.startswith((".", "/", "~")):
         hint = "expected a config.json, its folder, or a catalog name"
@@ -122,55 +131,15 @@ def load_model(name_or_path: str | Path) -> ModelSpec:
     raise UnknownNameError("model", text, known_names())
 
 
-def _catalog_name(text: str) -> str | None:
-    """Return the catalog name that a name or alias stands for; an exact name needs no index."""
-    lowered = text.lower()
-    if lowered in model_names():
-        return lowered
-    return _names_and_aliases().get(lowered)
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
 def _load_path(path: Path) -> ModelSpec:
     file = path / _FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise SpecError(Fault("", f"the folder has no {_FILE_NAME}"), origin=str(path))
-    config = _read_json(file)
+    config = read_json(file, most_bytes=_MOST_FILE_BYTES)
     if isinstance(config, Mapping) and {"config", "source"} <= set(config):
         return _entry_model(_read_entry(config, str(file)), str(file))
     name = file.resolve().parent.name if file.name == _FILE_NAME else file.stem
     return read_config(config, name=name, origin=str(file), source=str(file))
-
-
-def _read_json(path: Path) -> Any:
-    """Return the content of a JSON file; a key that stands twice is a fault."""
-    try:
-        size = path.stat().st_size
-        if size > _MOST_FILE_BYTES:
-            raise ValueError(f"{size} bytes are too many for a configuration")
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise SpecError(Fault(place, f"no JSON: {error.msg}"), origin=str(path)) from error
-    except (OSError, ValueError) as error:
-        raise SpecError(unreadable(error), origin=str(path)) from error
-    except RecursionError as error:
-        raise SpecError(Fault("", f"cannot be read: {error}"), origin=str(path)) from error
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    section: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in section:
-            raise ValueError(f"{key}: stated twice")
-        section[key] = value
-    return section
 
 
 _TEXT_ONLY = "text only: the vision tower and its projector are not counted"
@@ -198,22 +167,19 @@ def read_config(
         With every fault: unknown architecture, missing, unknown, wrong or contradictory fields.
     """
     if not isinstance(config, Mapping):
-        raise SpecError(
-            Fault("", f"found {shown(config)}; expected a configuration"), origin=origin
-        )
+        fault = Fault("", f"found {shown(config)}; expected a configuration")
+        raise SpecError(fault, origin=origin)
     family = _find_family(config, origin)
     fields, notes = _open_fields(config, family, origin)
     fields.finish()
     try:
         model = family.read(fields)
     except ValidationError as error:
-        faults = [Fault(".".join(map(str, e["loc"])), str(e["msg"])) for e in error.errors()]
-        raise SpecError(faults, origin=origin) from error
-    model_type = config.get("model_type")
+        raise _refused(error, origin) from error
     return model.model_copy(
         update={
             "name": name or model.name,
-            "architecture": _first_architecture(config) or str(model_type),
+            "architecture": _first_architecture(config) or str(config.get("model_type")),
             "conventions": (*notes, *model.conventions),
             "source": source,
         }
@@ -224,62 +190,52 @@ def _open_fields(
     config: Mapping[str, Any], family: Family, origin: str
 ) -> tuple[Fields, tuple[str, ...]]:
     """Return the checked fields of the text model, and what is left out of it."""
-    label = config.get("model_type") or _first_architecture(config)
-    by_architecture = not config.get("model_type") and family.nested_types
-    if label not in family.nested_types and not (by_architecture and "text_config" in config):
-        fields = Fields(
-            config, family.keys, family=str(label), origin=origin, harmless=family.harmless
-        )
+    stated_type = config.get("model_type")
+    label = str(stated_type or _first_architecture(config))
+    by_architecture = not stated_type and family.nested_types and "text_config" in config
+    if label not in family.nested_types and not by_architecture:
+        fields = Fields(config, family.keys, family=label, origin=origin, harmless=family.harmless)
         _check_architecture(config, family, fields)
         return fields, ()
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         found = "missing" if inner is None else f"found {shown(inner)}"
-        raise SpecError(
-            Fault("text_config", f"{found}; {label} needs a nested section"), origin=origin
-        )
-    outer = Fields(config, {}, family=str(label), harmless=family.outer_harmless | {"text_config"})
+        fault = Fault("text_config", f"{found}; {label} needs a nested section")
+        raise SpecError(fault, origin=origin)
+    outer = Fields(config, {}, family=label, harmless=family.outer_harmless | {"text_config"})
     tied = config.get("tie_word_embeddings")
     merged = dict(inner) if tied is None else {"tie_word_embeddings": tied} | dict(inner)
     fields = Fields(
-        merged, family.keys, family=str(label), origin=origin, prefix="text_config.",
+        merged, family.keys, family=label, origin=origin, prefix="text_config.",
         harmless=family.harmless,
     )  # fmt: skip
     if tied is not None and merged["tie_word_embeddings"] != tied:
         fields.fault("tie_word_embeddings", f"contradicts the outer one, which is {shown(tied)}")
     fields.faults[:0] = outer.faults
-    _check_nested_type(inner, family, fields)
+    inner_type = inner.get("model_type")
+    if inner_type is not None and inner_type not in family.model_types:
+        allowed = " or ".join(family.model_types)
+        fields.fault("model_type", f"found {shown(inner_type)}; expected {allowed}")
     _check_architecture(config, family, fields)
     return fields, (_TEXT_ONLY,)
 
 
-def _check_nested_type(inner: Mapping[str, Any], family: Family, fields: Fields) -> None:
-    stated = inner.get("model_type")
-    if stated is not None and stated not in family.model_types:
-        allowed = " or ".join(family.model_types)
-        fields.fault("model_type", f"found {shown(stated)}; expected {allowed}")
-
-
 def _check_architecture(config: Mapping[str, Any], family: Family, fields: Fields) -> None:
     """Record a fault where the architecture is not the language model of the family."""
-    stated = config.get("architectures")
+    stated, known = config.get("architectures"), " or ".join(family.architectures)
     if stated is None:
         return
-    known = " or ".join(family.architectures)
     if not (isinstance(stated, list) and len(stated) == 1 and isinstance(stated[0], str)):
         fields.fault("architectures", f"found {shown(stated)}; expected a list of one: {known}")
     elif stated[0] not in family.architectures:
-        fields.fault(
-            "architectures",
-            f"{stated[0]} is no known language model of {fields.family}; known: {known}",
-        )
+        message = f"{stated[0]} is no known language model of {fields.family}; known: {known}"
+        fields.fault("architectures", message)
 
 
 def _first_architecture(config: Mapping[str, Any]) -> str:
     stated = config.get("architectures")
-    if isinstance(stated, list) and stated and isinstance(stated[0], str):
-        return stated[0]
-    return ""
+    first = stated[0] if isinstance(stated, list) and stated else None
+    return first if isinstance(first, str) else ""
 
 
 @cache
@@ -297,66 +253,49 @@ def _index() -> dict[str, Family]:
 
 def known_model_types() -> tuple[str, ...]:
     """Return the values of ``model_type`` that can be read."""
-    index = _index()
-    return tuple(
-        sorted(
-            label
-            for label, family in index.items()
-            if label in family.model_types or label in family.nested_types
-        )
-    )
+    pairs = _index().items()
+    return tuple(sorted(label for label, entry in pairs if label not in entry.architectures))
 
 
 def _find_family(config: Mapping[str, Any], origin: str) -> Family:
     """Return the family by ``model_type``, or where that is absent by ``architectures``."""
-    index = _index()
     stated, architecture = config.get("model_type"), _first_architecture(config)
     if stated is not None and not isinstance(stated, str):
         fault = Fault("model_type", f"found {shown(stated)}; expected a text")
         raise SpecError(fault, origin=origin)
     label = stated or architecture
+    if label in (index := _index()):
+        return index[label]
     if not label:
-        known = ", ".join(known_model_types())
         faults = [
-            Fault("model_type", f"missing; known: {known}"),
+            Fault("model_type", f"missing; known: {', '.join(known_model_types())}"),
             Fault("architectures", "missing as well, or not a list of texts"),
         ]
         raise SpecError(faults, origin=origin)
-    if label in index:
-        return index[label]
-    raise SpecError(_unknown_faults(config, str(label), architecture), origin=origin)
-
-
-def _unknown_faults(config: Mapping[str, Any], label: str, architecture: str) -> list[Fault]:
-    """Return why an architecture is not read: its name, and how the nearest family differs."""
-    field = "model_type" if config.get("model_type") else "architectures"
     named = f"{label} ({architecture})" if architecture not in ("", label) else label
-    faults = [
-        Fault(field, f"unknown architecture {named}", nearest(label, known_model_types())),
-    ]
     near, missing, unknown = _nearest_family(config, label)
-    reason = f"of {near}, the nearest known"
-    faults += [Fault(key, f"missing field {reason}") for key in missing]
-    faults += [Fault(key, f"unknown field: none {reason}") for key in unknown]
-    return faults
+    field, fix = "model_type" if stated else "architectures", nearest(label, known_model_types())
+    faults = [Fault(field, f"unknown architecture {named}", fix)]
+    faults += [Fault(key, f"missing field of {near}, the nearest known") for key in missing]
+    faults += [Fault(key, f"unknown field: none of {near}, the nearest known") for key in unknown]
+    raise SpecError(faults, origin=origin)
 
 
 def _nearest_family(config: Mapping[str, Any], label: str) -> tuple[str, list[str], list[str]]:
-    """Return the family nearest by name, else by fields, and how its fields differ from these."""
+    """Return the family nearest by name, else by fields.
+
+    With it come the fields that it needs and misses here, and those that it does not know.
+    """
     inner = config.get("text_config")
     section = inner if isinstance(inner, Mapping) else config
     stated = {key for key in section if isinstance(key, str)}
-    by_name = difflib.get_close_matches(label.lower(), list(families), 1, 0.6)
-    differences = {
-        entry: _differences(families[entry], stated) for entry in by_name or list(families)
-    }
+    differences: dict[str, tuple[list[str], list[str]]] = {}
+    for entry in difflib.get_close_matches(label.lower(), list(families), 1, 0.6) or families:
+        family = families[entry]
+        keys = [(key.names or (role,), key.is_required) for role, key in family.keys.items()]
+        missing = [names[0] for names, needed in keys if needed and stated.isdisjoint(names)]
+        known = family.harmless.union(FIXED, *(names for names, _ in keys))
+        unknown = sorted(key for key in stated - known if not is_harmless(key))
+        differences[entry] = missing, unknown
     near = min(differences, key=lambda entry: (sum(map(len, differences[entry])), entry))
     return (near, *differences[near])
-
-
-def _differences(family: Family, stated: set[str]) -> tuple[list[str], list[str]]:
-    """Return the fields that a family needs and misses, and those that it does not know."""
-    keys = [(key.names or (role,), key.is_required) for role, key in family.keys.items()]
-    missing = [names[0] for names, needed in keys if needed and stated.isdisjoint(names)]
-    known = family.harmless.union(FIXED, *(names for names, _ in keys))
-    return missing, sorted(key for key in stated - known if not is_harmless(key))

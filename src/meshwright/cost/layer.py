@@ -15,16 +15,13 @@ from typing import TypeVar
 import numpy as np
 
 from meshwright.base.arrays import Mask, Num, larger, where
-from meshwright.cost.attention import _attention_cost
-from meshwright.cost.communication import Collectives, CommCost, OpSums, comm_cost
+from meshwright.cost.communication import AxisNetwork, Collectives, CommCost, OpSums, comm_cost
 from meshwright.cost.device import (
     DeviceRates,
     exposed_launch_s,
 )
-from meshwright.cost.matmul import matmul_cost
 from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
-from meshwright.cost.network import AxisNetwork
-from meshwright.cost.operator import OpCost, _memory_bound_cost
+from meshwright.cost.operator import OpCost, _attention_cost, _memory_bound_cost, matmul_cost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import LayerStreams, StreamedPiece, streamed_pieces
 from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost

@@ -1,13 +1,20 @@
-"""One operator on one device: the record of its price, and memory-bound operators."""
+"""One operator on one device: matrix products (GEMM), the attention core, memory-bound operators.
+
+A product takes what its tiles, waves, the rate of the matrix unit and memory traffic ask for; the
+attention core goes by its FLOPs and rates of its own, all others by their traffic.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import NamedTuple
 
-from meshwright.base.arrays import Num
-from meshwright.cost.device import DeviceRates
+from meshwright.base.arrays import Num, ceil_div, larger, smaller
+from meshwright.cost.device import CoreArray, DeviceRates
 from meshwright.graph.op import Op, OpKind
-from meshwright.sharding.local_sizes import LocalLayer
+from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 
 
 def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
@@ -58,3 +65,375 @@ class OpCost:
     forward_waits: Num = 0.0
     """1 where what streams travels before or after the computation, not beside it."""
     backward_waits: Num = 0.0
+
+
+GRADIENT_ACCUMULATION_BYTES = 8.0
+"""Reading and writing an FP32 gradient for each parameter and micro-batch."""
+APART_ACCUMULATION_BYTES = 10.0
+"""The same in a pass of its own, which reads the new 16-bit gradient too."""
+
+
+class MatmulShape(NamedTuple):
+    """So many products (rows x inner) @ (inner x columns)."""
+
+    num_products: Num
+    rows: Num
+    inner: Num
+    columns: Num
+
+
+@dataclass(frozen=True)
+class Product:
+    """Seconds of arithmetic, seconds of memory, and bytes of one matrix product."""
+
+    compute_s: Num
+    memory_s: Num
+    traffic_bytes: Num
+
+    @property
+    def time_s(self) -> Num:
+        """The slower of both [s]."""
+        return larger(self.compute_s, self.memory_s)
+
+
+NO_PRODUCT = Product(0.0, 0.0, 0.0)
+
+
+class Products(NamedTuple):
+    """The products of a linear layer."""
+
+    forward: Product
+    to_input: Product
+    to_weight: Product
+
+
+def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
+    """Return the products on this device: over all rounds, where a tensor streams over tatp."""
+    inner: Num = 1.0
+    for dim in op.contracted:
+        inner = inner * layer.size(dim)
+    columns: Num = 0.0
+    for tensor in op.outputs:
+        columns = columns + layer.width(tensor)
+    rows = layer.rows_of(op)
+    if "experts" in op.weights[0].dims:
+        experts = layer.size("experts")
+        return MatmulShape(experts, ceil_div(rows, experts), inner, columns)
+    return MatmulShape(1.0, rows, inner, columns)
+
+
+def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
+    """Return a linear layer with all of its operands at hand."""
+    shape, word = matmul_shape(op, layer), word_of(op, rates)
+    made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
+    inputs, outputs = shares_at_rest(op, layer)
+    casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
+    cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
+    if rates.freezes_weights:
+        return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
+    return (
+        _adding_apart(cost, params_of(shape), rates) if rates.separate_accumulation_kernel else cost
+    )
+
+
+def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
+    """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
+
+    With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
+    the gradients of its outputs: both are cast first and gathered in the narrow type.
+    Source: NVIDIA Transformer DeviceRates, and torchtitan's Float8 tensor parallelism.
+    """
+    at_rest = layer.axes.rows[RESIDUAL_STREAM]
+    if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
+        return 1.0, 1.0
+    share = layer.token_shard / layer.tokens
+    is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
+    return (1.0, share) if is_row_split else (share, 1.0)
+
+
+def _adding_apart(cost: OpCost, params: Num, rates: DeviceRates) -> OpCost:
+    """Return a layer whose gradients are added to those before by a kernel of its own."""
+    num_bytes = APART_ACCUMULATION_BYTES * params
+    return replace(
+        cost,
+        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
+        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
+        backward_kernels=cost.backward_kernels + 1.0,
+    )
+
+
+def word_of(op: Op, rates: DeviceRates) -> float:
+    """Return the bytes of an operand: logits are made in the type of the activations."""
+    return rates.activation_bytes if "vocab" in op.output.dims else rates.matmul_word_bytes
+
+
+def params_of(shape: MatmulShape) -> Num:
+    """Return the weights that take part in products [1]."""
+    return shape.num_products * shape.inner * shape.columns
+
+
+def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
+    """Return the three products of one shape, given the main-memory bytes of each.
+
+    Each expert is a product of its own. In a narrow type its casts and scales are launched one by
+    one, after the host has learned how many rows it gets, so that these launches show.
+    """
+    is_logits = "vocab" in op.output.dims
+    rate = rates.logits_flops_per_s if is_logits else rates.matmul_flops_per_s
+    launches_s: Num = 0.0
+    if "experts" in op.weights[0].dims:
+        rate = rate * rates.grouped_efficiency
+        is_narrow = word_of(op, rates) < rates.activation_bytes
+        launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
+    count, rows, inner, columns = shape
+    sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
+    forward, to_input, to_weight = (
+        Product(
+            matmul_compute_s(count, *size, rate, rates) + launches_s,
+            traffic / rates.memory_bytes_per_s,
+            traffic,
+        )
+        for size, traffic in zip(sizes, moved, strict=True)
+    )
+    return Products(forward, to_input, NO_PRODUCT if rates.freezes_weights else to_weight)
+
+
+def whole_traffic_bytes(
+    shape: MatmulShape, word: float, rates: DeviceRates
+) -> tuple[Num, Num, Num]:
+    """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
+    count, rows, inner, columns = shape
+    forward, to_input, to_weight = (
+        matmul_traffic_bytes(count, *size, word, rates)
+        for size in ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
+    )
+    return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * params_of(shape)
+
+
+def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num]) -> OpCost:
+    """Return a linear layer of so many equal rounds.
+
+    Parameters
+    ----------
+    flops
+        Of the forward pass, all rounds together [FLOP].
+    casts
+        Seconds of casting inputs and output gradients, from :func:`cast_s` [s].
+    """
+    return OpCost(
+        forward_s=rounds * made.forward.time_s + casts[0],
+        input_gradient_s=rounds * made.to_input.time_s + casts[1],
+        weight_gradient_s=rounds * made.to_weight.time_s,
+        forward_flops=flops,
+        backward_flops=2.0 * flops,
+        forward_traffic_bytes=rounds * made.forward.traffic_bytes,
+        backward_traffic_bytes=rounds
+        * (made.to_input.traffic_bytes + made.to_weight.traffic_bytes),
+        forward_kernels=rounds,
+        backward_kernels=2.0 * rounds,
+    )
+
+
+def cast_s(
+    shape: MatmulShape, word: float, rates: DeviceRates, *, input_times: Num = 1.0,
+    output_times: Num = 1.0,
+) -> tuple[Num, Num]:  # fmt: skip
+    """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
+
+    Read wide, write narrow twice, along rows and along columns: activations and their gradients
+    rest in the activation type; a product in FP8 casts its input forward and its output gradient
+    backward, both in the layouts of two products. 0 where both types are equally wide.
+
+    Parameters
+    ----------
+    input_times, output_times
+        Rounds in which a device casts another part of its own [1].
+    """
+
+    def seconds(num_elements: Num) -> Num:
+        if word >= rates.activation_bytes:
+            return 0.0 * num_elements
+        return traffic_s(num_elements * (rates.activation_bytes + 2.0 * word), rates)
+
+    rows = shape.num_products * shape.rows
+    return seconds(rows * shape.inner * input_times), seconds(rows * shape.columns * output_times)
+
+
+def matmul_compute_s(
+    count: Num, rows: Num, inner: Num, columns: Num, rate: Num, rates: DeviceRates
+) -> Num:
+    """Return the arithmetic seconds of ``count`` products (rows x inner) @ (inner x columns).
+
+    waves * cores * 2 tile_rows tile_columns inner / rate with
+    waves = ceil(count ceil(rows/tile_rows) ceil(columns/tile_columns) / cores). Products smaller
+    than one wave leave cores idle.
+
+    Parameters
+    ----------
+    count
+        Products in one kernel: experts of a grouped product, otherwise 1 [1].
+    rows, inner, columns
+        Local sizes of each [1].
+    rate
+        Rate of large products [FLOP/s].
+
+    Valid for: dense products; the best tile of a library may be smaller, so products of less
+    than a wave are priced high (conservative). A chip that states the arrays of its cores and the
+    network that feeds them is priced by :func:`blocked_product_s`.
+    """
+    if rates.core_array is not None:
+        return blocked_product_s(
+            count, rows, inner, columns, rate, rates.matmul_word_bytes, rates.core_array
+        )
+    tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
+    waves = ceil_div(tiles, rates.num_cores)
+    tile_flops = 2.0 * rates.tile_rows * rates.tile_columns * inner
+    return waves * rates.num_cores * tile_flops / rate
+
+
+def blocked_product_s(
+    count: Num, rows: Num, inner: Num, columns: Num, peak: Num, word_bytes: float, cores: CoreArray
+) -> Num:
+    """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) [s].
+
+    A core works on one block of p x q outputs: it takes in (p + q) inner words, and its array of
+    R x C needs (p q / R C) inner + R + C cycles, the last two to fill and drain it. The slower of
+    both, times waves = ceil(count ceil(rows/p) ceil(columns/q) / cores); the best block counts.
+    The clock is the one at which all arrays reach the peak: peak / (2 cores R C).
+
+    Parameters
+    ----------
+    count, rows, inner, columns
+        Sizes of the products [1].
+    peak
+        Of all cores [FLOP/s].
+    word_bytes
+        Of one operand [bytes].
+    cores
+        The cores, their arrays and their network.
+
+    Valid for: operands that are in the SRAM of the chip; no core shares what it takes in.
+    """
+    clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
+
+    def seconds_with(high: float, wide: float) -> Num:
+        arrays = high * wide / (cores.rows * cores.columns)
+        compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
+        taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
+        blocks = count * ceil_div(rows, high) * ceil_div(columns, wide)
+        waves = ceil_div(blocks, cores.num_cores)
+        return waves * larger(compute_s, taken / cores.noc_bytes_per_s)
+
+    return reduce(smaller, [seconds_with(high, wide) for high, wide in cores.blocks])
+
+
+def matmul_traffic_bytes(
+    count: Num, rows: Num, inner: Num, columns: Num, word_bytes: Num, rates: DeviceRates
+) -> Num:
+    """Return the least bytes that products move: operands read once, results written once."""
+    operands = word_bytes * (rows * inner + inner * columns)
+    return count * (operands + rates.activation_bytes * rows * columns)
+
+
+ALIGNED_WORDS = 8
+"""Matrix units take operands whose rows are multiples of so many 16-bit words."""
+
+
+UNALIGNED_SHARE = 0.5
+"""Of the FP32 vector rate."""
+
+
+def attended_fraction(
+    sequence_length: Num, window: float | None, causal: bool, *, is_chunked: bool = False
+) -> Num:
+    """Return the share of the s x s score matrix that a kernel computes [1].
+
+    Full: 1. Causal: (s + 1) / 2s. Sliding window w < s, causal: (w s - w (w - 1) / 2) / s^2.
+    Chunks of w tokens, causal inside each: (w + 1) / 2s.
+    """
+    if not causal:
+        return sequence_length / sequence_length
+    if window is None:
+        return (sequence_length + 1.0) / (2.0 * sequence_length)
+    seen = smaller(float(window), sequence_length)
+    if is_chunked:
+        return (seen + 1.0) / (2.0 * sequence_length)
+    return (seen * sequence_length - seen * (seen - 1.0) / 2.0) / (
+        sequence_length * sequence_length
+    )
+
+
+def attention_forward_s(flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
+    """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
+    return larger(
+        flops / rates.attention_forward_flops_per_s, traffic_bytes / rates.memory_bytes_per_s
+    )
+
+
+def attention_backward_s(backward_flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
+    """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
+    return larger(
+        backward_flops / rates.attention_backward_flops_per_s,
+        traffic_bytes / rates.memory_bytes_per_s,
+    )
+
+
+def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
+    """Return the seconds of plain attention whose head size is no multiple of 8 words.
+
+    Operands that do not start at 16 bytes keep batched products off the matrix units; the vector
+    units reach about half of their rate there (assumed; head sizes 108 and 150 of the BigScience
+    experiments on A100 show it).
+    Source: NVIDIA Deep Learning Performance, Matrix Multiplication Background, section 2.1.
+    """
+    assert rates.vector_flops_per_s is not None
+    return flops / (UNALIGNED_SHARE * rates.vector_flops_per_s)
+
+
+def attention_backward_ratio(*, is_materialized: bool) -> float:
+    """Return the FLOPs of the attention core backward over those forward [1].
+
+    Kept probabilities: 2, two gradients for each of the two products. Flash attention: 2.5, one
+    product more, because the scores are computed again.
+    Source: Dao 2023 (FlashAttention-2), section 4.1.
+    """
+    return 2.0 if is_materialized else 2.5
+
+
+def _attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
+    """Return the attention core: FLOPs of the two products over the scores that are computed.
+
+    2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
+    and tatp split the queries evenly (zig-zag order under a causal mask). Plain products that
+    materialise the scores compute all of them and mask afterwards.
+    """
+    spec = op.attention
+    assert spec is not None
+    length = layer.sequence_length
+    is_whole = op.is_materialized_attention
+    is_chunked = spec.window_kind == "chunked"
+    share = attended_fraction(length, spec.window, causal and not is_whole, is_chunked=is_chunked)
+    heads = layer.size("query_heads")
+    per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
+    tokens = layer.rows_of(op)
+    flops = tokens * length * share * heads * per_score
+    width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
+    traffic = rates.activation_bytes * tokens * width
+    written = 0.0 if op.moved is None else rates.activation_bytes * tokens * length * heads
+    forward, backward = (words * written for words in op.words_per_element)
+    backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
+    core_s = attention_forward_s(flops, traffic, rates)
+    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, rates)
+    if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:
+        core_s = unaligned_attention_s(flops, rates)
+        core_back_s = unaligned_attention_s(backward_flops, rates)
+    return OpCost(
+        forward_s=core_s + traffic_s(forward, rates),
+        input_gradient_s=core_back_s + traffic_s(backward, rates),
+        forward_flops=flops,
+        backward_flops=backward_flops,
+        forward_traffic_bytes=traffic + forward,
+        backward_traffic_bytes=2.0 * traffic + backward,
+        forward_kernels=1.0 if op.moved is None else 4.0,
+        backward_kernels=2.0 if op.moved is None else 6.0,
+    )

@@ -11,8 +11,8 @@ from math import prod
 from typing import Generic, NamedTuple, TypeVar, cast
 
 from meshwright.base.arrays import Num
+from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.cost.device import DeviceRates, device_rates
-from meshwright.cost.network import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.placement import clear_grids

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from functools import reduce
 
 from meshwright.base.arrays import Num, larger
-from meshwright.cost.communication import Collectives, Exposure, overlapped, plain, slowdown_s
+from meshwright.cost.communication import (
+    AxisNetwork,
+    Collectives,
+    Exposure,
+    overlapped,
+    plain,
+    slowdown_s,
+)
 from meshwright.cost.data_parallel import SyncLinks, gradient_sync, sharding_copies_s, sync_links
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.layer import price_layers
@@ -19,7 +26,6 @@ from meshwright.cost.memory import (
     shard_degrees,
     step_memory,
 )
-from meshwright.cost.network import AxisNetwork
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
 from meshwright.cost.pipeline import (
     PipelineCost,

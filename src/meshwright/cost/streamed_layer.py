@@ -16,8 +16,8 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, Mask, Num, larger, smaller, where
 from meshwright.collectives.group import Group
+from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.network import AxisNetwork
 from meshwright.cost.problem import DerivedShardings, Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
 from meshwright.sharding.algebra import FLAT, CollectiveCall

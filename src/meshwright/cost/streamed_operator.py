@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 
 from meshwright.base.arrays import Mask, Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.device import DeviceRates
-from meshwright.cost.matmul import (
+from meshwright.cost.operator import (
     GRADIENT_ACCUMULATION_BYTES,
     MatmulShape,
+    OpCost,
     Products,
     cast_s,
     matmul_cost,
@@ -19,7 +20,6 @@ from meshwright.cost.matmul import (
     whole_traffic_bytes,
     word_of,
 )
-from meshwright.cost.operator import OpCost
 from meshwright.cost.streamed_layer import (
     LayerStreams,
     LinkTimes,

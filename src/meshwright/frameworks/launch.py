@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.cost.stage import deal_layers
+from meshwright.cost.pipeline import deal_layers
 from meshwright.sharding.strategy import DEGREES
 from meshwright.train.answer import Plan
 

@@ -1,32 +1,406 @@
 """A decoder-only transformer as a graph of operators with named dims.
 
-Before the layers stands the embedding, behind them the final norm, the logits and the loss.
+Before the layers is the embedding; after them the final norm, the logits and the loss. A layer is
+attention (multi-head, grouped-query or latent) and a feed-forward network, dense or a mixture of
+experts: a router, the dispatch of tokens, the networks of the experts, and shared experts.
+
+Traffic of operators between the products is counted in words read and written for each element,
+forward and backward, as separate kernels; a compiler that fuses them moves less, which is decided
+where it is priced.
 """
 
 from __future__ import annotations
 
-from meshwright.base.errors import Fault, SpecError
-from meshwright.graph.attention import attention_ops, attention_sizes
-from meshwright.graph.elementwise import (
-    MASK_WORD_BYTES,
-    MASK_WORDS,
-    hidden_activation,
-    norm_op,
-    residual_add_op,
-)
-from meshwright.graph.feed_forward import (
-    expert_ops,
-    expert_sizes,
-    feed_forward_ops,
-    ffn_sizes,
-    joined,
-)
-from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
-from meshwright.spec.model import LayerSpec, ModelSpec
+from dataclasses import replace
+from typing import Literal
 
-REGION = "edge"
+from meshwright.base.errors import Fault, SpecError
+from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, Tensor
+from meshwright.spec.model import AttentionSpec, ExpertSpec, LayerSpec, ModelSpec
+
+NormKind = Literal["rms", "layer", "layer_no_bias", "layer_unweighted"]
+
+ATTENTION, EXPERTS, SHARED, EDGE = "attention", "experts", "shared_experts", "edge"
+"""Regions of the graph; ``EDGE`` is the embedding and the head."""
 TABLE = "embedding.table"
 """Name of the token embedding; tied logits name the same weight."""
+MASK_WORD_BYTES = 1.0
+"""A dropout mask is kept as one byte for each element."""
+MASK_WORDS = 0.5
+"""Traffic of such a mask in words of two bytes."""
+
+
+def hidden_activation(name: str) -> Tensor:
+    """Return a tensor of the width of the residual stream."""
+    return Tensor(name, ("tokens", "hidden"))
+
+
+def norm_weights(name: str, dim: str, kind: NormKind) -> tuple[Tensor, ...]:
+    """Return the learned vectors of a norm over one dim: weight and bias, weight, or none."""
+    parts = {"layer": ("weight", "bias"), "layer_unweighted": ()}.get(kind, ("weight",))
+    return tuple(Tensor(f"{name}.{part}", (dim,)) for part in parts)
+
+
+def norm_op(name: str, source: Tensor, dim: str, kind: NormKind, region: str) -> Op:
+    """Return a norm over one dim of a tensor; its input is what the backward pass needs.
+
+    Forward reads and writes once; backward reads input and gradient and writes one gradient.
+    """
+    return Op(
+        name=name,
+        kind=OpKind.NORM,
+        inputs=(source,),
+        output=Tensor(f"{name}.output", source.dims),
+        weights=norm_weights(name, dim, kind),
+        contracted=(dim,),
+        saved=(source,),
+        words_per_element=(2.0, 3.0),
+        region=region,
+    )
+
+
+def residual_add_op(
+    name: str, residual: Tensor, branches: tuple[Tensor, ...], *, dropout: bool
+) -> Op:
+    """Return the addition of branches to the residual stream, with dropout on the branches.
+
+    Forward reads all parts and writes the sum; backward adds the gradients that meet where the
+    branches left the stream, which are as many words. Dropout with its own kernel in the backward
+    pass reads mask and gradient and writes a gradient.
+    """
+    words = len(branches) + 2.0
+    mask = Tensor(f"{name}.mask", residual.dims, MASK_WORD_BYTES)
+    extra = (MASK_WORDS, 2.0 + MASK_WORDS) if dropout else (0.0, 0.0)
+    return Op(
+        name=name,
+        kind=OpKind.ELEMENTWISE,
+        inputs=(residual, *branches),
+        output=Tensor(f"{name}.output", residual.dims),
+        saved=(mask,) if dropout else (),
+        words_per_element=(words + extra[0], words + extra[1]),
+        region="residual",
+    )
+
+
+def sum_op(name: str, parts: tuple[Tensor, ...], region: str) -> Op:
+    """Return the plain sum of tensors; its gradient is a copy that costs nothing."""
+    return Op(
+        name=name,
+        kind=OpKind.ELEMENTWISE,
+        inputs=parts,
+        output=Tensor(f"{name}.output", parts[0].dims),
+        words_per_element=(len(parts) + 1.0, 0.0),
+        region=region,
+    )
+
+
+def activation_op(name: str, source: Tensor, output: Tensor, *, gated: bool, region: str) -> Op:
+    """Return the activation function, with the product of gate and up where there is a gate.
+
+    Plain: reads and writes once, and backward reads input and gradient and writes one. Gated: an
+    output element has two input elements, read in both passes, and two gradients.
+    """
+    return Op(
+        name=name,
+        kind=OpKind.ELEMENTWISE,
+        inputs=(source,),
+        output=output,
+        saved=(source,),
+        words_per_element=(3.0, 5.0) if gated else (2.0, 3.0),
+        region=region,
+    )
+
+
+def product_op(
+    name: str, source: Tensor, outputs: tuple[Tensor, ...], region: str, *, bias: bool = False,
+    batch: tuple[str, ...] = (), weight: str = "",
+) -> Op:  # fmt: skip
+    """Return one matrix product with an input and one weight for each of its outputs.
+
+    Parameters
+    ----------
+    batch
+        Dims before those of the weights of a network of which there are many.
+    weight
+        Name of the weight of a single output, where it is not that of the output.
+    """
+    inner = source.dims[-1]
+    names = [weight or f"{out.name}.weight" for out in outputs]
+    pairs = list(zip(names, outputs, strict=True))
+    weights = [Tensor(of, (*batch, inner, out.dims[-1])) for of, out in pairs]
+    biases = [Tensor(f"{out.name}.bias", (*batch, out.dims[-1])) for out in outputs if bias]
+    return Op(
+        name=name,
+        kind=OpKind.MATMUL,
+        inputs=(source,),
+        output=outputs[0],
+        other_outputs=outputs[1:],
+        weights=(*weights, *biases),
+        contracted=(inner,),
+        saved=(source,),
+        region=region,
+    )
+
+
+def attention_sizes(spec: AttentionSpec) -> dict[str, int]:
+    """Return the sizes of the dims of one attention."""
+    score_size = spec.head_size + spec.rope_head_size
+    sizes = {
+        "query_heads": spec.num_heads,
+        "kv_heads": spec.num_kv_heads,
+        "query": spec.num_heads * score_size,
+        "key": spec.num_kv_heads * score_size,
+        "value": spec.num_kv_heads * spec.value_head_size,
+        "heads": spec.num_heads * spec.value_head_size,
+        "head_size": spec.head_size,
+    }
+    if spec.kv_rank is not None:
+        sizes |= {"kv_rank": spec.kv_rank, "rotary": max(spec.rope_head_size, 1)}
+        sizes |= {"key_content": spec.num_heads * spec.head_size}
+    if spec.query_rank is not None:
+        sizes["query_rank"] = spec.query_rank
+    return sizes
+
+
+def attention_ops(
+    spec: AttentionSpec, source: Tensor, *, rotary: bool, dropout: bool, flash_attention: bool
+) -> tuple[list[Op], Tensor]:
+    """Return the operators from the normalised input to the output projection, and its output."""
+    if spec.kind == "mla":
+        ops, parts = _latent_projections(spec, source)
+    else:
+        ops, parts = _plain_projections(spec, source, rotary=rotary)
+    core = _core(spec, parts, dropout=dropout, flash_attention=flash_attention)
+    output = Tensor("attention.output", ("tokens", "hidden"))
+    projection = product_op(
+        "attention.output", core.output, (output,), ATTENTION, bias=spec.output_bias
+    )
+    return [*ops, core, projection], output
+
+
+def _plain_projections(
+    spec: AttentionSpec, source: Tensor, *, rotary: bool
+) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return the fused projection, the norms on queries and keys, and the rotary embedding."""
+    query, key, value = (
+        Tensor(f"attention.{part}", ("tokens", part)) for part in ("query", "key", "value")
+    )
+    ops = [product_op("attention.qkv", source, (query, key, value), ATTENTION, bias=spec.qkv_bias)]
+    if spec.qk_norm != "none":
+        ops.append(_query_key_norm(spec, query, key))
+        query, key = ops[-1].outputs
+    if rotary:
+        ops.append(_rotary((query, key), ("query", "key")))
+        query, key = ops[-1].outputs
+    return ops, (query, key, value)
+
+
+def _query_key_norm(spec: AttentionSpec, query: Tensor, key: Tensor) -> Op:
+    """Return the norms on queries and keys: over each head, or over all heads at once."""
+    name = "attention.qk_norm"
+    over_all = spec.qk_norm == "full"
+    dims = ("query", "key") if over_all else ("head_size", "head_size")
+    pairs = zip(("query", "key"), dims, strict=True)
+    weights = tuple(Tensor(f"{name}.{part}.weight", (dim,)) for part, dim in pairs)
+    return Op(
+        name=name,
+        kind=OpKind.NORM,
+        inputs=(query, key),
+        output=Tensor(f"{name}.query", query.dims),
+        other_outputs=(Tensor(f"{name}.key", key.dims),),
+        weights=() if spec.qk_norm == "unweighted" else weights,
+        contracted=("query", "key") if over_all else (),
+        saved=(query, key),
+        words_per_element=(2.0, 3.0),
+        region=ATTENTION,
+    )
+
+
+def _rotary(sources: tuple[Tensor, ...], parts: tuple[str, ...]) -> Op:
+    """Return the rotary embedding: read and write once in each pass, nothing is kept."""
+    first, *others = (Tensor(f"attention.rotary.{part}", ("tokens", part)) for part in parts)
+    return Op(
+        name="attention.rotary",
+        kind=OpKind.ELEMENTWISE,
+        inputs=sources,
+        output=first,
+        other_outputs=tuple(others),
+        words_per_element=(2.0, 2.0),
+        region=ATTENTION,
+    )
+
+
+def _latent_projections(spec: AttentionSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return the down and up projections of latent attention with the norms between them.
+
+    The rotary step joins the shared rotary key to the key heads, so that the core sees whole keys.
+    Source: DeepSeek-AI 2024 (arXiv 2405.04434), section 2.1.
+    """
+    norm: NormKind = "rms"
+    ops: list[Op] = []
+    query_source = source
+    if spec.query_rank is not None:
+        latent = Tensor("attention.query_down", ("tokens", "query_rank"))
+        bias = spec.qkv_bias
+        ops.append(product_op("attention.query_down", source, (latent,), ATTENTION, bias=bias))
+        ops.append(norm_op("attention.query_norm", latent, "query_rank", norm, ATTENTION))
+        query_source = ops[-1].output
+    query = Tensor("attention.query", ("tokens", "query"))
+    ops.append(product_op("attention.query_up", query_source, (query,), ATTENTION))
+    latent = Tensor("attention.kv_down", ("tokens", "kv_rank"))
+    shared = (Tensor("attention.rotary_key", ("tokens", "rotary")),) if spec.rope_head_size else ()
+    bias = spec.qkv_bias
+    ops.append(product_op("attention.kv_down", source, (latent, *shared), ATTENTION, bias=bias))
+    ops.append(norm_op("attention.kv_norm", latent, "kv_rank", norm, ATTENTION))
+    content = Tensor("attention.key_content", ("tokens", "key_content"))
+    value = Tensor("attention.value", ("tokens", "value"))
+    ops.append(product_op("attention.kv_up", ops[-1].output, (content, value), ATTENTION))
+    ops.append(_rotary((query, content, *shared), ("query", "key")))
+    return ops, (*ops[-1].outputs, value)
+
+
+def _core(
+    spec: AttentionSpec, parts: tuple[Tensor, ...], *, dropout: bool, flash_attention: bool
+) -> Op:
+    """Return the attention core: it reads queries, keys and values and writes the heads.
+
+    Materialised, it keeps the probabilities, and with dropout also mask and dropped probabilities
+    (5 bytes for each score, Korthikanti et al. 2022, section 4.1); flash attention keeps its
+    output and one FP32 log-sum-exp for each row and head (Dao et al. 2022, section 3.1).
+    """
+    name = "attention.core"
+    output = Tensor("attention.heads", ("tokens", "heads"))
+    row, scores = ("tokens", "query_heads"), ("tokens", "query_heads", "keys")
+    probabilities = Tensor(f"{name}.probabilities", scores)
+    words = (0.0, 0.0)
+    if flash_attention:
+        saved: tuple[Tensor, ...] = (output, Tensor(f"{name}.log_sum_exp", row, 4.0))
+    elif dropout:
+        mask = Tensor(f"{name}.mask", scores, MASK_WORD_BYTES)
+        saved = (probabilities, mask, Tensor(f"{name}.dropped", scores))
+        words = (6.0 + MASK_WORDS, 9.0 + MASK_WORDS)
+    else:
+        saved, words = (probabilities,), (4.0, 7.0)
+    return Op(
+        name=name,
+        kind=OpKind.ATTENTION,
+        inputs=parts,
+        output=output,
+        weights=(Tensor(f"{name}.sinks", ("query_heads",)),) if spec.sinks else (),
+        saved=(*parts, *saved),
+        words_per_element=words,
+        moved=None if flash_attention else probabilities,
+        attention=spec,
+        region=ATTENTION,
+    )
+
+
+def ffn_sizes(prefix: str, ffn_size: int, *, gated: bool) -> dict[str, int]:
+    """Return the inner widths; ``ffn_in`` counts gate and up together."""
+    return {f"{prefix}ffn": ffn_size, f"{prefix}ffn_in": ffn_size * (2 if gated else 1)}
+
+
+def feed_forward_ops(
+    source: Tensor,
+    *,
+    gated: bool,
+    bias: bool,
+    region: str = "feed_forward",
+    prefix: str = "",
+    rows: str = "tokens",
+    experts: tuple[str, ...] = (),
+) -> tuple[list[Op], Tensor]:
+    """Return up (and gate), activation and down of a network, and its output.
+
+    ``prefix`` goes before the names of the inner dims, ``experts`` before the dims of the weights
+    of a network of which there are many.
+    """
+    up = Tensor(f"{region}.up", (rows, f"{prefix}ffn_in"))
+    middle = Tensor(f"{region}.activation", (rows, f"{prefix}ffn"))
+    down = Tensor(f"{region}.down", (rows, "hidden"))
+    return [
+        product_op(up.name, source, (up,), region, bias=bias, batch=experts),
+        activation_op(middle.name, up, middle, gated=gated, region=region),
+        product_op(down.name, middle, (down,), region, bias=bias, batch=experts),
+    ], down
+
+
+def expert_sizes(spec: ExpertSpec) -> dict[str, int]:
+    """Return the sizes of the dims of a mixture of experts."""
+    sizes = {"experts": spec.num_experts, "expert_scores": spec.num_experts, "top_k": spec.top_k}
+    sizes |= ffn_sizes("expert_", spec.ffn_size, gated=spec.gated)
+    if spec.shared_ffn_size:
+        sizes |= ffn_sizes("shared_", spec.shared_ffn_size, gated=spec.gated)
+    return sizes | ({"shared_gate": 1} if spec.shared_gate else {})
+
+
+def expert_ops(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return the operators from the normalised input on, and the branches to be added.
+
+    The weight of an expert is multiplied in with its activation function, so that the rows that
+    leave the experts need not be kept; one FP32 score for each row is.
+    """
+    scores = Tensor("experts.scores", ("tokens", "expert_scores"))
+    router = product_op(
+        "experts.router", source, (scores,), EXPERTS, weight="experts.router.weight"
+    )
+    if spec.router_bias:
+        bias = Tensor("experts.router.bias", ("expert_scores",))
+        router = replace(router, weights=(*router.weights, bias))
+    dispatch = Op(
+        name="experts.dispatch",
+        kind=OpKind.ROUTE,
+        inputs=(source, router.output),
+        output=Tensor("experts.rows", ("routed_tokens", "hidden")),
+        saved=(Tensor("experts.row_scores", ("routed_tokens",), 4.0),),
+        words_per_element=(2.0, 2.0),
+        region=EXPERTS,
+    )
+    inner, rows = feed_forward_ops(
+        dispatch.output,
+        gated=spec.gated,
+        bias=spec.bias,
+        region=EXPERTS,
+        prefix="expert_",
+        rows="routed_tokens",
+        experts=("experts",),
+    )
+    share = 1.0 + 1.0 / spec.top_k
+    combine = Op(
+        name="experts.combine",
+        kind=OpKind.ROUTE,
+        inputs=(rows,),
+        output=Tensor("experts.combined", ("tokens", "hidden")),
+        words_per_element=(share, share),
+        moved=rows,
+        region=EXPERTS,
+    )
+    shared_ops, shared = _shared_experts(spec, source)
+    return [router, dispatch, *inner, combine, *shared_ops], (combine.output, *shared)
+
+
+def joined(branches: tuple[Tensor, ...]) -> tuple[list[Op], Tensor]:
+    """Return the sum of routed and shared experts, for a norm that follows them."""
+    if len(branches) == 1:
+        return [], branches[0]
+    add = sum_op("experts.sum", branches, EXPERTS)
+    return [add], add.output
+
+
+def _shared_experts(spec: ExpertSpec, source: Tensor) -> tuple[list[Op], tuple[Tensor, ...]]:
+    """Return the network that every token visits, with its learned gate where there is one."""
+    if not spec.shared_ffn_size:
+        return [], ()
+    ops, output = feed_forward_ops(
+        source, gated=spec.gated, bias=spec.bias, region=SHARED, prefix="shared_"
+    )
+    if not spec.shared_gate:
+        return ops, (output,)
+    gate = Tensor("shared_experts.gate", ("tokens", "shared_gate"))
+    ops.append(product_op(gate.name, source, (gate,), SHARED))
+    scaled = sum_op("shared_experts.scaled", (output, gate), SHARED)
+    ops.append(replace(scaled, saved=(output, gate), words_per_element=(2.0, 3.0)))
+    return ops, (ops[-1].output,)
 
 
 def edge_sizes(model: ModelSpec) -> dict[str, int]:
@@ -46,39 +420,16 @@ def embedding_graph(model: ModelSpec, *, dropout: bool) -> LayerGraph:
         weights=(Tensor(TABLE, ("vocab", "hidden")),),
         contracted=("vocab",),
         words_per_element=(2.0, 3.0),
-        region=REGION,
+        region=EDGE,
     )
     ops = [lookup]
     if model.learned_positions:
         ops.append(_added_positions(lookup.output))
     if model.embedding_norm:
-        ops.append(norm_op("embedding.norm", ops[-1].output, "hidden", model.norm, REGION))
+        ops.append(norm_op("embedding.norm", ops[-1].output, "hidden", model.norm, EDGE))
     if dropout:
         ops.append(_dropout(ops[-1].output))
     return LayerGraph(tuple(ops), 1, edge_sizes(model))
-
-
-def head_graph(model: ModelSpec, *, fp32_logit_copies: float = 1.0) -> LayerGraph:
-    """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
-    stream = hidden_activation("head.input")
-    ops: list[Op] = []
-    if model.final_norm:
-        ops.append(norm_op("head.norm", stream, "hidden", model.norm, REGION))
-        stream = ops[-1].output
-    name = TABLE if model.tied_embeddings else "head.logits.weight"
-    bias = (Tensor("head.logits.bias", ("vocab",)),) if model.head_bias else ()
-    logits = Op(
-        name="head.logits",
-        kind=OpKind.MATMUL,
-        inputs=(stream,),
-        output=Tensor("head.logits", ("tokens", "vocab")),
-        weights=(Tensor(name, ("hidden", "vocab")), *bias),
-        contracted=("hidden",),
-        saved=(stream,),
-        region=REGION,
-    )
-    loss = _loss(logits.output, fp32_logit_copies)
-    return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
 
 
 def _added_positions(source: Tensor) -> Op:
@@ -90,7 +441,7 @@ def _added_positions(source: Tensor) -> Op:
         output=hidden_activation("embedding.positions"),
         weights=(Tensor("embedding.positions.table", ("positions", "hidden")),),
         words_per_element=(3.0, 3.0),
-        region=REGION,
+        region=EDGE,
     )
 
 
@@ -103,8 +454,22 @@ def _dropout(source: Tensor) -> Op:
         output=hidden_activation("embedding.dropout"),
         saved=(Tensor("embedding.dropout.mask", source.dims, MASK_WORD_BYTES),),
         words_per_element=(2.0 + MASK_WORDS, 2.0 + MASK_WORDS),
-        region=REGION,
+        region=EDGE,
     )
+
+
+def head_graph(model: ModelSpec, *, fp32_logit_copies: float = 1.0) -> LayerGraph:
+    """Return the final norm, the logits, and the cross-entropy over the vocabulary."""
+    stream = hidden_activation("head.input")
+    ops: list[Op] = []
+    if model.final_norm:
+        ops.append(norm_op("head.norm", stream, "hidden", model.norm, EDGE))
+        stream = ops[-1].output
+    scores = Tensor("head.logits", ("tokens", "vocab"))
+    weight = TABLE if model.tied_embeddings else ""
+    logits = product_op(scores.name, stream, (scores,), EDGE, bias=model.head_bias, weight=weight)
+    loss = _loss(logits.output, fp32_logit_copies)
+    return LayerGraph((*ops, logits, loss), 1, edge_sizes(model))
 
 
 def _loss(logits: Tensor, fp32_copies: float) -> Op:
@@ -123,7 +488,7 @@ def _loss(logits: Tensor, fp32_copies: float) -> Op:
         saved=(Tensor("head.fp32_copies", logits.dims, 4.0 * fp32_copies),),
         words_per_element=(1.5, 1.0),
         moved=probabilities,
-        region=REGION,
+        region=EDGE,
     )
 
 

@@ -14,8 +14,7 @@ from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
 from meshwright.cost.communication import CommCost, OpSums
 from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost
-from meshwright.cost.matmul import matmul_compute_s, matmul_shape
-from meshwright.cost.operator import OpCost, traffic_s
+from meshwright.cost.operator import OpCost, matmul_compute_s, matmul_shape, traffic_s
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf

@@ -9,8 +9,7 @@ from functools import reduce
 from meshwright.base.arrays import Num, ceil_div, larger, where
 from meshwright.cost.communication import Collectives, CommCost, comm_cost
 from meshwright.cost.memory import parameters_on_device
-from meshwright.cost.pipeline import jitter_fraction
-from meshwright.cost.stage import POSITIONS, StageLayout, stage_layout
+from meshwright.cost.pipeline import POSITIONS, StageLayout, jitter_fraction, stage_layout
 from meshwright.cost.step import send_s
 from meshwright.graph.op import LayerGraph, Phase
 from meshwright.serve.operators import (

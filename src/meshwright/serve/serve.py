@@ -14,7 +14,7 @@ from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.interval import UNCALIBRATED_NOTE
-from meshwright.cost.stage import POSITIONS
+from meshwright.cost.pipeline import POSITIONS
 from meshwright.search.counts import Coverage
 from meshwright.serve.answer import (
     ServingCandidate,

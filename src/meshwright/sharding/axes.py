@@ -15,7 +15,6 @@ from meshwright.graph.op import Op, OpKind, Tensor
 from meshwright.sharding.algebra import (
     FLAT,
     Arbiter,
-    CollectiveCall,
     Operand,
     Product,
     Sharding,
@@ -76,10 +75,6 @@ class Axis:
     def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
         """Return whether gathers and scatters move piece by piece beside the computation."""
         return False
-
-    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
-        """Return whether a call over this axis may run beside computation."""
-        return call.streamed
 
 
 axes: Registry[Axis] = Registry("axis")
@@ -210,10 +205,6 @@ class DataAxis(Axis):
         """Return the tokens of every tensor outside of the routed experts."""
         return "tokens" if "tokens" in tensor.dims and not is_routed(tensor) else None
 
-    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
-        """Return whether gradients and parameters travel beside computation."""
-        return structure.overlap_data_parallel
-
 
 def _experts(case: Case) -> tuple[ExpertSpec, ...]:
     kinds = (kind.experts for kind in case.model.layer_kinds)
@@ -323,10 +314,6 @@ class ExpertDataAxis(Axis):
     def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the rows that visit experts."""
         return "routed_tokens" if is_routed(tensor) else None
-
-    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
-        """Return whether gradients and parameters travel beside computation."""
-        return structure.overlap_data_parallel
 
 
 def _cuts_chunks(case: Case) -> BoolArray:
@@ -600,14 +587,6 @@ class TensorAxis(Axis):
     def weight_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
         """Return the inner dim of a weight or bias."""
         return None if is_routed(tensor) else first_of(INNER_DIMS, tensor)
-
-    def overlaps(self, call: CollectiveCall, structure: PlanOptions) -> bool:
-        """Return whether the product that needs the call is cut into pieces that hide it.
-
-        Re-gathered inputs of a weight gradient always run beside the input gradient.
-        """
-        cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        return call.is_regather or (structure.overlap_tensor_parallel and cut)
 
 
 axes.fill(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
-from meshwright.graph.transformer import REGION as EDGE
+from meshwright.graph.transformer import EDGE
 from meshwright.sharding.algebra import Split
 from meshwright.sharding.axes import activation_sharding
 from meshwright.sharding.strategy import PlanOptions, Recompute

@@ -10,15 +10,15 @@ from types import MappingProxyType
 from typing import Generic
 
 from meshwright.base.arrays import FloatArray, N
+from meshwright.spec.declaration import Declaration
 
 NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(Declaration):
     """How far measurements lie from predictions: the 80 % interval of ln(measured / predicted).
 
-    The interval lies evenly about the prediction and is wider by a factor for each trait of a
+    The interval is symmetric about the prediction and is wider by a factor for each trait of a
     question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.
     """
 

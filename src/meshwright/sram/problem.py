@@ -20,9 +20,8 @@ from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
-from meshwright.cost.communication import Collectives
+from meshwright.cost.communication import Collectives, level_efficiencies
 from meshwright.cost.layer import price_layers
-from meshwright.cost.network import level_efficiencies
 from meshwright.cost.problem import Problem
 from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import piece_cost

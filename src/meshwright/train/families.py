@@ -27,7 +27,15 @@ from meshwright.base.arrays import (
     take_rows,
 )
 from meshwright.base.errors import InfeasibleError
-from meshwright.cost.communication import Collectives, Transfer, plain
+from meshwright.cost.communication import (
+    DATA_PARALLEL_ONLY,
+    AxisNetwork,
+    AxisPlacement,
+    Collectives,
+    Transfer,
+    crosses_data_parallel_network,
+    plain,
+)
 from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
 from meshwright.cost.energy import least_pipeline_s, throttled
 from meshwright.cost.layer import LayerPrices, price_layers
@@ -37,12 +45,6 @@ from meshwright.cost.memory import (
     fits_memory,
     shard_degrees,
     step_memory,
-)
-from meshwright.cost.network import (
-    DATA_PARALLEL_ONLY,
-    AxisNetwork,
-    AxisPlacement,
-    crosses_data_parallel_network,
 )
 from meshwright.cost.parts import MemoryPart, StepTime
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline

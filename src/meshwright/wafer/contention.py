@@ -20,7 +20,7 @@ from meshwright.base.arrays import FloatArray
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import best_algorithm
-from meshwright.cost.network import AxisNetwork
+from meshwright.cost.communication import AxisNetwork
 from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
 from meshwright.network.tcme.bounds import Certificate

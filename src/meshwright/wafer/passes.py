@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.communication import is_overlapped
+from meshwright.cost.communication import AxisNetwork, is_overlapped
 from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost, streamed_blocks
-from meshwright.cost.network import AxisNetwork
 from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import StreamedPiece, call_word_bytes

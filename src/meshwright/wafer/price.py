@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, joined, take_rows
+from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.network import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns

@@ -14,11 +14,9 @@ from meshwright.base.arrays import IntArray
 from meshwright.base.compiled import as_written
 from meshwright.base.errors import UnsupportedError
 from meshwright.catalog.flow_files import FlowFile, FlowScenario, read_flow_file
-from meshwright.cost.communication import Collectives
-from meshwright.cost.network import AxisNetwork
-from meshwright.cost.pipeline import send_bytes
+from meshwright.cost.communication import AxisNetwork, Collectives
+from meshwright.cost.pipeline import run_lengths, send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.cost.stage import run_lengths
 from meshwright.network.placement import Choice, Ranks
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.fluid import run_tasks, simulate_tasks

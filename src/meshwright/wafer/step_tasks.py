@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.group import Group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
-from meshwright.cost.network import AxisNetwork
+from meshwright.cost.communication import AxisNetwork
 from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder

@@ -17,7 +17,7 @@ from meshwright.spec.calibration import Spread
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training
 
-SPREAD = Spread(0.1, {EXPERTS: 2.0, NARROW: 1.5, UNSEEN: 3.0})
+SPREAD = Spread(half_width=0.1, factors={EXPERTS: 2.0, NARROW: 1.5, UNSEEN: 3.0})
 
 
 def problem_of(model="llama3-8b", system="8xH100", matmul="bf16"):

@@ -62,7 +62,7 @@ def test_a_fault_in_a_file_names_file_and_field(tmp_path):
     [
         ("{", "line 1, column 2: no JSON"),
         ("[]", "expected a configuration"),
-        ('{"a": 1, "a": 2}', "a: stated twice"),
+        ('{"a": 1, "a": 2}', "a: is given twice"),
         ("\udcff".encode("utf-8", "surrogateescape").decode("latin-1"), "no JSON"),
         ("[" * 100_000, "cannot be read"),
         ("1" * 5_000, "cannot be read"),

@@ -7,12 +7,11 @@ import pytest
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip, load_system
-from meshwright.cost.attention import attended_fraction
 from meshwright.cost.device import device_rates, reached_rate, stated_rate
+from meshwright.cost.operator import attended_fraction
 from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.train.legality import check
-from meshwright.train.question import training
+from meshwright.train.question import check, training
 from meshwright.wafer.training import estimate
 
 H100, HOPPER = load_chip("H100"), load_calibration("hopper")

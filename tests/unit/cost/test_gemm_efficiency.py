@@ -2,10 +2,15 @@
 
 import pytest
 
-from meshwright.cost.attention import attended_fraction, attention_backward_s, attention_forward_s
 from meshwright.cost.device import DeviceRates, exposed_launch_s
-from meshwright.cost.matmul import matmul_compute_s, matmul_traffic_bytes
-from meshwright.cost.operator import traffic_s
+from meshwright.cost.operator import (
+    attended_fraction,
+    attention_backward_s,
+    attention_forward_s,
+    matmul_compute_s,
+    matmul_traffic_bytes,
+    traffic_s,
+)
 
 ENGINE = DeviceRates(
     matmul_flops_per_s=1e12,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.systems import load_system
-from meshwright.cost.network import copies_per_host
+from meshwright.cost.communication import copies_per_host
 from meshwright.sharding.strategy import AXES, make_strategy, stack
 from meshwright.spec.workload import SoftwareStack
 from meshwright.train.question import make_problem, training

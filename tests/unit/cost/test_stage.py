@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.cost.layer import LayerCost
-from meshwright.cost.stage import deal_layers, stage_cost, stage_layout
+from meshwright.cost.pipeline import deal_layers, stage_cost, stage_layout
 
 
 def layers_of(num_layers, stages, chunks=1):

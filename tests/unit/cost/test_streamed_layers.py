@@ -8,7 +8,7 @@ from oracles.stream_transfers import attention_bytes, linear_bytes
 from small_problems import chip, dense, experts, gqa, level, model, problem, system
 
 from meshwright.cost.layer import op_cost, price_layers, streamed_blocks
-from meshwright.cost.matmul import matmul_cost
+from meshwright.cost.operator import matmul_cost
 from meshwright.cost.streamed_layer import streamed_pieces
 from meshwright.sharding.strategy import (
     PlanOptions,

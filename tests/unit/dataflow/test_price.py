@@ -6,7 +6,7 @@ from oracles.best_time import best_time_s
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
-from meshwright.cost.network import level_efficiencies
+from meshwright.cost.communication import level_efficiencies
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights
 from meshwright.dataflow.roofline import CalibratedSystem, Roofline, fused_edges, product_shape

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
-from meshwright.cost.network import AxisNetwork
+from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.placement import Choice

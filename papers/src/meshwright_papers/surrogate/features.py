@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
+from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.energy import least_link_j
-from meshwright.cost.network import AxisNetwork
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced

@@ -23,7 +23,6 @@ from meshwright.catalog.calibration import (
     FitRecord,
     GroupRecord,
     ServingRecord,
-    SpreadRecord,
     load_calibration,
 )
 from meshwright.spec.calibration import Spread
@@ -126,12 +125,12 @@ def fit_record(found: Fit, memory: MemoryFit | None = None) -> FitRecord:
     )
 
 
-def _spread_record(spread: Spread | None) -> SpreadRecord | None:
+def _spread_record(spread: Spread | None) -> Spread | None:
     """Return the spread as files write it."""
     if spread is None:
         return None
     factors = {name: round(factor, 3) for name, factor in spread.factors.items()}
-    return SpreadRecord(half_width=round(spread.half_width, 4), factors=factors)
+    return Spread(half_width=round(spread.half_width, 4), factors=factors)
 
 
 def _coverages(tested: HeldOut) -> dict[str, CoverageRecord]:

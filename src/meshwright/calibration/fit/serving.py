@@ -209,4 +209,5 @@ def spread_of(found: ServingFit) -> Spread | None:
         return None
     plain = float(np.quantile(errors[known & ~sparse], SHARE))
     wide = np.quantile(errors[known & sparse], SHARE) if (known & sparse).any() else plain
-    return Spread(plain, {EXPERTS: max(float(wide) / plain, 1.0)})
+    factors = {EXPERTS: max(float(wide) / plain, 1.0)}
+    return Spread(half_width=plain, factors=factors)

@@ -105,7 +105,8 @@ def fit_spread(errors: FloatArray, degrees: FloatArray, weights: FloatArray) -> 
     logs = _log_scales(sizes, weights, degrees)
     scales = np.exp(logs[0] + degrees @ logs[1:])
     factors = {name: float(np.exp(log)) for name, log in zip(TRAITS, logs[1:], strict=True)}
-    return Spread(float(np.exp(logs[0])) * quantile(sizes / scales, weights, SHARE), factors)
+    half_width = float(np.exp(logs[0])) * quantile(sizes / scales, weights, SHARE)
+    return Spread(half_width=half_width, factors=factors)
 
 
 def _log_scales(sizes: FloatArray, weights: FloatArray, degrees: FloatArray) -> FloatArray:

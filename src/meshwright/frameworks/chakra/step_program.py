@@ -15,9 +15,8 @@ from itertools import islice
 
 from meshwright.base.arrays import ceil_div
 from meshwright.cost.memory import parameters_on_device
-from meshwright.cost.pipeline import micro_batches, send_bytes
+from meshwright.cost.pipeline import deal_layers, micro_batches, send_bytes
 from meshwright.cost.problem import Problem
-from meshwright.cost.stage import deal_layers
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, take_rows
 from meshwright.collectives.group import Reach
-from meshwright.cost.network import AxisNetwork, AxisPlacement
+from meshwright.cost.communication import AxisNetwork, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.network.placement import Choice, all_choices
 from meshwright.search.exhaustive import Progress

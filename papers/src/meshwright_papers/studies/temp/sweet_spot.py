@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.device import DeviceRates, device_rates
-from meshwright.cost.matmul import MatmulShape, matmul_compute_s, whole_traffic_bytes
+from meshwright.cost.operator import MatmulShape, matmul_compute_s, whole_traffic_bytes
 from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.registry import streams
