@@ -27,7 +27,7 @@ from meshwright.network.routing import xy_routes
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import RoutedClass, optimise
 from meshwright.network.traffic import Demands
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
 

@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
