@@ -24,7 +24,7 @@ from meshwright.serve.price import price_serving
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
-from meshwright.train.legality import check_problem
+from meshwright.train.question import check_problem
 
 
 def own_model_rows(points: Sequence[Point]) -> list[Estimate]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshwright.sweep.run import Swept
     from meshwright.train.answer import Candidate, Plan, Replan
     from meshwright.train.compare import Comparison
-    from meshwright.train.placing import Placer
+    from meshwright.train.estimate import Placer
 
 T = TypeVar("T")
 
@@ -166,7 +166,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
         from meshwright.wafer.training import GRIDS
 
         return GRIDS
-    from meshwright.train.placing import CLOSED_FORM
+    from meshwright.train.estimate import CLOSED_FORM
 
     return CLOSED_FORM
 
@@ -329,7 +329,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
     """Return a strategy in the words of the field, and what is illegal in it."""
     from meshwright.options.question import strategy_question
     from meshwright.sharding.strategy import plan_string
-    from meshwright.train import legality
+    from meshwright.train import question as legality
 
     asked, strategy, structure = strategy_question(args)
     faults = legality.check(asked.model, asked.system, asked.workload, strategy, structure)

@@ -22,8 +22,7 @@ from meshwright.sharding.strategy import (
     ScheduleKind,
     make_strategy,
 )
-from meshwright.train.legality import check_problem
-from meshwright.train.question import make_problem, training
+from meshwright.train.question import check_problem, make_problem, training
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 

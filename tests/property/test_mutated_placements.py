@@ -11,7 +11,7 @@ from meshwright.base.errors import MeshwrightError, SpecError
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
-from meshwright.train.report_placement import hottest_lines, placement_lines
+from meshwright.train.report_detail import hottest_lines, placement_lines
 from meshwright.wafer.map.drawing import draw
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate

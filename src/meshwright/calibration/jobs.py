@@ -36,8 +36,7 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 from meshwright.spec.system import ChipSpec, DType, NetworkLevel, SystemSpec
 from meshwright.spec.workload import OptimizerPreset, Precision, SoftwareStack, Training
-from meshwright.train.legality import check_problem
-from meshwright.train.question import make_problem
+from meshwright.train.question import check_problem, make_problem
 
 
 class Reason(StrEnum):

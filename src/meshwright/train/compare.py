@@ -21,9 +21,8 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.candidates import distinct, nothing_fits
+from meshwright.train.estimate import CLOSED_FORM, Placer, distinct, nothing_fits
 from meshwright.train.measured.factors import Factors
-from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.search import search
 from meshwright.train.space import SearchSpace

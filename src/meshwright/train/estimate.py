@@ -1,21 +1,319 @@
-"""The price of one given strategy."""
+"""The price of given strategies, as candidates of a plan, with what the user should know of them.
+
+Who puts a strategy on its devices is an argument of each verb (a ``Placer``), so this room knows no
+grids of devices.
+"""
 
 from __future__ import annotations
 
-from meshwright.base.errors import InfeasibleError, SpecError
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshwright.base.errors import InfeasibleError, SpecError, UnsupportedError
 from meshwright.base.registry import version
+from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.calibration import DEFAULT
-from meshwright.cost.energy import idles_above_cap
-from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string
+from meshwright.catalog.systems import best_measured_mfu
+from meshwright.cost.device import stated_rate
+from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
+from meshwright.cost.interval import UNCALIBRATED_NOTE, UNSEEN, interval
+from meshwright.cost.memory import fullest
+from meshwright.cost.parts import number_at
+from meshwright.cost.pipeline import POSITIONS
+from meshwright.cost.problem import Problem
+from meshwright.cost.step import Priced, price_columns
+from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
+from meshwright.search.best import Found
+from meshwright.search.counts import Coverage
+from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
-from meshwright.train.answer import Plan
-from meshwright.train.candidates import above_caps, candidate, warnings
-from meshwright.train.legality import check_problem
+from meshwright.train.answer import Candidate, Estimate, OperatorPlan, Plan, Segment, WhyNot
 from meshwright.train.measured.factors import Factors
-from meshwright.train.placing import CLOSED_FORM, Placer
-from meshwright.train.question import make_problem
+from meshwright.train.question import check_problem, make_problem
+
+if TYPE_CHECKING:
+    from meshwright.search.best import Found
+    from meshwright.search.exhaustive import Progress
+    from meshwright.train.search import SearchResult
+
+
+def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+    """Return one strategy with its full price."""
+    return candidates(problem, [strategy], structure)[0]
+
+
+def candidates(
+    problem: Problem, strategies: list[Strategy], structure: PlanOptions
+) -> list[Candidate]:
+    """Return strategies under one structure, each with its full price: one set of columns."""
+    priced = price_columns(problem, structure, stack(strategies))
+    return [candidate_of(problem, strategy, priced, row) for row, strategy in enumerate(strategies)]
+
+
+def candidate_of(
+    problem: Problem, strategy: Strategy, priced: Priced, row: int = 0,
+    fidelity: str = "closed_form",
+) -> Candidate:  # fmt: skip
+    """Return one row of priced columns as a candidate of a plan: one segment, all layers."""
+    segment = Segment(0, problem.model.num_layers - 1, strategy, priced.structure)
+    return Candidate((segment,), estimate_of(problem, priced, row, fidelity))
+
+
+def estimate_of(
+    problem: Problem, priced: Priced, row: int = 0, fidelity: str = "closed_form"
+) -> Estimate:
+    """Return the price of one row of priced columns, with the figures that derive from it."""
+    step, work, constants = priced.step, problem.workload, problem.nominal_calibration
+    use, stage = fullest(step.memory)
+    step_s, num_devices = number_at(step.time.total_s, row), int(number_at(step.num_devices, row))
+    tokens_per_s = work.tokens_per_step / step_s
+    mfu_causal, mfu_full, hfu = utilizations(
+        problem, priced.structure.recompute, step_s, num_devices
+    )
+    energy_j = _known(number_at(step.energy_j, row))
+    power_w = None if energy_j is None else energy_j / step_s
+    return Estimate(
+        fidelity=fidelity,
+        is_calibrated=problem.calibration.is_calibrated,
+        step_time_s=step_s,
+        time_parts_s=step.time.row(row),
+        memory_bytes=number_at(use.total_bytes, row),
+        memory_parts_bytes=use.row(row),
+        fullest_stage=POSITIONS[int(number_at(stage, row))],
+        memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
+        host_bytes_per_device=number_at(step.host_bytes, row),
+        num_devices_used=num_devices,
+        num_micro_batches=int(number_at(priced.pipeline.pipeline.num_micro_batches, row)),
+        tokens_per_s=tokens_per_s,
+        tokens_per_s_per_device=tokens_per_s / num_devices,
+        mfu_causal=mfu_causal,
+        mfu_full=mfu_full,
+        hfu=hfu,
+        energy_j=energy_j,
+        energy_parts_j={name: number_at(part, row) for name, part in step.energy_parts_j.items()},
+        power_w=power_w,
+        tokens_per_j=tokens_per_s / power_w if power_w else None,
+        cost_usd=_known(number_at(step.cost_usd, row)),
+        goodput_fraction=goodput_fraction(
+            num_devices,
+            constants.mtbf_device_hours,
+            constants.checkpoint_s,
+            constants.restart_s,
+        ),
+        interval_s=interval(problem, step_s),
+    )
+
+
+def utilizations(
+    problem: Problem, recompute: str, step_s: float, num_devices: int
+) -> tuple[float, float, float]:
+    """Return MFU with causal scores, MFU with full scores, and HFU, over the dense peak.
+
+    The peak is that of the type of the linear layers.
+    """
+    work = problem.workload
+    peak = stated_rate(problem.system.chip, work.precision.matmul) * num_devices * step_s
+
+    def flops(count: ScoreCount) -> StepFlops:
+        return step_flops(
+            problem.graph,
+            num_tokens=float(work.tokens_per_step),
+            sequence_length=float(work.sequence_length),
+            count=count,
+            recompute=str(recompute),
+        )
+
+    causal, full = flops(ScoreCount.CAUSAL), flops(ScoreCount.FULL)
+    return float(causal.model / peak), float(full.model / peak), float(causal.hardware / peak)
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def distinct(found: Sequence[Found]) -> list[Found]:
+    """Return candidates without those that read the same as one before."""
+    seen: set[str] = set()
+    kept = []
+    for entry in found:
+        text = plan_string(entry.strategy, entry.structure)
+        if text not in seen:
+            seen.add(text)
+            kept.append(entry)
+    return kept
+
+
+def coverage(result: SearchResult) -> Coverage:
+    """Return how the space was covered."""
+    counts = result.counts
+    return Coverage(
+        num_candidates=counts.total,
+        num_priced=counts.priced,
+        num_refused={name: n for name, n in sorted(counts.refused.items()) if n},
+        num_over_memory=counts.does_not_fit + counts.pruned_by_memory,
+        num_beyond_bound=counts.pruned_by_bound,
+        num_dominated=counts.dominated,
+        is_complete=result.is_complete,
+        lower_bound_s=result.lower_bound_s,
+        gap=result.gap,
+        elapsed_s=result.elapsed_s,
+    )
+
+
+def compared(question: str, best: Candidate, other: Candidate) -> WhyNot:
+    """Return how another candidate compares with the best one, part by part."""
+    ours, theirs = best.estimate, other.estimate
+    longer = {
+        name: seconds - ours.time_parts_s[name]
+        for name, seconds in theirs.time_parts_s.items()
+        if seconds > ours.time_parts_s[name]
+    }
+    because = dict(sorted(longer.items(), key=lambda item: -item[1]))
+    return WhyNot(question, other, theirs.step_time_s / ours.step_time_s - 1.0, because)
+
+
+def warnings(problem: Problem, best: Candidate) -> list[str]:
+    """Return what the user should know before trusting a candidate."""
+    notes = []
+    if problem.num_experts:
+        notes.append(
+            f"the busiest expert rank carries {problem.workload.expert_load_imbalance:.2f} x the "
+            "mean load, as stated"
+        )
+    work, price = problem.workload, best.estimate
+    if not price.is_calibrated:
+        notes.append(UNCALIBRATED_NOTE + _wider(problem))
+    limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
+    if limit is not None and price.mfu_full > limit:
+        notes.append(
+            f"outside the evidence: MFU {price.mfu_full:.0%} is above the best reported for "
+            f"{problem.system.chip.name} in {work.precision.matmul} ({limit:.0%})"
+        )
+    slowest = problem.system.slowest_speed_factor
+    if slowest < 1.0:
+        notes.append(f"the slowest device runs at {slowest:.0%} and sets the pace of all")
+    unused = problem.system.num_alive - price.num_devices_used
+    if unused:
+        notes.append(f"{unused} of {problem.system.num_alive} devices stay idle")
+    sequences = price.num_micro_batches * best.strategy.micro_batch_size * best.strategy.dp
+    padding = sequences / work.global_batch_size - 1.0
+    if padding > 0:
+        notes.append(
+            f"the batch does not divide evenly: the fullest rank has {padding:.1%} more sequences "
+            "than the mean"
+        )
+    return notes
+
+
+def _wider(problem: Problem) -> str:
+    """Return how much wider an interval is because no measured row is of the chip's family."""
+    constants = problem.nominal_calibration
+    if constants.spread is None:
+        return ""
+    times = constants.spread.factors.get(UNSEEN, 1.0)
+    family = problem.system.chip.family
+    return f"; no measurement is of family {family!r}, its interval is {times:.1f} times as wide"
+
+
+def nothing_fits(problem: Problem, result: SearchResult) -> str:
+    """Return why no candidate is left, and the nearest change that could help."""
+    system = problem.system
+    if result.counts.refused[IDLE_ABOVE_CAP] and not math.isfinite(result.least_memory_bytes):
+        least_devices = float(min(problem.device_numbers))
+        return f"{above_caps(system, least_devices)}. {result.counts.summary}"
+    capacity, least = system.chip.main_memory.capacity_bytes, result.least_memory_bytes
+    times = least / capacity
+    return (
+        f"no plan for {problem.model.name} fits {system.name}: the leanest needs "
+        f"{format_bytes(least)} on a device of {format_bytes(capacity)}. It takes at least "
+        f"{math.ceil(times * system.num_alive)} such devices, a shorter sequence, or an optimizer "
+        f"with less state. {result.counts.summary}"
+    )
+
+
+def above_caps(system: SystemSpec, num_devices: float) -> str:
+    """Return why devices cannot run below the caps on their power, and the least that they draw."""
+    idle_w = float(idle_power_w(system, num_devices))
+    own_w = system.chip.idle_power_w or 0.0
+    caps = [
+        f"{what} of {format_si(cap, 'W')}"
+        for what, cap, least_w in (
+            ("the power cap", system.max_power_w, idle_w),
+            ("the power cap of a device", system.max_device_power_w, own_w),
+        )
+        if cap is not None and least_w >= cap
+    ]
+    return (
+        f"no plan on {system.name} draws less than {' and '.join(caps)}: {num_devices:.0f} devices "
+        f"of {format_si(own_w, 'W')} draw {format_si(idle_w, 'W')} before they do anything, "
+        "overhead included"
+    )
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A candidate as it was found, and with its final price."""
+
+    found: Found
+    candidate: Candidate
+
+
+class Placer:
+    """Places nothing: candidates keep their closed form. A subclass places ranks on devices."""
+
+    def has_placement(self, problem: Problem) -> bool:
+        """Tell whether the ranks of a system are placed."""
+        return False
+
+    def placed(self, problem: Problem, found: Sequence[Found]) -> list[Placed]:
+        """Return candidates with their final price, preferred ones first.
+
+        Raises
+        ------
+        InfeasibleError
+            Where none of them can be placed.
+        """
+        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found]
+
+    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+        """Return one strategy with its final price."""
+        return self.placed(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
+
+    def fastest(self, problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
+        """Return the candidate with the least final time, and a bound of all of them [s].
+
+        Parameters
+        ----------
+        found
+            In order of their time in closed form.
+        """
+        return candidate(problem, found[0].strategy, found[0].structure), found[0].time_s
+
+    def check_operators(self, problem: Problem) -> None:
+        """Refuse a problem whose operators cannot have strategies of their own.
+
+        Raises
+        ------
+        UnsupportedError
+            Where they cannot.
+        """
+        raise UnsupportedError("a strategy for each operator needs a grid of devices")
+
+    def operator_plan(
+        self, problem: Problem, *,
+        allowed: Mapping[str, Sequence[object]] | None = None, progress: Progress | None = None,
+    ) -> OperatorPlan | None:  # fmt: skip
+        """Return the best plan with a strategy for each operator; None where nothing fits."""
+        return None
+
+
+CLOSED_FORM = Placer()
 
 
 def estimate(

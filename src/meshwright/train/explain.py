@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.cost.problem import Problem
 from meshwright.search.counts import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
-from meshwright.train.answer import Candidate, Plan
-from meshwright.train.candidates import candidates, compared
+from meshwright.train.answer import (
+    Candidate,
+    Plan,
+    WhyNot,
+)
+from meshwright.train.estimate import CLOSED_FORM, Placer, candidates, compared
 from meshwright.train.families import AllFamilies, rows_within
-from meshwright.train.legality import check_problem
-from meshwright.train.placing import CLOSED_FORM, Placer
-from meshwright.train.question import problem_of
-from meshwright.train.report_detail import Explanation
+from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
 from meshwright.train.search import SearchResult, priced_families, search
 from meshwright.train.space import SearchSpace
+
+if TYPE_CHECKING:
+    from meshwright.train.robustness import Change
 
 
 def what_would_change(plan: Plan) -> list[Change]:
@@ -144,3 +149,16 @@ def missing_features(
         yield "fully sharded weights (ZeRO-3)", "zero_stage", (3,)
     if structure.offload is not Offload.NONE:
         yield "keeping all on the devices", "offload", (Offload.NONE,)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What there is to say about a plan."""
+
+    shares: Mapping[str, float]
+    """Share of each part in the step."""
+    changes: list[Change]
+    why_not: list[WhyNot]
+    """The best plan with each thing that this one lacks, and each runner-up."""
+    not_possible: Mapping[str, str]
+    """What no legal plan that fits has, and why."""

@@ -21,7 +21,9 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustness, WhyNot
-from meshwright.train.candidates import (
+from meshwright.train.estimate import (
+    CLOSED_FORM,
+    Placer,
     candidate,
     compared,
     coverage,
@@ -32,7 +34,6 @@ from meshwright.train.candidates import (
 from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.pareto import pareto_front
-from meshwright.train.placing import CLOSED_FORM, Placer
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, robustness
 from meshwright.train.search import SearchResult, search

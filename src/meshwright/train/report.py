@@ -19,13 +19,17 @@ from meshwright.report.screen import (
     words,
 )
 from meshwright.sharding.strategy import Offload, Recompute, ScheduleKind
-from meshwright.train.answer import Candidate, Estimate, Plan, Replan
-from meshwright.train.report_detail import question_line
-from meshwright.train.report_placement import blocks_in_words
+from meshwright.train.answer import (
+    Candidate,
+    Estimate,
+    Placement,
+    Plan,
+    Replan,
+)
 
 if TYPE_CHECKING:
     from meshwright.train.compare import Comparison
-    from meshwright.train.report_detail import Explanation
+    from meshwright.train.explain import Explanation
 
 SECONDS_PER_DAY = 86_400.0
 SAME = 5e-4
@@ -356,3 +360,23 @@ def _longer(slower: float) -> str:
     if slower > 1.0:
         return f"{1.0 + slower:.1f}x as long"
     return f"{abs(slower):.1%} {'slower' if slower >= 0 else 'faster'}"
+
+
+def question_line(plan: Plan) -> str:
+    """Return what was asked."""
+    work = plan.workload
+    return (
+        f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
+        f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
+    )
+
+
+def blocks_in_words(placement: Placement) -> str:
+    """Return the blocks in words, innermost first."""
+    sides = "x".join(map(str, placement.grid_shape))
+    blocks = ", ".join(
+        f"{axis} {'x'.join(map(str, placement.shapes[axis]))}" for axis in placement.axes
+    )
+    of = " of rows x columns" if len(placement.grid_shape) == 2 else ""
+    ways = "one way" if placement.num_choices == 1 else f"best of {placement.num_choices} ways"
+    return f"blocks{of} on {sides}, from the inside: {blocks or 'one device'}; {ways} to nest them"

@@ -15,7 +15,7 @@ from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
-from meshwright.train.candidates import candidate_of
+from meshwright.train.estimate import candidate_of
 from meshwright.wafer.contention import PROVEN
 from meshwright.wafer.price import (
     PlacedPrice,

@@ -13,7 +13,7 @@ from meshwright.network.simulation.timeline import link_use, link_utilisation
 from meshwright.report.screen import time_lines, wrapped
 from meshwright.topology.network import Network
 from meshwright.train.answer import Placement, Plan
-from meshwright.train.report_detail import question_line
+from meshwright.train.report import question_line
 from meshwright.wafer.simulation import SimulatedStep
 
 NUM_SHOWN = 6

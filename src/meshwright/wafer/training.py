@@ -15,7 +15,7 @@ from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.placing import Placed, Placer
+from meshwright.train.estimate import Placed, Placer
 from meshwright.wafer.answer import has_placement, place_or_none, placed_candidate
 from meshwright.wafer.operators.answer import check_operators, operator_plan
 from meshwright.wafer.price import physical_network

@@ -11,8 +11,7 @@ from meshwright.cost.device import device_rates, reached_rate, stated_rate
 from meshwright.cost.operator import attended_fraction
 from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.train.legality import check
-from meshwright.train.question import training
+from meshwright.train.question import check, training
 from meshwright.wafer.training import estimate
 
 H100, HOPPER = load_chip("H100"), load_calibration("hopper")

@@ -6,7 +6,7 @@ from small_problems import experts, level, model, system
 from meshwright.base.errors import UnsupportedError
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
-from meshwright.train.report_placement import operator_lines
+from meshwright.train.report_detail import operator_lines
 from meshwright.wafer.training import plan
 
 GRID = system(level(4, "mesh"), level(2, "mesh"), capacity_bytes=4e9)

@@ -23,8 +23,7 @@ from meshwright.sharding.strategy import (
     plan_string,
 )
 from meshwright.train.answer import Estimate, Plan, Trials
-from meshwright.train.candidates import candidate
-from meshwright.train.legality import check_problem
+from meshwright.train.estimate import candidate
 from meshwright.train.measured.factors import (
     CHOICE_ERROR,
     NAMES,
@@ -37,7 +36,7 @@ from meshwright.train.measured.factors import (
     step_seconds,
 )
 from meshwright.train.measured.trials import expected_spreads, learn, trials_of
-from meshwright.train.question import make_problem
+from meshwright.train.question import check_problem, make_problem
 from meshwright.train.robustness import NUM_DRAWS, SEED
 
 

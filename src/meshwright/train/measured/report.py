@@ -10,7 +10,8 @@ from meshwright.report.screen import WIDTH, screen_width, words, wrapped
 from meshwright.train.answer import Plan
 from meshwright.train.measured.diagnose import Diagnosis
 from meshwright.train.measured.factors import RESOURCES
-from meshwright.train.report_detail import question_line, trial_lines
+from meshwright.train.report import question_line
+from meshwright.train.report_detail import trial_lines
 
 NUM_CHANGES = 8
 SURPRISING = 3.0
