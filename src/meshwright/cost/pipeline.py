@@ -26,6 +26,7 @@ from meshwright.base.arrays import (
     read_only,
     where,
 )
+from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, heaviest, num_axes
 from meshwright.cost.parts import StepTime, TimePart
@@ -315,10 +316,8 @@ def _passes_time(
         TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
         TimePart.RECOMPUTE: m * slowest.recompute_s,
         TimePart.LAUNCH: m * slowest.launch_s,
+        **{part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()},
         TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
-        TimePart.CP_COMM: m * slowest.cp_s,
-        TimePart.EP_COMM: m * slowest.ep_s,
-        TimePart.TATP_STREAM: m * slowest.stream_s,
         TimePart.PP_COMM: sends_s * (strategy.pp > 1),
         TimePart.BUBBLE: bubble_s,
     })  # fmt: skip
