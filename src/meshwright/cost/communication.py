@@ -118,11 +118,13 @@ class ExposedComm:
     ep_s: Num = 0.0
     stream_s: Num = 0.0
     """Tensor streams over tatp: rounds that wait for a link or for memory."""
+    pp_s: Num = 0.0
+    """Vocabulary parallelism: what all stages exchange for embedding and logits."""
 
 
 EXPOSED_PART = {
     "tp_s": TimePart.TP_COMM, "cp_s": TimePart.CP_COMM, "ep_s": TimePart.EP_COMM,
-    "stream_s": TimePart.TATP_STREAM,
+    "stream_s": TimePart.TATP_STREAM, "pp_s": TimePart.PP_COMM,
 }  # fmt: skip
 """The part of a step that each field of :class:`ExposedComm` is."""
 
@@ -146,7 +148,9 @@ class CommCost(ExposedComm):
     """What runs beside computation, of all axes."""
 
 
-_PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s"}
+_PART_OF_AXIS = {
+    "tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s", "pp": "pp_s",
+}  # fmt: skip
 
 
 def comm_cost(
