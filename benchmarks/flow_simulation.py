@@ -19,7 +19,7 @@ from meshwright.network.routing import Routes, default_routes, make_routes
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraph, TaskGraphBuilder
 from meshwright.network.traffic import Demands
-from meshwright.topology.mesh import Mesh
+from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
 
 LINK = LinkSpec(4e12, 200e-9, 0.0)
@@ -30,7 +30,7 @@ NEIGHBOURS = {(6, 8): "4-15 ms", (16, 16): "26-84 ms", (32, 32): "0.14-0.43 s"}
 
 def mesh(sides: tuple[int, int]) -> Network:
     """Return a mesh of 4 TB/s links."""
-    return Mesh.uniform(sides, LINK).build()
+    return grid.mesh(sides, LINK).build()
 
 
 def random_flows(network: Network, num_bytes: tuple[float, float]) -> TaskGraph:

@@ -21,7 +21,7 @@ from meshwright.collectives.group import Group, make_group
 from meshwright.collectives.registry import affine_candidates, best_algorithm, collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
-from meshwright.topology.mesh import Mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -68,7 +68,7 @@ def simulated_s(name: str, num_bytes: float, group: Group[float], rows: int, col
     """Return the makespan of the messages of an algorithm on a mesh of its own."""
     span = group.spans[0]
     link = LinkSpec(span.bandwidth_bytes_per_s, span.latency_s, span.message_half_bytes)
-    network = Mesh.uniform((rows, columns), link).build()
+    network = mesh((rows, columns), link).build()
     sent = collective_algorithms[name].transfers(num_bytes, group)
     graph = collective_tasks(sent, np.arange(rows * columns), network)
     return simulate_tasks(graph, network, record_links=False).makespan_s

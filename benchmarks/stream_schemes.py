@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshwright.streams.registry import streams
+from meshwright.streams.forms import streams
 from meshwright.streams.round_model import (
     backward_s,
     forward_s,

@@ -27,8 +27,8 @@ from meshwright.network.routing import xy_routes
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import RoutedClass, optimise
 from meshwright.network.traffic import Demands
-from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.topology.mesh import Mesh
+from meshwright.streams.forms import enumerate_rounds, streams
+from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -48,7 +48,7 @@ Axes = list[tuple[int, MemberSends]]
 
 def mesh(rows: int, columns: int) -> Network:
     """Return a grid whose links carry a byte a second."""
-    return Mesh.uniform((rows, columns), LinkSpec(1.0)).build()
+    return grid.mesh((rows, columns), LinkSpec(1.0)).build()
 
 
 def demands(rows: list[tuple[int, int, float, int]]) -> Demands:

@@ -18,8 +18,8 @@ import numpy as np
 from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.topology.mesh import Mesh
+from meshwright.streams.forms import enumerate_rounds, streams
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -76,7 +76,7 @@ def all_axes(sides: tuple[int, int], degrees: dict[str, int]) -> ConcurrencyClas
 def row(name: str) -> str:
     """Return one line of the table."""
     sides, degrees = CASES[name]
-    network = Mesh.uniform(sides, LinkSpec(1.0)).build()
+    network = mesh(sides, LinkSpec(1.0)).build()
     demands = all_axes(sides, degrees).demands()
     start, cpu = time.perf_counter(), time.process_time()
     routed = optimise(network, demands)

@@ -18,7 +18,7 @@ import numpy as np
 from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding
 from meshwright.network.faults import Action, FaultRates, balanced_rows, random_faults, recover
-from meshwright.topology.mesh import Mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.temp.fault_curves import (
     core_fault_curve,
@@ -49,7 +49,7 @@ class Case:
 
 def make_case(shape: tuple[int, int]) -> Case:
     """Return a mesh whose groups are blocks of 2x4."""
-    network = Mesh.uniform(shape, LinkSpec(2e12, 200e-9)).build()
+    network = mesh(shape, LinkSpec(2e12, 200e-9)).build()
     tiles = {"tatp": BLOCK, "dp": (shape[0] // BLOCK[0], shape[1] // BLOCK[1])}
     degrees = {axis: rows * columns for axis, (rows, columns) in tiles.items()}
     placement = block_embedding(tiles).placement(degrees, network)

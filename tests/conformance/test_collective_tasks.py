@@ -8,25 +8,25 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.spec.collective import CollectiveKind
-from meshwright.topology.mesh import Mesh, Torus
+from meshwright.topology.grid import mesh, torus
 from meshwright.topology.network import LinkSpec
 
 pytestmark = pytest.mark.slow
 
 LINK = LinkSpec(1e9, 1e-6, 1e3)
 GRIDS = {
-    "line of 5": (Mesh, (1, 5)),
-    "mesh 3x3": (Mesh, (3, 3)),
-    "mesh 4x3": (Mesh, (4, 3)),
-    "mesh 2x5": (Mesh, (2, 5)),
-    "ring of 6": (Torus, (1, 6)),
-    "torus 4x3": (Torus, (4, 3)),
+    "line of 5": (mesh, (1, 5)),
+    "mesh 3x3": (mesh, (3, 3)),
+    "mesh 4x3": (mesh, (4, 3)),
+    "mesh 2x5": (mesh, (2, 5)),
+    "ring of 6": (torus, (1, 6)),
+    "torus 4x3": (torus, (4, 3)),
 }
 
 
 def group_on(kind, sides):
     """Return what a group that owns a grid sees of it, innermost dimension first."""
-    closes = 1.0 if kind is Torus else 0.0
+    closes = 1.0 if kind is torus else 0.0
     own = (LINK.bandwidth_bytes_per_s, LINK.latency_s, LINK.message_half_bytes)
     return Group(tuple(Span(float(d), *own, closes, True, False) for d in reversed(sides)))
 
@@ -55,7 +55,7 @@ CASES = [
 @pytest.mark.parametrize("num_bytes", [1e3, 1e8])
 def test_simulated_as_the_form_says(name, kind, sides, num_bytes):
     algorithm = collective_algorithms[name]
-    group, network = group_on(kind, sides), kind.uniform(sides, LINK).build()
+    group, network = group_on(kind, sides), kind(sides, LINK).build()
     nodes = snake(sides) if algorithm.kind is CollectiveKind.SEND else np.arange(np.prod(sides))
     graph = collective_tasks(algorithm.transfers(num_bytes, group), nodes, network)
     simulated_s = simulate_tasks(graph, network, record_links=False).makespan_s

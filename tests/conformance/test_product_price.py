@@ -16,7 +16,7 @@ from meshwright.cost.layer import op_cost
 from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
-from meshwright.streams.registry import reverse, streams
+from meshwright.streams.forms import reverse, streams
 from meshwright.streams.round_model import Transfer
 
 TOKENS, HIDDEN, FFN = 384, 64, 256

@@ -8,8 +8,7 @@ from oracles.product_stream import ProductStream, enumerate_block, play_product
 from oracles.stream_legality import violations
 from oracles.stream_transfers import product_received_bytes, square_break_even
 
-from meshwright.streams.forms import Line
-from meshwright.streams.registry import streams
+from meshwright.streams.forms import Line, streams
 
 PRODUCTS = {
     "ring": ProductStream(streams["ring"], streams["ring"]),

@@ -16,6 +16,7 @@ from oracles.stream_transfers import (
     attention_backward_bytes,
     attention_forward_bytes,
     input_streaming_bytes_per_token,
+    received_bytes,
 )
 from oracles.token_order import contiguous_tokens, zigzag_tokens
 from transformer_block import (
@@ -26,9 +27,7 @@ from transformer_block import (
     block_forward_backward,
 )
 
-from meshwright.streams.forms import Line
-from meshwright.streams.registry import enumerate_rounds, streams
-from meshwright.streams.round_model import received_bytes
+from meshwright.streams.forms import Line, enumerate_rounds, streams
 
 FORMS = {name: streams[name] for name in streams} | {"knob": Line(1.0)}
 LLAMA, GPT = Shape(), Shape(kv_heads=4, norm="layer", activation="gelu")

@@ -10,7 +10,7 @@ from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers, links_of
 
 import meshwright.streams as package
-from meshwright.streams.registry import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
 
 MEMBERS = (*range(1, 21), 25, 31, 32, 33, 48, 63, 64)
 SHARED_MODULES = {

@@ -11,8 +11,7 @@ from oracles.stream_arrays import stream_layer
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers, links_of
 
-from meshwright.streams.forms import Line
-from meshwright.streams.registry import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import Line, enumerate_rounds, reverse, streams
 
 pytestmark = pytest.mark.slow
 MEMBERS = range(2, 65)

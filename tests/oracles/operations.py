@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.collectives.registry import Transfer
 from meshwright.network.traffic import Demands, joined_demands
-from meshwright.streams.registry import StreamRounds
+from meshwright.streams.forms import StreamRounds
 
 
 @dataclass(frozen=True)

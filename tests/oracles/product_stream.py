@@ -17,13 +17,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, N
-from meshwright.streams.registry import (
-    Buffers,
-    StreamRounds,
-    TensorStream,
-    enumerate_rounds,
-    reverse,
-)
+from meshwright.streams.forms import Buffers, StreamRounds, TensorStream, enumerate_rounds, reverse
 
 T = TypeVar("T")
 
@@ -68,7 +62,7 @@ class ProductStream:
         """Foreign sub-inputs that a member keeps: all of its row."""
         return num_columns - 1
 
-    def weight_buffers(self, num_rows: N) -> Buffers[N]:
+    def weight_buffers(self, num_rows: N) -> Buffers:
         """Foreign sub-weights, as in the form along the columns."""
         return self.weights.buffers(num_rows)
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.streams.registry import Buffers, Send, StreamRounds, reverse
+from meshwright.streams.forms import Buffers, Send, StreamRounds, reverse
 
 
 class Collected(NamedTuple):
@@ -24,7 +24,7 @@ class Collected(NamedTuple):
     """One for each item."""
     num_received: int
     """Elements that all members together received [1]."""
-    accumulators: Buffers[float]
+    accumulators: Buffers
     """Most accumulators of others that a member held while it computed, and with those it sent."""
 
 
@@ -314,7 +314,7 @@ class StreamedLayer(NamedTuple):
     output: FloatArray
     input_gradient: FloatArray
     weight_gradient: FloatArray
-    accumulators: Buffers[float]
+    accumulators: Buffers
     """Most accumulators of others that a member held while it computed, and with those it sent."""
 
 
@@ -331,7 +331,7 @@ class ProductGradients(NamedTuple):
     stationary: list[FloatArray]
     streamed: list[FloatArray]
     num_received: int
-    accumulators: Buffers[float]
+    accumulators: Buffers
 
 
 def stream_layer(

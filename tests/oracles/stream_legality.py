@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.streams.registry import Buffers, StreamRounds
+from meshwright.streams.forms import Buffers, StreamRounds
 from oracles.stream_links import links_of
 
 
@@ -33,7 +33,7 @@ class _Span(NamedTuple):
     last: int
 
 
-def violations(rounds: StreamRounds, buffers: Buffers[float]) -> list[Violation]:
+def violations(rounds: StreamRounds, buffers: Buffers) -> list[Violation]:
     """Return where a forward pass breaks conditions 1 to 5; empty when it is correct."""
     spans, broken = _spans(rounds)
     return [
@@ -44,7 +44,7 @@ def violations(rounds: StreamRounds, buffers: Buffers[float]) -> list[Violation]
     ]
 
 
-def counted_buffers(rounds: StreamRounds, spans: list[_Span] | None = None) -> Buffers[float]:
+def counted_buffers(rounds: StreamRounds, spans: list[_Span] | None = None) -> Buffers:
     """Return the most copies held, and held or arriving, by any member in any round."""
     held = np.zeros((rounds.num_members, len(rounds.uses) + 1), dtype=np.int64)
     for span in _spans(rounds)[0] if spans is None else spans:
@@ -141,7 +141,7 @@ def _broken_links(rounds: StreamRounds) -> list[Violation]:
     return broken
 
 
-def _broken_buffers(counted: Buffers[float], stated: Buffers[float]) -> list[Violation]:
+def _broken_buffers(counted: Buffers, stated: Buffers) -> list[Violation]:
     """Condition 5: the closed form says what is held."""
     if (counted.resident, counted.with_incoming) == (stated.resident, stated.with_incoming):
         return []

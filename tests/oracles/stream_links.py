@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.streams.registry import Send, StreamRounds
+from meshwright.streams.forms import Send, StreamRounds
 
 
 def links_of(rounds: StreamRounds, send: Send) -> list[tuple[int, int]]:

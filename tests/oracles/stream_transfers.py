@@ -12,7 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import N, larger, positive_part, where
-from meshwright.streams.round_model import StreamTime, Transfer, _stream_time, received_bytes
+from meshwright.streams.round_model import StreamTime, Transfer, stream_time
+
+
+def received_bytes(tensor_bytes: N, num_members: N) -> N:
+    """Bytes that one member receives when a tensor streams once: rho * size, rho = (N - 1) / N."""
+    return tensor_bytes * (num_members - 1) / num_members
 
 
 def training_bytes_per_element(word_bytes: N, accumulator_bytes: N) -> N:
@@ -314,7 +319,7 @@ def attention_bytes(
 
 def forward_prefetched_s(
     num_members: N, round_compute_s: N, round_link_s: N, round_hbm_s: N
-) -> StreamTime[N]:
+) -> StreamTime:
     """Forward pass whose first sub-tensors left early: max(N max(t_c, t_h), (N - 1) t_m) [s].
 
     A tensor that exists beforehand (weights, not activations) may start in the last round of the
@@ -325,7 +330,7 @@ def forward_prefetched_s(
     """
     local_s = larger(round_compute_s, round_hbm_s)
     exposed_s = positive_part((num_members - 1) * round_link_s - num_members * local_s)
-    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+    return stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
 def bandwidth_fraction(message_bytes: N, message_half_bytes: N) -> N:

@@ -179,7 +179,7 @@ def test_our_simulation_of_a_send_agrees(run):
     (dim,) = TABLE["networks"][run["network"]]
     kind = {"ring": "ring", "pairs": "fully_connected", "switch": "switch"}[dim["block"]]
     link = LinkSpec(dim["bandwidth_bytes_per_s"], dim["latency_s"])
-    network = topologies[kind].of_size(dim["size"], link).build()
+    network = topologies[kind](dim["size"], link).build()
     for _, size, seen_s in timed([run]):
         one = np.zeros(1, dtype=np.int64)
         demands = Demands(one, one + run["to"], np.array([size]), one, one)

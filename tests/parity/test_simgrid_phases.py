@@ -16,7 +16,7 @@ from meshwright.collectives.registry import collective_algorithms
 from meshwright.collectives.ring import Stream, all_gather_transfers
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.traffic import Demands
-from meshwright.topology.mesh import Mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 TABLE = json.loads((Path(__file__).parents[1] / "data" / "simgrid_phased.json").read_text())
@@ -104,7 +104,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES)
 def test_phases_end_as_in_simgrid(case):
-    network = Mesh.uniform((case["rows"], case["columns"]), LINK).build()
+    network = mesh((case["rows"], case["columns"]), LINK).build()
     chains = PATTERNS[case["pattern"]](case)
     timeline = simulate_tasks(phased_tasks(chains, network), network, record_links=False)
     ends, first = [], 0

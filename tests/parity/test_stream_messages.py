@@ -6,7 +6,7 @@ import pytest
 from oracles.product_stream import ProductStream, enumerate_block
 from oracles.stream_links import links_of
 
-from meshwright.streams.registry import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
 from meshwright.streams.round_model import (
     product_backward_s,
     product_forward_s,

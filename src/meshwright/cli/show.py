@@ -48,7 +48,7 @@ def show_system(args: argparse.Namespace) -> int:
     from meshwright.catalog.systems import load_system, system_names
     from meshwright.report.declared_values import declaration_lines, declaration_record
     from meshwright.report.topologies import network_line, network_record
-    from meshwright.topology.hierarchical import topology_of
+    from meshwright.topology.levels import topology_of
 
     if args.system is None:
         show(system_names(), list(system_names()), args.json)
@@ -168,7 +168,7 @@ def show_topologies(args: argparse.Namespace) -> int:
         fault = Fault("--devices", f"{args.devices} devices", f"from 1 to {MOST_DEVICES}")
         raise SpecError(fault)
     link = LinkSpec(1.0)
-    shaped = {name: topologies[name].of_size(args.devices, link) for name in topologies}
+    shaped = {name: topologies[name](args.devices, link) for name in topologies}
     lines = topologies_lines(args.devices, shaped)
     show(lines, topologies_record(args.devices, shaped), args.json)
     return 0

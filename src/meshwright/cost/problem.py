@@ -31,7 +31,7 @@ from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
-from meshwright.topology.hierarchical import network_of
+from meshwright.topology.levels import network_of
 
 
 class Mapper(StrEnum):

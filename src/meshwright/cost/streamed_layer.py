@@ -26,7 +26,7 @@ from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_element
 from meshwright.sharding.saved_activations import CAST, SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf, Streamed, StreamForm
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.registry import TensorStream, streams
+from meshwright.streams.forms import TensorStream, streams
 from meshwright.streams.round_model import (
     Transfer,
     num_chunks_to_fit,

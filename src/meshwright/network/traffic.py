@@ -14,7 +14,7 @@ from meshwright.base.arrays import FloatArray, IntArray, read_only
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.visiting_orders import chain, closes_in
-from meshwright.streams.registry import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from math import inf
 
-from meshwright.streams.forms import Cycle, FoldedRing, Line, Ring
-from meshwright.streams.registry import TensorStream, streams
+from meshwright.streams.forms import Cycle, Line, Ring, TensorStream, streams
 
 _FORMS: dict[str, TensorStream] = {
-    "folded_ring": FoldedRing(),
+    "folded_ring": Ring(is_folded=True),
     "cycle": Cycle(),
     "stream": Line(num_held=0.0),
     "hold": Line(num_held=inf),

@@ -1,170 +1,179 @@
-"""A ring folded into a line, 0 2 4 .. 5 3 1: no neighbours more than two hops apart."""
+"""Forms of a tensor stream: closed forms on numbers or columns, and the rounds, one by one.
+
+N members are on a path (or a cycle) of neighbouring devices; member i owns sub-tensor i of the
+streamed tensor and needs each of the N once, one a round. A form may cut every sub-tensor into
+parts; the things that travel are items, and item k is a part of sub-tensor k // parts.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
-from meshwright.base.arrays import N, ceil_div, larger, positive_part, smaller, where
-from meshwright.streams.registry import Buffers, Send
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
+from meshwright.base.registry import Registry
 
 
-class FoldedRing:
-    """One-way ring through the even positions of the line and back through the odd ones.
+class Send(NamedTuple):
+    """One item that one member hands to another during a round; usable there one round later."""
 
-    Source: the standard layout of a torus dimension without long wires (Dally and Towles 2004,
-    Principles and Practices of Interconnection Networks, section 5.3); proven by replay.
-    """
+    round: int
+    source: int
+    destination: int
+    item: int
 
-    needs_cycle = False
 
-    def num_parts(self, num_members: N) -> N:
-        """Sub-tensors travel whole."""
+class Buffers(NamedTuple):
+    """Most sub-tensors of others that a member holds at once, in whole sub-tensors."""
+
+    resident: Num
+    """While it computes."""
+    with_incoming: Num
+    """The same and what arrives during the round."""
+
+
+class TensorStream(ABC):
+    """Closed forms and enumeration of one form; N members, a number or a column (rows,)."""
+
+    needs_cycle: ClassVar[bool] = False
+    """Whether the last member must be a neighbour of the first one."""
+
+    def num_parts(self, num_members: Num) -> Num:
+        """Return into how many pieces a sub-tensor is cut, each taking its own direction: one."""
         return 0 * num_members + 1
 
-    def num_hops(self, num_members: N) -> N:
-        """Two, and one in a pair."""
-        hops: N = smaller(num_members - 1, 2.0)
-        return hops
+    def num_hops(self, num_members: Num) -> Num:
+        """Return the links that the longest send of a round crosses: one between neighbours."""
+        return 0 * num_members + 1
 
-    def buffers(self, num_members: N) -> Buffers[N]:
+    @abstractmethod
+    def buffers(self, num_members: Num) -> Buffers:
+        """Return what a member holds of the others' sub-tensors."""
+
+    @abstractmethod
+    def transfers(self, num_members: Num) -> Num:
+        """Return how many sub-tensors cross a link in one pass, each link of a send counted."""
+
+    @abstractmethod
+    def num_shared_rounds(self, num_members: Num) -> Num:
+        """Return in how many rounds of a backward pass an item and an accumulator meet on a link.
+
+        Never in the first and the last round, so at most N - 2.
+        """
+
+    @abstractmethod
+    def num_exchange_rounds(self, num_members: Num) -> Num:
+        """Return the rounds in which items go round and sums of partials formed from them return.
+
+        As in backward attention: such a partial cannot be formed before its item is there.
+        """
+
+    @abstractmethod
+    def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
+        """Return ``uses[round][member]``: the items the member multiplies in that round."""
+
+    @abstractmethod
+    def sends(self, num_members: int) -> list[Send]:
+        """Return every send of one pass."""
+
+
+streams: Registry[TensorStream] = Registry("tensor stream")
+"""Keyed by the values of the strategy's stream form."""
+
+
+@dataclass(frozen=True)
+class Ring(TensorStream):
+    """TSPP: a one-way ring in a line; every sub-tensor moves one member down the ring each round.
+
+    Neighbours of the ring are neighbours of the line, and the wrap crosses the whole line, in the
+    direction that the other sends leave idle. Folded, 0 2 4 .. 5 3 1, it goes through the even
+    positions and back through the odd ones, so none are more than two hops apart.
+
+    Source: the naive ring that TEMP (arXiv 2512.14256) starts from; folded, the standard layout of
+    a torus dimension without long wires (Dally and Towles 2004, Principles and Practices of
+    Interconnection Networks, section 5.3); proven by replay.
+    """
+
+    is_folded: bool = False
+
+    def num_hops(self, num_members: Num) -> Num:
+        """N - 1 at the wrap, for which the round waits; folded two, and one in a pair."""
+        return smaller(num_members - 1, 2.0) if self.is_folded else num_members - 1
+
+    def buffers(self, num_members: Num) -> Buffers:
         """One sub-tensor in use and one that arrives."""
         others = num_members - 1
         return Buffers(smaller(others, 1.0), smaller(others, 2.0))
 
-    def transfers(self, num_members: N) -> N:
-        """2 (N - 1)^2: in each of N - 1 rounds N - 2 sends of two hops and two of one."""
+    def transfers(self, num_members: Num) -> Num:
+        """2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1.
+
+        Folded it is the same: N - 2 sends of two hops and two of one.
+        """
         return 2 * (num_members - 1) * (num_members - 1)
 
-    def num_shared_rounds(self, num_members: N) -> N:
+    def num_shared_rounds(self, num_members: Num) -> Num:
         """All but the first and the last: every link is in use in every round."""
-        rounds: N = positive_part(num_members - 2)
-        return rounds
+        return positive_part(num_members - 2)
 
-    def num_exchange_rounds(self, num_members: N) -> N:
+    def num_exchange_rounds(self, num_members: Num) -> Num:
         """N + 1: an accumulator walks one round behind its item."""
-        rounds: N = num_members + smaller(num_members - 1, 1.0)
-        return rounds
+        return num_members + smaller(num_members - 1, 1.0)
+
+    def _order(self, num_members: int) -> list[int]:
+        """Return the positions of the line in the order of the ring."""
+        if not self.is_folded:
+            return list(range(num_members))
+        return [*range(0, num_members, 2), *reversed(range(1, num_members, 2))]
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """In round t a member uses what the t-th member up the ring owns."""
-        ring = _ring_order(num_members)
-        place = {member: position for position, member in enumerate(ring)}
+        order, members = self._order(num_members), range(num_members)
+        place = {member: position for position, member in enumerate(order)}
         return [
-            [(ring[(place[member] + turn) % num_members],) for member in range(num_members)]
-            for turn in range(num_members)
+            [(order[(place[member] + turn) % num_members],) for member in members]
+            for turn in members
         ]
 
     def sends(self, num_members: int) -> list[Send]:
         """Pass what a member uses down the ring in the same round."""
-        ring = _ring_order(num_members)
+        order = self._order(num_members)
         return [
-            Send(turn, ring[k], ring[(k - 1) % num_members], ring[(k + turn) % num_members])
+            Send(turn, order[k], order[k - 1], order[(k + turn) % num_members])
             for turn in range(num_members - 1)
             for k in range(num_members)
         ]
 
 
-def _ring_order(num_members: int) -> list[int]:
-    """Return the positions of the line in the order of the ring: even ones up, odd ones down."""
-    up = list(range(0, num_members, 2))
-    return up + list(range(1, num_members, 2))[::-1]
-
-
-class Ring:
-    """TSPP: every sub-tensor moves one member down the ring each round.
-
-    The wrap crosses the whole line, in the direction that the other sends leave idle.
-
-    Source: the naive ring that TEMP (arXiv 2512.14256) starts from; proven by replay.
-    """
-
-    needs_cycle = False
-
-    def num_parts(self, num_members: N) -> N:
-        """Sub-tensors travel whole."""
-        return 0 * num_members + 1
-
-    def num_hops(self, num_members: N) -> N:
-        """N - 1 at the wrap; the round waits for it."""
-        return num_members - 1
-
-    def buffers(self, num_members: N) -> Buffers[N]:
-        """One sub-tensor in use and one that arrives."""
-        others = num_members - 1
-        return Buffers(smaller(others, 1.0), smaller(others, 2.0))
-
-    def transfers(self, num_members: N) -> N:
-        """2 (N - 1)^2: in each of N - 1 rounds N - 1 single hops and a wrap of N - 1."""
-        return 2 * (num_members - 1) * (num_members - 1)
-
-    def num_shared_rounds(self, num_members: N) -> N:
-        """All but the first and the last: every link is in use in every round."""
-        rounds: N = positive_part(num_members - 2)
-        return rounds
-
-    def num_exchange_rounds(self, num_members: N) -> N:
-        """N + 1: an accumulator walks one round behind its item."""
-        rounds: N = num_members + smaller(num_members - 1, 1.0)
-        return rounds
-
-    def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
-        """Member i uses (i + t) mod N in round t."""
-        members = range(num_members)
-        return [[((member + turn) % num_members,) for member in members] for turn in members]
-
-    def sends(self, num_members: int) -> list[Send]:
-        """Pass what a member uses down the ring in the same round."""
-        return [
-            Send(turn, member, (member - 1) % num_members, (member + turn) % num_members)
-            for turn in range(num_members - 1)
-            for member in range(num_members)
-        ]
-
-
-class Cycle:
-    """Both directions of every link of a cycle carry half a sub-tensor each round.
+class Cycle(Ring):
+    """A ring on a Hamiltonian cycle of neighbours, half of every sub-tensor in each direction.
 
     A link carries half the bytes of a line. A block of a mesh has such a cycle when one side is
-    even and both are at least two.
+    even and both are at least two. What is held is two halves in use and two that arrive.
 
     Source: derived; proven by replay.
     """
 
     needs_cycle = True
 
-    def num_parts(self, num_members: N) -> N:
+    def num_parts(self, num_members: Num) -> Num:
         """Two halves; two members share a single link, so a pair sends whole sub-tensors."""
-        parts: N = where(num_members > 2, 2.0, 1.0)
-        return parts
+        return where(num_members > 2, 2.0, 1.0)
 
-    def num_hops(self, num_members: N) -> N:
+    def num_hops(self, num_members: Num) -> Num:
         """Neighbours only."""
         return 0 * num_members + 1
 
-    def buffers(self, num_members: N) -> Buffers[N]:
-        """Two halves in use and two that arrive."""
-        others = num_members - 1
-        return Buffers(smaller(others, 1.0), smaller(others, 2.0))
-
-    def transfers(self, num_members: N) -> N:
+    def transfers(self, num_members: Num) -> Num:
         """N (N - 1): every sub-tensor crosses N - 1 links, half of it each way."""
         return num_members * (num_members - 1)
 
-    def num_shared_rounds(self, num_members: N) -> N:
-        """All but the first and the last: every link is in use in every round."""
-        rounds: N = positive_part(num_members - 2)
-        return rounds
-
-    def num_exchange_rounds(self, num_members: N) -> N:
-        """N + 1: an accumulator walks one round behind its item."""
-        rounds: N = num_members + smaller(num_members - 1, 1.0)
-        return rounds
-
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
         """First half of sub-tensor (i + t) mod N with the second half of (i - t) mod N."""
-        members = range(num_members)
         if num_members <= 2:
-            return [[((member + turn) % num_members,) for member in members] for turn in members]
+            return super().uses(num_members)
+        members = range(num_members)
         return [
             [
                 (2 * ((member + turn) % num_members), 2 * ((member - turn) % num_members) + 1)
@@ -185,27 +194,22 @@ class Cycle:
 
 
 @dataclass(frozen=True)
-class Line:
-    """The line form with its knob: how many passing copies each half keeps.
+class Line(TensorStream):
+    """A line of devices, one hop a round in both directions: ``hold``, ``stream`` and between.
 
-    With ``num_held`` = 0 it is ``stream``; from ceil(N / 2) on it is ``hold``.
+    Express waves carry every sub-tensor once to each member. The members of the left half use them
+    in the order i, i + 1, ..., N - 1, 0, 1, ..., those of the right half in the mirrored order, so
+    the sub-tensors behind them pass too early. ``hold`` keeps those copies until their round;
+    ``stream`` lets them go and sends them again just in time (a second wave outwards, a return
+    wave back), so that what is held does not grow with N.
 
     Source: order and waves reconstructed from TATP in TEMP (arXiv 2512.14256); proven by replay.
     """
 
     num_held: float
+    """Passing copies that each half keeps, h: 0 is ``stream``, from ceil(N / 2) on ``hold``."""
 
-    needs_cycle = False
-
-    def num_parts(self, num_members: N) -> N:
-        """Sub-tensors travel whole."""
-        return 0 * num_members + 1
-
-    def num_hops(self, num_members: N) -> N:
-        """Neighbours only."""
-        return 0 * num_members + 1
-
-    def buffers(self, num_members: N) -> Buffers[N]:
+    def buffers(self, num_members: Num) -> Buffers:
         """At most 2 + h resident, and 4 + h with what arrives.
 
         With n = ceil(N / 2) and the turn T = floor((2 n - 5) / 3), no less than 0:
@@ -225,17 +229,15 @@ class Line:
             with_incoming=smaller(incoming, smaller(half + 1, others + repeated)),
         )
 
-    def transfers(self, num_members: N) -> N:
+    def transfers(self, num_members: Num) -> Num:
         """N (N - 1) + (n - 1 - h)^2 + (N - n - 1 - h)^2 with n = ceil(N / 2), no less than 0."""
         left = ceil_div(num_members, 2)
         again_left = positive_part(left - 1 - self.num_held)
         again_right = positive_part(num_members - left - 1 - self.num_held)
-        count: N = (
-            num_members * (num_members - 1) + again_left * again_left + again_right * again_right
-        )
-        return count
+        once = num_members * (num_members - 1)
+        return once + again_left * again_left + again_right * again_right
 
-    def num_shared_rounds(self, num_members: N) -> N:
+    def num_shared_rounds(self, num_members: Num) -> Num:
         """min(N - 2, 4 (n - 1 - h) - 2), no less than 0: only what is sent again meets anything.
 
         The express waves and their reversals never use one link in the same direction and round:
@@ -244,10 +246,9 @@ class Line:
         Source: derived from the waves; equal to the counted ones for every knob.
         """
         again = positive_part(ceil_div(num_members, 2) - 1 - self.num_held)
-        rounds: N = positive_part(smaller(num_members - 2, 4 * again - 2))
-        return rounds
+        return positive_part(smaller(num_members - 2, 4 * again - 2))
 
-    def num_exchange_rounds(self, num_members: N) -> N:
+    def num_exchange_rounds(self, num_members: Num) -> Num:
         """2 N - 1: the farthest partial exists in round N - 1 and has N - 1 hops to go."""
         return 2 * num_members - 1
 
@@ -262,43 +263,75 @@ class Line:
 
     def sends(self, num_members: int) -> list[Send]:
         """Express waves, then on each side the waves that bring back what was not held."""
+        waves: list[Send] = []
+        # Every sub-tensor leaves its home in round 0 at full speed, both ways.
+        for item in range(num_members):
+            waves += [Send(turn, item - turn, item - turn - 1, item) for turn in range(item)]
+            rightward = range(num_members - 1 - item)
+            waves += [Send(turn, item + turn, item + turn + 1, item) for turn in rightward]
         left = (num_members + 1) // 2
-        return [
-            *_express_waves(num_members),
-            *_repeated_waves(num_members, left, self.num_held, is_mirrored=False),
-            *_repeated_waves(num_members, num_members - left, self.num_held, is_mirrored=True),
-        ]
+        waves += self._repeated(num_members, left, range(num_members))
+        waves += self._repeated(num_members, num_members - left, range(num_members)[::-1])
+        return waves
+
+    def _repeated(self, num_members: int, half: int, place: range) -> list[Send]:
+        """Return the second and the return wave of each sub-tensor that one half does not hold.
+
+        Written for the left half of ``half`` members at these places; the right half is its mirror
+        image. The second wave leaves home s in round N - 2 n + 2 + 2 s and reaches the middle
+        member as it needs it; the return wave walks back one member a round, each of which needs
+        it on arrival.
+        """
+        waves: list[Send] = []
+        first = half - 1 if self.num_held >= half - 1 else int(self.num_held)
+        for s in range(first, half - 1):
+            start = num_members - 2 * half + 2 + 2 * s
+            outward = range(s, half - 1)
+            waves += [Send(start + k - s, place[k], place[k + 1], place[s]) for k in outward]
+            backward = range(half - 1, s + 1, -1)
+            waves += [Send(num_members - k + s, place[k], place[k - 1], place[s]) for k in backward]
+        return waves
 
 
-def _express_waves(num_members: int) -> list[Send]:
-    """Return the two waves in which every sub-tensor leaves its home in round 0 at full speed."""
-    waves: list[Send] = []
-    for item in range(num_members):
-        waves += [Send(turn, item - turn, item - turn - 1, item) for turn in range(item)]
-        rightward = range(num_members - 1 - item)
-        waves += [Send(turn, item + turn, item + turn + 1, item) for turn in rightward]
-    return waves
+@dataclass(frozen=True)
+class StreamRounds:
+    """One pass of a stream, enumerated; sends copy items, or add accumulators when reversed."""
+
+    num_members: int
+    num_parts: int
+    num_hops: int
+    is_cycle: bool
+    uses: list[list[tuple[int, ...]]]
+    sends: list[Send]
+
+    @property
+    def num_items(self) -> int:
+        """Items that travel: sub-tensors times their parts."""
+        return self.num_members * self.num_parts
+
+    def home(self, item: int) -> int:
+        """Return the member that owns an item."""
+        return item // self.num_parts
 
 
-def _repeated_waves(
-    num_members: int, half: int, num_held: float, *, is_mirrored: bool
-) -> list[Send]:
-    """Return the second and the return wave of each sub-tensor that one half does not hold.
+def enumerate_rounds(stream: TensorStream, num_members: int) -> StreamRounds:
+    """Return the rounds of a form on this many members."""
+    return StreamRounds(
+        num_members=num_members,
+        num_parts=int(stream.num_parts(float(num_members))),
+        num_hops=int(stream.num_hops(float(num_members))),
+        is_cycle=stream.needs_cycle,
+        uses=stream.uses(num_members),
+        sends=stream.sends(num_members),
+    )
 
-    Written for the left half of ``half`` members; the right half is its mirror image. The second
-    wave leaves home s in round N - 2 n + 2 + 2 s and reaches the middle member as it needs it;
-    the return wave walks back one member a round, each of which needs it on arrival.
+
+def reverse(rounds: StreamRounds) -> StreamRounds:
+    """Return the stream of the gradient accumulators: time and every send turned round.
+
+    A copy tree of an item becomes a reduction tree to its home: in the reversed round in which a
+    member used the item it forms its partial and adds it to the accumulator that has arrived.
     """
-
-    def place(position: int) -> int:
-        return num_members - 1 - position if is_mirrored else position
-
-    waves: list[Send] = []
-    first = half - 1 if num_held >= half - 1 else int(num_held)
-    for s in range(first, half - 1):
-        start = num_members - 2 * half + 2 + 2 * s
-        outward = range(s, half - 1)
-        waves += [Send(start + k - s, place(k), place(k + 1), place(s)) for k in outward]
-        backward = range(half - 1, s + 1, -1)
-        waves += [Send(num_members - k + s, place(k), place(k - 1), place(s)) for k in backward]
-    return waves
+    last = len(rounds.uses) - 1
+    sends = [Send(last - s.round, s.destination, s.source, s.item) for s in rounds.sends]
+    return replace(rounds, uses=rounds.uses[::-1], sends=sorted(sends))

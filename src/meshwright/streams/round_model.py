@@ -8,41 +8,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic
 
 import numpy as np
 
-from meshwright.base.arrays import N, ceil_div, larger, positive_part, smaller, where
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
 
 
 @dataclass(frozen=True)
-class StreamTime(Generic[N]):
+class StreamTime:
     """Time of one operator under a stream [s], in parts that sum to the total."""
 
-    compute_s: N
+    compute_s: Num
     """Time of the matrix products alone."""
-    exposed_hbm_s: N
+    exposed_hbm_s: Num
     """What the device memory adds to them."""
-    exposed_stream_s: N
+    exposed_stream_s: Num
     """What the links add to both."""
 
     @property
-    def total_s(self) -> N:
+    def total_s(self) -> Num:
         """Time of the operator [s]: the sum of the parts."""
         return self.compute_s + self.exposed_hbm_s + self.exposed_stream_s
 
 
 def round_link_s(
-    sub_tensor_bytes: N,
-    bandwidth_bytes_per_s: N,
-    latency_s: N,
-    message_half_bytes: N,
+    sub_tensor_bytes: Num,
+    bandwidth_bytes_per_s: Num,
+    latency_s: Num,
+    message_half_bytes: Num,
     *,
-    num_hops: Any = 1,
-    num_parts: Any = 1,
-    num_chunks: Any = 1,
+    num_hops: Num = 1,
+    num_parts: Num = 1,
+    num_chunks: Num = 1,
     store_and_forward: bool = True,
-) -> N:
+) -> Num:
     """Time in which the slowest link of a round passes its sub-tensor on [s].
 
     A message of m bytes occupies a link for o = (m + m_half) / B and arrives a latency later.
@@ -74,11 +73,12 @@ def round_link_s(
         bandwidth_bytes_per_s
     )
     num_stores = num_hops - 1 if store_and_forward else 0
-    passed_s: N = (num_chunks + num_stores) * occupied_s + num_hops * latency_s
-    return passed_s
+    return (num_chunks + num_stores) * occupied_s + num_hops * latency_s
 
 
-def forward_s(num_members: N, round_compute_s: N, round_link_s: N, round_hbm_s: N) -> StreamTime[N]:
+def forward_s(
+    num_members: Num, round_compute_s: Num, round_link_s: Num, round_hbm_s: Num
+) -> StreamTime:
     """Forward pass of one operator: (N - 1) max(t_c, t_m, t_h) + max(t_c, t_h) [s].
 
     The last round computes only: nothing needs to arrive after it.
@@ -99,17 +99,17 @@ def forward_s(num_members: N, round_compute_s: N, round_link_s: N, round_hbm_s: 
     """
     local_s = larger(round_compute_s, round_hbm_s)
     exposed_s = (num_members - 1) * positive_part(round_link_s - local_s)
-    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+    return stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
 def backward_s(
-    num_members: N,
-    round_compute_s: N,
-    round_link_s: N,
-    round_accumulator_s: N,
-    round_hbm_s: N,
-    num_shared_rounds: Any = np.inf,
-) -> StreamTime[N]:
+    num_members: Num,
+    round_compute_s: Num,
+    round_link_s: Num,
+    round_accumulator_s: Num,
+    round_hbm_s: Num,
+    num_shared_rounds: Num = np.inf,
+) -> StreamTime:
     """Backward pass of one operator: input and weight gradient in one stream [s].
 
     max(t_c, t_m) + (N - 2) max(t_c, t_m + t_g) + max(t_c, t_g), each also bounded by t_h: the
@@ -145,17 +145,17 @@ def backward_s(
         + (inner - shared) * positive_part(longer_s - local_s)
         + outer * positive_part(round_accumulator_s - local_s)
     )
-    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+    return stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
 def exchange_s(
-    num_members: N,
-    round_compute_s: N,
-    round_link_s: N,
-    round_accumulator_s: N,
-    round_hbm_s: N,
-    num_rounds: N,
-) -> StreamTime[N]:
+    num_members: Num,
+    round_compute_s: Num,
+    round_link_s: Num,
+    round_accumulator_s: Num,
+    round_hbm_s: Num,
+    num_rounds: Num,
+) -> StreamTime:
     """Backward attention: items stream past, and sums of partials formed from them return [s].
 
     Of R rounds the first N compute; items move in rounds 0 .. N - 2, accumulators in the last
@@ -181,18 +181,18 @@ def exchange_s(
         + (under_compute - shared) * positive_part(round_accumulator_s - local_s)
         + (num_rounds - num_members) * round_accumulator_s
     )
-    return _stream_time(num_members, round_compute_s, local_s, exposed_s)
+    return stream_time(num_members, round_compute_s, local_s, exposed_s)
 
 
 def product_forward_s(
-    num_rows: N,
-    num_columns: N,
-    round_compute_s: N,
-    round_input_s: N,
-    round_weight_s: N,
-    round_hbm_s: N,
-    round_sum_s: Any = 0.0,
-) -> StreamTime[N]:
+    num_rows: Num,
+    num_columns: Num,
+    round_compute_s: Num,
+    round_input_s: Num,
+    round_weight_s: Num,
+    round_hbm_s: Num,
+    round_sum_s: Num = 0.0,
+) -> StreamTime:
     """Forward pass of a product stream on r x c devices [s].
 
     With t_l = max(t_c, t_h): the first c rounds end after max((c - 1) max(t_l, t_x) + t_l, t_w),
@@ -222,20 +222,20 @@ def product_forward_s(
     weight_s = smaller(num_rows - 1, 1.0) * positive_part(round_weight_s - outer_s - input_s)
     more_s = positive_part(num_rows - 2) * positive_part(round_weight_s - outer_s)
     members = num_rows * num_columns
-    return _stream_time(members, round_compute_s, local_s, input_s + weight_s + more_s + sum_s)
+    return stream_time(members, round_compute_s, local_s, input_s + weight_s + more_s + sum_s)
 
 
 def product_backward_s(
-    num_rows: N,
-    num_columns: N,
-    round_compute_s: N,
-    round_input_s: N,
-    round_weight_s: N,
-    round_input_sum_s: N,
-    round_weight_sum_s: N,
-    round_hbm_s: N,
-    num_shared_rounds: Any = np.inf,
-) -> StreamTime[N]:
+    num_rows: Num,
+    num_columns: Num,
+    round_compute_s: Num,
+    round_input_s: Num,
+    round_weight_s: Num,
+    round_input_sum_s: Num,
+    round_weight_sum_s: Num,
+    round_hbm_s: Num,
+    num_shared_rounds: Num = np.inf,
+) -> StreamTime:
     """Backward pass of a product stream on r x c devices [s].
 
     In units of c rounds: max(c t_l + (c - 1) (t_x - t_l)+, t_w), then r - 2 times
@@ -274,10 +274,10 @@ def product_backward_s(
         num_columns, round_compute_s, round_input_s, round_input_sum_s, round_hbm_s
     )
     exposed_s = where(num_rows > 1, exposed_s, one_row.exposed_stream_s)
-    return _stream_time(num_rows * num_columns, round_compute_s, local_s, exposed_s)
+    return stream_time(num_rows * num_columns, round_compute_s, local_s, exposed_s)
 
 
-def _stream_time(num_members: N, round_compute_s: N, local_s: N, exposed_s: N) -> StreamTime[N]:
+def stream_time(num_members: Num, round_compute_s: Num, local_s: Num, exposed_s: Num) -> StreamTime:
     """Return the parts: N rounds of compute, what memory adds to them, what the links add."""
     return StreamTime(
         compute_s=num_members * round_compute_s,
@@ -287,11 +287,11 @@ def _stream_time(num_members: N, round_compute_s: N, local_s: N, exposed_s: N) -
 
 
 def stream_buffer_bytes(
-    sub_tensor_bytes: N,
-    num_buffers: N,
-    accumulator_ratio: Any = 0.0,
-    num_chunks: Any = 1,
-) -> N:
+    sub_tensor_bytes: Num,
+    num_buffers: Num,
+    accumulator_ratio: Num = 0.0,
+    num_chunks: Num = 1,
+) -> Num:
     """On-chip bytes of the sub-tensors in flight: (4 + h) m (1 + e_g / e) / c [bytes].
 
     Parameters
@@ -307,11 +307,10 @@ def stream_buffer_bytes(
 
     Source: derived; counted by the replay of the schedule.
     """
-    buffers: N = num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
-    return buffers
+    return num_buffers * sub_tensor_bytes * (1 + accumulator_ratio) / num_chunks
 
 
-def relay_bytes(sub_tensor_bytes: N, num_members: N, num_parts: Any = 1) -> N:
+def relay_bytes(sub_tensor_bytes: Num, num_members: Num, num_parts: Num = 1) -> Num:
     """Main-memory bytes of a round whose sub-tensors are relayed through it: (2 n + 1) m [bytes].
 
     Each of the n sub-tensors that enter a device in a round is written and read to be sent on,
@@ -329,11 +328,10 @@ def relay_bytes(sub_tensor_bytes: N, num_members: N, num_parts: Any = 1) -> N:
     Source: derived; equal to the most that the enumerated rounds ask of a device.
     """
     entering = smaller(num_members - 1, 2.0) / num_parts
-    moved: N = (2 * entering + 1) * sub_tensor_bytes
-    return moved
+    return (2 * entering + 1) * sub_tensor_bytes
 
 
-def num_chunks_to_fit(buffer_bytes: N, sram_bytes: N, resident_bytes: N) -> N:
+def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -> Num:
     """Fewest chunks with which the buffers of a stream fit on chip; inf where none does.
 
     ceil(buffers / (SRAM - resident)), at least one.
@@ -349,13 +347,7 @@ def num_chunks_to_fit(buffer_bytes: N, sram_bytes: N, resident_bytes: N) -> N:
     """
     free_bytes = sram_bytes - resident_bytes
     chunks = larger(ceil_div(buffer_bytes, larger(free_bytes, 1.0)), 1.0)
-    fitting: N = where(free_bytes > 0, chunks, np.inf)
-    return fitting
-
-
-def received_bytes(tensor_bytes: N, num_members: N) -> N:
-    """Bytes that one member receives when a tensor streams once: rho * size, rho = (N - 1) / N."""
-    return tensor_bytes * (num_members - 1) / num_members
+    return where(free_bytes > 0, chunks, np.inf)
 
 
 class Transfer(IntEnum):

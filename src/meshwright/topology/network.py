@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
 
 import numpy as np
 
@@ -94,27 +92,6 @@ class Network:
         )
 
 
-def hop_distances(network: Network, source: int) -> IntArray:
-    """Return the links on the shortest way from one node to each node; -1 where there is none.
-
-    Only nodes that forward stand in the middle of a way.
-    """
-    distance = np.full(network.num_nodes, -1, dtype=np.int64)
-    distance[source] = 0
-    offsets, links = network.outgoing
-    frontier = np.array([source])
-    hops = 0
-    while len(frontier):
-        hops += 1
-        starts, counts = offsets[frontier], offsets[frontier + 1] - offsets[frontier]
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        reached = np.unique(network.target[links[np.repeat(starts, counts) + within]])
-        found = reached[distance[reached] < 0]
-        distance[found] = hops
-        frontier = found[network.forwards[found] == 1]
-    return distance
-
-
 def connected_components(network: Network) -> IntArray:
     """Return for each node the number of the piece of the network it is in, from 0.
 
@@ -133,15 +110,54 @@ def connected_components(network: Network) -> IntArray:
 
 
 @dataclass(frozen=True)
+class LinkSpec:
+    """One direction of a full-duplex wire; the other direction is equal."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float = 0.0
+    message_half_bytes: float = 0.0
+    """Message size that reaches half of the bandwidth."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Closed forms of one physical network, and the network; tests prove the forms equal to it."""
+
+    shape: str
+    """In words, such as ``6x8``."""
+    num_devices: int
+    """Switches and IO dies are not counted."""
+    num_links: int
+    """Directed links: two for each wire."""
+    diameter: int
+    """Links on the shortest way between the two devices that are farthest apart."""
+    bisection_bytes_per_s: float
+    """Smallest bandwidth from one half of the devices to the other, one direction [bytes/s].
+
+    Halves differ by one device at most; switches are on the side that makes the cut smaller. Where
+    ``bisection_is_exact`` is false this is the cut of one such pair of halves, so the true value is
+    at most this.
+    """
+    build: Callable[[], Network]
+    """Lists every node and link."""
+    bisection_is_exact: bool = True
+    """Whether no other pair of equal halves has a smaller cut, by proof."""
+
+
+topologies: Registry[Callable[[int, LinkSpec], Topology | None]] = Registry("topology")
+"""The usual shape of each topology with so many devices, or None where it has none."""
+
+
+@dataclass(frozen=True)
 class Wires:
-    """Full-duplex wires of one kind, as columns."""
+    """Full-duplex wires of one kind: the nodes at their ends as columns, (wires,) each."""
 
     first: IntArray
     second: IntArray
     link: LinkSpec
     level: int = 0
-    num_beside: FloatArray | float = 1.0
-    """Wires side by side that are merged into one, for all or for each."""
+    num_parallel: FloatArray | float = 1.0
+    """Parallel wires that are merged into one, for all or for each."""
 
 
 def line_ends(
@@ -182,7 +198,7 @@ def assemble(
     wires: Sequence[Wires],
     position_m: FloatArray,
     *,
-    devices_forward: bool,
+    devices_forward: bool = False,
     grid_shape: tuple[int, ...] = (),
 ) -> Network:
     """Return the network of these wires; links 2 w and 2 w + 1 are the directions of wire w.
@@ -194,44 +210,31 @@ def assemble(
     devices_forward
         Whether devices pass on what is not for them; all other nodes do.
     """
-    num_nodes = len(position_m)
-    forwards = np.ones(num_nodes, dtype=np.int64)
+    forwards = np.ones(len(position_m), dtype=np.int64)
     forwards[:num_devices] = devices_forward
+    none = np.zeros(0, dtype=np.int64)
+    first = np.concatenate([none, *(w.first for w in wires)])
+    second = np.concatenate([none, *(w.second for w in wires)])
+
+    def of_links(value: Callable[[Wires], FloatArray | float]) -> FloatArray:
+        """Return a value of each group of wires as a column of links."""
+        per_wire = [np.broadcast_to(np.asarray(value(w), float), w.first.shape) for w in wires]
+        return np.repeat(np.concatenate([np.zeros(0), *per_wire]), 2)
+
     return Network(
         num_devices=num_devices,
-        num_nodes=num_nodes,
-        source=_joined([_both_ways(w.first, w.second) for w in wires]),
-        target=_joined([_both_ways(w.second, w.first) for w in wires]),
-        bandwidth_bytes_per_s=_column(
-            wires, [w.link.bandwidth_bytes_per_s * w.num_beside for w in wires]
-        ),
-        latency_s=_column(wires, [w.link.latency_s for w in wires]),
-        message_half_bytes=_column(wires, [w.link.message_half_bytes for w in wires]),
-        level=_column(wires, [w.level for w in wires]).astype(np.int64),
+        num_nodes=len(position_m),
+        source=np.column_stack([first, second]).ravel(),
+        target=np.column_stack([second, first]).ravel(),
+        bandwidth_bytes_per_s=of_links(lambda w: w.link.bandwidth_bytes_per_s * w.num_parallel),
+        latency_s=of_links(lambda w: w.link.latency_s),
+        message_half_bytes=of_links(lambda w: w.link.message_half_bytes),
+        level=of_links(lambda w: w.level).astype(np.int64),
         forwards=forwards,
         position_m=position_m,
         speed_factor=np.ones(num_devices),
         grid_shape=grid_shape,
     )
-
-
-def _both_ways(first: IntArray, second: IntArray) -> IntArray:
-    """Return the column of ends where each wire is followed by its other direction."""
-    return np.column_stack([first, second]).ravel()
-
-
-def _joined(columns: Sequence[IntArray]) -> IntArray:
-    """Return the columns behind one another."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *columns])
-
-
-def _column(wires: Sequence[Wires], values: Sequence[FloatArray | float]) -> FloatArray:
-    """Return a value of each group of wires as a column of links."""
-    per_wire = [
-        np.broadcast_to(np.asarray(value, dtype=np.float64), w.first.shape)
-        for w, value in zip(wires, values, strict=True)
-    ]
-    return np.repeat(np.concatenate([np.zeros(0), *per_wire]), 2)
 
 
 NOMINAL_PITCH_M = 1.0
@@ -312,64 +315,3 @@ def with_error_correction(network: Network, links: IntArray) -> Network:
     latency_s = network.latency_s.copy()
     latency_s[links] = np.maximum(latency_s[links], ERROR_CORRECTED_LATENCY_S)
     return replace(network, latency_s=latency_s)
-
-
-@dataclass(frozen=True)
-class LinkSpec:
-    """One direction of a full-duplex wire; the other direction is equal."""
-
-    bandwidth_bytes_per_s: float
-    latency_s: float = 0.0
-    message_half_bytes: float = 0.0
-    """Message size that reaches half of the bandwidth."""
-
-
-class Topology(ABC):
-    """Closed forms and enumeration of one physical network."""
-
-    @property
-    @abstractmethod
-    def shape(self) -> str:
-        """Its shape in words, such as ``6x8``."""
-
-    @property
-    @abstractmethod
-    def num_devices(self) -> int:
-        """Devices; switches and IO dies are not counted."""
-
-    @property
-    @abstractmethod
-    def num_links(self) -> int:
-        """Directed links: two for each wire."""
-
-    @property
-    @abstractmethod
-    def diameter(self) -> int:
-        """Links on the shortest way between the two devices that are farthest apart."""
-
-    @property
-    @abstractmethod
-    def bisection_bytes_per_s(self) -> float:
-        """Smallest bandwidth from one half of the devices to the other, one direction [bytes/s].
-
-        Halves differ by one device at most; switches stand on the side that makes the cut smaller.
-        Where ``bisection_is_exact`` is false this is the cut of one such pair of halves, so the
-        true value is at most this.
-        """
-
-    @property
-    def bisection_is_exact(self) -> bool:
-        """Whether no other pair of equal halves has a smaller cut, by proof."""
-        return True
-
-    @abstractmethod
-    def build(self) -> Network:
-        """Return every node and link."""
-
-    @classmethod
-    @abstractmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return its usual shape with this many devices, or None where it has none."""
-
-
-topologies: Registry[type[Topology]] = Registry("topology")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
 from meshwright.topology.network import (
     NOMINAL_PITCH_M,
@@ -17,183 +17,89 @@ from meshwright.topology.network import (
     Wires,
     assemble,
     circle_m,
-    near_square,
     pair_ends,
     row_m,
 )
 
 
-@dataclass(frozen=True)
-class FullyConnected(Topology):
-    """Every pair of devices has a wire; nobody forwards."""
+def fully_connected(size: int, link: LinkSpec) -> Topology:
+    """Return devices on a circle, a wire between every pair; nobody forwards."""
+    half = size // 2
 
-    size: int
-    link: LinkSpec
-    """Of one pair."""
+    def build() -> Network:
+        return assemble(size, [Wires(*pair_ends(size, size, 1), link)], circle_m(size))
 
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return all pairs of this many devices."""
-        return cls(num_devices, link)
-
-    @property
-    def shape(self) -> str:
-        """Its devices."""
-        return f"{self.size} devices"
-
-    @property
-    def num_devices(self) -> int:
-        """Its size."""
-        return self.size
-
-    @property
-    def num_links(self) -> int:
-        """One from each device to each other one."""
-        return self.size * (self.size - 1)
-
-    @property
-    def diameter(self) -> int:
-        """All are neighbours."""
-        return min(self.size - 1, 1)
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """One link from each of the one half to each of the other."""
-        half = self.size // 2
-        return half * (self.size - half) * self.link.bandwidth_bytes_per_s
-
-    def build(self) -> Network:
-        """Return the devices on a circle."""
-        ends = pair_ends(self.size, self.size, 1)
-        return assemble(
-            self.size,
-            [Wires(*ends, self.link)],
-            circle_m(self.size),
-            devices_forward=False,
-        )
+    return Topology(
+        shape=f"{size} devices",
+        num_devices=size,
+        num_links=size * (size - 1),
+        diameter=min(size - 1, 1),
+        bisection_bytes_per_s=half * (size - half) * link.bandwidth_bytes_per_s,
+        build=build,
+    )
 
 
-@dataclass(frozen=True)
-class Switch(Topology):
-    """Each device has a wire to the switch."""
+def switch(size: int, link: LinkSpec) -> Topology:
+    """Return devices in a row under a switch that never blocks, which is the last node."""
 
-    size: int
-    link: LinkSpec
+    def build() -> Network:
+        device = np.arange(size)
+        wires = [Wires(device, np.full_like(device, size), link)]
+        return assemble(size, wires, _rows_m([size, 1], 1))
 
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the switch."""
-        return cls(num_devices, link)
-
-    @property
-    def shape(self) -> str:
-        """Its ports."""
-        return f"{self.size} ports"
-
-    @property
-    def num_devices(self) -> int:
-        """Its size."""
-        return self.size
-
-    @property
-    def num_links(self) -> int:
-        """Up and down for each device."""
-        return 2 * self.size
-
-    @property
-    def diameter(self) -> int:
-        """To the switch and from it."""
-        return 2 if self.size > 1 else 0
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """The links of the smaller half."""
-        return self.size // 2 * self.link.bandwidth_bytes_per_s
-
-    def build(self) -> Network:
-        """Return the devices in a row under their switch, which is the last node."""
-        width_m = self.size * NOMINAL_PITCH_M
-        device = np.arange(self.size)
-        return assemble(
-            self.size,
-            [Wires(device, np.full_like(device, self.size), self.link)],
-            np.concatenate([row_m(self.size, width_m, 0.0), row_m(1, width_m, NOMINAL_PITCH_M)]),
-            devices_forward=False,
-        )
+    return Topology(
+        shape=f"{size} ports",
+        num_devices=size,
+        num_links=2 * size,
+        diameter=2 if size > 1 else 0,
+        bisection_bytes_per_s=size // 2 * link.bandwidth_bytes_per_s,
+        build=build,
+    )
 
 
-@dataclass(frozen=True)
-class LeafSpine(Topology):
-    """Each device has a wire to its leaf, each leaf one to every spine: a two-layer fat tree."""
+def leaf_spine(
+    num_leaves: int,
+    devices_per_leaf: int,
+    link: LinkSpec,
+    num_spines: int = 1,
+    oversubscription: float = 1.0,
+) -> Topology:
+    """Return a two-layer fat tree: devices, leaves and spines, in this order.
 
-    num_leaves: int
-    devices_per_leaf: int
-    link: LinkSpec
-    """Of a device."""
-    num_spines: int = 1
-    oversubscription: float = 1.0
-    """Bandwidth into a leaf over that into the spines, at least 1."""
+    Each device has a wire to its leaf, each leaf one to every spine. A leaf in the middle of the
+    bisection is cut between its devices.
 
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return a near-square tree, half of the leaf's bandwidth going up to two spines."""
-        return cls(*near_square(num_devices), link, num_spines=2, oversubscription=2.0)
+    Parameters
+    ----------
+    link
+        Of a device.
+    oversubscription
+        Bandwidth into a leaf over that into the spines, at least 1.
+    """
+    devices = num_leaves * devices_per_leaf
 
-    @property
-    def shape(self) -> str:
-        """Leaves, spines, and the ratio between them."""
-        return (
-            f"{self.num_leaves} leaves of {self.devices_per_leaf}, "
-            f"{self.num_spines} spines, {self.oversubscription:g}:1"
-        )
+    def build() -> Network:
+        device, up = np.arange(devices), np.arange(num_leaves * num_spines)
+        up_bytes_per_s = link.bandwidth_bytes_per_s * devices_per_leaf
+        uplink = replace(link, bandwidth_bytes_per_s=up_bytes_per_s / oversubscription / num_spines)
+        first_spine = devices + num_leaves
+        wires = [
+            Wires(device, devices + device // devices_per_leaf, link),
+            Wires(devices + up // num_spines, first_spine + up % num_spines, uplink),
+        ]
+        return assemble(devices, wires, _rows_m([devices, num_leaves, num_spines], 2))
 
-    @property
-    def num_devices(self) -> int:
-        """Leaves times the devices of each."""
-        return self.num_leaves * self.devices_per_leaf
-
-    @property
-    def num_links(self) -> int:
-        """Two for each device, two for each pair of leaf and spine."""
-        return 2 * (self.num_devices + self.num_leaves * self.num_spines)
-
-    @property
-    def diameter(self) -> int:
-        """Through a spine where there are several leaves."""
-        return 4 if self.num_leaves > 1 else min(self.devices_per_leaf - 1, 1) * 2
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """What half of the leaves send up; a leaf in the middle is cut between its devices."""
-        return leaves_cut_bytes_per_s(
-            self.num_leaves, self.devices_per_leaf, self.link.bandwidth_bytes_per_s,
-            self.oversubscription,
-        )  # fmt: skip
-
-    def build(self) -> Network:
-        """Return devices, leaves and spines, in this order."""
-        devices, leaves, spines = self.num_devices, self.num_leaves, self.num_spines
-        device, up = np.arange(devices), np.arange(leaves * spines)
-        uplink_bytes_per_s = self.link.bandwidth_bytes_per_s * self.devices_per_leaf
-        uplink = replace(
-            self.link, bandwidth_bytes_per_s=uplink_bytes_per_s / self.oversubscription / spines
-        )
-        first_spine = devices + leaves
-        width_m = devices * NOMINAL_PITCH_M
-        return assemble(
-            devices,
-            [
-                Wires(device, devices + device // self.devices_per_leaf, self.link),
-                Wires(devices + up // spines, first_spine + up % spines, uplink),
-            ],
-            np.concatenate(
-                [
-                    row_m(number, width_m, 2 * turn * NOMINAL_PITCH_M)
-                    for turn, number in enumerate([devices, leaves, spines])
-                ]
-            ),
-            devices_forward=False,
-        )
+    return Topology(
+        shape=f"{num_leaves} leaves of {devices_per_leaf}, "
+        f"{num_spines} spines, {oversubscription:g}:1",
+        num_devices=devices,
+        num_links=2 * (devices + num_leaves * num_spines),
+        diameter=4 if num_leaves > 1 else min(devices_per_leaf - 1, 1) * 2,
+        bisection_bytes_per_s=leaves_cut_bytes_per_s(
+            num_leaves, devices_per_leaf, link.bandwidth_bytes_per_s, oversubscription
+        ),
+        build=build,
+    )
 
 
 def leaves_cut_bytes_per_s(
@@ -217,56 +123,25 @@ def leaves_cut_bytes_per_s(
     return (whole + halved) * bandwidth_bytes_per_s
 
 
-@dataclass(frozen=True)
-class FatTree(Topology):
-    """k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches, k ports each.
+def fat_tree(radix: int, link: LinkSpec) -> Topology:
+    """Return the k-ary fat tree: three layers of equal switches, of k ports each.
+
+    k pods of k/2 edge and k/2 aggregation switches, (k/2)^2 core switches, k^3 / 4 devices; nodes
+    in this order: devices, edge, aggregation, core. It can be arranged never to block, so the
+    bisection is full.
+
+    Parameters
+    ----------
+    radix
+        Ports of a switch, k; even.
 
     Source: Al-Fares, Loukissas, Vahdat 2008, A scalable, commodity data center network.
     """
+    if radix < 2 or radix % 2:
+        raise SpecError(Fault("radix", f"{radix} ports", "an even number of at least 2"))
+    devices, half, per_layer = radix**3 // 4, radix // 2, radix * (radix // 2)
 
-    radix: int
-    """Ports of a switch, k; even."""
-    link: LinkSpec
-
-    def __post_init__(self) -> None:
-        if self.radix < 2 or self.radix % 2:
-            raise SpecError(Fault("radix", f"{self.radix} ports", "an even number of at least 2"))
-
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the tree where k^3 / 4 devices are asked for."""
-        sizes = {radix**3 // 4: radix for radix in range(2, 2 + 2 * num_devices, 2)}
-        return cls(sizes[num_devices], link) if num_devices in sizes else None
-
-    @property
-    def shape(self) -> str:
-        """The ports of its switches."""
-        return f"k = {self.radix}"
-
-    @property
-    def num_devices(self) -> int:
-        """k^3 / 4: k/2 on each of the k^2 / 2 edge switches."""
-        return self.radix**3 // 4
-
-    @property
-    def num_links(self) -> int:
-        """As many wires in each of the three layers as there are devices."""
-        return 6 * self.num_devices
-
-    @property
-    def diameter(self) -> int:
-        """Up to a core switch and down again."""
-        return 6
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """The links of half of the devices: the tree can be arranged never to block."""
-        return self.num_devices // 2 * self.link.bandwidth_bytes_per_s
-
-    def build(self) -> Network:
-        """Return devices, edge, aggregation and core switches, in this order."""
-        half, devices = self.radix // 2, self.num_devices
-        per_layer = self.radix * half
+    def build() -> Network:
         edge, aggregation, core = (devices + per_layer * layer for layer in range(3))
         wire = np.arange(devices)
         pod, lower, upper = wire // half**2, wire // half % half, wire % half
@@ -275,135 +150,99 @@ class FatTree(Topology):
             (edge + pod * half + lower, aggregation + pod * half + upper),
             (aggregation + pod * half + lower, core + lower * half + upper),
         ]
-        width_m = devices * NOMINAL_PITCH_M
-        rows = [devices, per_layer, per_layer, half**2]
-        return assemble(
-            devices,
-            [Wires(first, second, self.link) for first, second in layers],
-            np.concatenate(
-                [row_m(n, width_m, 2 * turn * NOMINAL_PITCH_M) for turn, n in enumerate(rows)]
-            ),
-            devices_forward=False,
-        )
+        wires = [Wires(first, second, link) for first, second in layers]
+        return assemble(devices, wires, _rows_m([devices, per_layer, per_layer, half**2], 2))
+
+    return Topology(
+        shape=f"k = {radix}",
+        num_devices=devices,
+        num_links=6 * devices,  # as many wires in each of the three layers as there are devices
+        diameter=6,
+        bisection_bytes_per_s=devices // 2 * link.bandwidth_bytes_per_s,
+        build=build,
+    )
 
 
-@dataclass(frozen=True)
-class Dragonfly(Topology):
-    """g = a h + 1 groups of a routers; each router has p devices and h global wires.
+def dragonfly(
+    devices_per_router: int,
+    routers_per_group: int,
+    global_wires_per_router: int,
+    link: LinkSpec,
+    global_link: LinkSpec,
+) -> Topology:
+    """Return g = a h + 1 groups of a routers; each router has p devices and h global wires.
 
     The routers of a group are fully connected. Global port q of group i (router q div h) leads to
-    group i + q + 1 modulo g.
+    group i + q + 1 modulo g. Nodes are the devices and then the routers, group by group.
+
+    The bisection is the cut between half of the groups and the other half, or all links of one
+    half; other halves may share fewer wires. An odd number of groups has one group in the middle,
+    whose routers are split: those with global wires to the one half go with it. Where a is odd, so
+    is its middle router.
+
+    Parameters
+    ----------
+    devices_per_router, routers_per_group, global_wires_per_router
+        p, a and h.
+    link
+        Of a device, and between the routers of a group.
 
     Source: Kim, Dally, Scott, Abts 2008, Technology-driven, highly-scalable dragonfly topology.
     """
+    p, a, h = devices_per_router, routers_per_group, global_wires_per_router
+    groups = a * h + 1
+    routers = a * groups
+    devices = p * routers
+    device_bytes_per_s, across = link.bandwidth_bytes_per_s, global_link.bandwidth_bytes_per_s
+    half = groups // 2
+    cut = half * (groups - half) * across
+    if groups % 2:
+        cut = half * half * across + a // 2 * (a - a // 2) * device_bytes_per_s
+        cut += (h // 2 * across + p // 2 * device_bytes_per_s) * (a % 2)
 
-    devices_per_router: int
-    """p."""
-    routers_per_group: int
-    """a."""
-    global_wires_per_router: int
-    """h."""
-    link: LinkSpec
-    """Of a device, and between the routers of a group."""
-    global_link: LinkSpec
-
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return the dragonfly of this many devices that is nearest to a = 2 p = 2 h."""
-        fitting = [
-            (abs(a - 2 * p) + abs(a - 2 * h), (p, a, h))
-            for a in range(1, num_devices + 1)
-            for h in range(1, num_devices // a + 1)
-            if num_devices % (a * (a * h + 1)) == 0
-            for p in [num_devices // (a * (a * h + 1))]
-        ]
-        return cls(*min(fitting)[1], link, link) if fitting else None
-
-    @property
-    def shape(self) -> str:
-        """Devices, routers and global wires, as published."""
-        p, a, h = self.devices_per_router, self.routers_per_group, self.global_wires_per_router
-        return f"p = {p}, a = {a}, h = {h}"
-
-    @property
-    def num_groups(self) -> int:
-        """One more than the global wires of a group: a h + 1."""
-        return self.routers_per_group * self.global_wires_per_router + 1
-
-    @property
-    def num_routers(self) -> int:
-        """Routers of all groups, a g."""
-        return self.routers_per_group * self.num_groups
-
-    @property
-    def num_devices(self) -> int:
-        """Devices of all routers, p a g."""
-        return self.devices_per_router * self.num_routers
-
-    @property
-    def num_links(self) -> int:
-        """Two for each device, each pair of routers in a group, and each pair of groups."""
-        local = self.num_routers * (self.routers_per_group - 1)
-        return 2 * self.num_devices + local + self.num_groups * (self.num_groups - 1)
-
-    @property
-    def diameter(self) -> int:
-        """A global hop, a local one on either side of it, and the links of the two devices."""
-        return 5 if self.routers_per_group > 1 else 3
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """The cut between half of the groups and the other half, or all links of one half.
-
-        An odd number of groups has one group in the middle, whose routers are split: those with
-        global wires to the one half go with it. Where a is odd, so is its middle router.
-        """
-        p, a, h = self.devices_per_router, self.routers_per_group, self.global_wires_per_router
-        device, across = self.link.bandwidth_bytes_per_s, self.global_link.bandwidth_bytes_per_s
-        half = self.num_groups // 2
-        cut = half * (self.num_groups - half) * across
-        if self.num_groups % 2:
-            cut = half * half * across + a // 2 * (a - a // 2) * device
-            cut += (h // 2 * across + p // 2 * device) * (a % 2)
-        return min(cut, self.num_devices // 2 * device)
-
-    @property
-    def bisection_is_exact(self) -> bool:
-        """A bound from above: other halves may share fewer wires."""
-        return False
-
-    def build(self) -> Network:
-        """Return the devices and then the routers, group by group."""
-        devices, routers = self.num_devices, self.num_routers
+    def build() -> Network:
         device = np.arange(devices)
-        local = pair_ends(routers, self.routers_per_group, 1)
-        near, far = self._global_ends()
-        return assemble(
-            devices,
-            [
-                Wires(device, devices + device // self.devices_per_router, self.link),
-                Wires(devices + local[0], devices + local[1], self.link),
-                Wires(devices + near, devices + far, self.global_link),
-            ],
-            self._position_m(),
-            devices_forward=False,
-        )
-
-    def _global_ends(self) -> tuple[IntArray, IntArray]:
-        """Return the routers at both ends of each global wire; the first group is the lower one."""
-        groups = self.num_groups
+        near, far = pair_ends(routers, a, 1)
+        # The routers at both ends of each global wire; the first group is the lower one.
         lower, upper = np.triu_indices(groups, 1)
-        ports = upper - lower - 1, groups - (upper - lower) - 1
-        near, far = (port // self.global_wires_per_router for port in ports)
-        return lower * self.routers_per_group + near, upper * self.routers_per_group + far
+        lower_port, upper_port = upper - lower - 1, groups - (upper - lower) - 1
+        wires = [
+            Wires(device, devices + device // p, link),
+            Wires(devices + near, devices + far, link),
+            Wires(
+                devices + (lower * a + lower_port // h),
+                devices + (upper * a + upper_port // h),
+                global_link,
+            ),
+        ]
+        return assemble(devices, wires, _fanned_m(routers, p))
 
-    def _position_m(self) -> FloatArray:
-        """Return the routers on a circle, and their devices fanned outwards behind them."""
-        fan = np.arange(self.devices_per_router) - (self.devices_per_router - 1) / 2
-        width_m = self.devices_per_router * NOMINAL_PITCH_M
-        router_m = circle_m(self.num_routers) * self.devices_per_router
-        outwards = router_m / np.linalg.norm(router_m, axis=1, keepdims=True)
-        sideways = np.column_stack([-outwards[:, 1], outwards[:, 0]])
-        places = router_m + outwards * width_m
-        device_m = places[:, None, :] + fan[None, :, None] * NOMINAL_PITCH_M * sideways[:, None, :]
-        return np.concatenate([device_m.reshape(-1, 2), router_m])
+    return Topology(
+        shape=f"p = {p}, a = {a}, h = {h}",
+        num_devices=devices,
+        # Two for each device, each pair of routers in a group, and each pair of groups.
+        num_links=2 * devices + routers * (a - 1) + groups * (groups - 1),
+        # A global hop, a local one on either side of it, and the links of the two devices.
+        diameter=5 if a > 1 else 3,
+        bisection_bytes_per_s=min(cut, devices // 2 * device_bytes_per_s),
+        build=build,
+        bisection_is_exact=False,
+    )
+
+
+def _rows_m(numbers: Sequence[int], gap: float) -> FloatArray:
+    """Return the places of layers of nodes, one above the other, as wide as the lowest one [m]."""
+    width_m = numbers[0] * NOMINAL_PITCH_M
+    rows = [row_m(n, width_m, gap * layer * NOMINAL_PITCH_M) for layer, n in enumerate(numbers)]
+    return np.concatenate(rows)
+
+
+def _fanned_m(num_routers: int, devices_per_router: int) -> FloatArray:
+    """Return the routers on a circle, after their devices, fanned outwards behind them [m]."""
+    fan = np.arange(devices_per_router) - (devices_per_router - 1) / 2
+    router_m = circle_m(num_routers) * devices_per_router
+    outwards = router_m / np.linalg.norm(router_m, axis=1, keepdims=True)
+    sideways = np.column_stack([-outwards[:, 1], outwards[:, 0]])
+    places = router_m + outwards * (devices_per_router * NOMINAL_PITCH_M)
+    device_m = places[:, None, :] + fan[None, :, None] * NOMINAL_PITCH_M * sideways[:, None, :]
+    return np.concatenate([device_m.reshape(-1, 2), router_m])

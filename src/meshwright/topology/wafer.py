@@ -1,14 +1,14 @@
-"""A wafer: a mesh of dies of a real size, IO dies along its edges; and wafers joined by seams."""
+"""Wafers: meshes of dies of a real size with IO dies along their edges, joined by seams."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Self
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.topology.mesh import Mesh, grid_wires
+from meshwright.topology.grid import grid_wires, mesh
 from meshwright.topology.network import (
     LinkSpec,
     Network,
@@ -16,63 +16,41 @@ from meshwright.topology.network import (
     Wires,
     assemble,
     grid_m,
-    near_square,
 )
+
+IO_DEPTH_M = 7.5e-3
+"""Depth of an IO die, away from the edge of the wafer [m]."""
+SEAM_HOPS = 3
+"""Die to IO die, IO die to IO die, IO die to die."""
 
 
 @dataclass(frozen=True)
-class Wafer(Mesh):
+class Wafer:
     """Rows and columns of dies; each die at an edge has an IO die next to it, two at a corner.
 
-    Devices are the dies; the IO dies follow: left edge, right edge, top, bottom. They are joined
-    as the dies are, and nothing between dies passes through them.
+    IO dies are numbered: left edge, right edge, top, bottom. They are joined as the dies are, and
+    nothing between dies passes through them.
 
     Source: TEMP (arXiv 2512.14256), figure 3; sizes fit its 215 mm x 215 mm wafer of 6 x 8 dies.
     """
 
+    sides: tuple[int, int]
+    """Rows and columns."""
+    links: tuple[LinkSpec, LinkSpec]
+    """Between rows, and between columns."""
     die_m: tuple[float, float] = (24.99e-3, 33.25e-3)
     """Width and height of a die with its keep-out: the distance of neighbours [m]."""
-    io_depth_m: float = 7.5e-3
-    """Depth of an IO die, away from the edge [m]."""
 
     @property
     def num_io_dies(self) -> int:
         """One for each row and column at either end."""
-        rows, columns = self.sides
-        return 2 * (rows + columns)
-
-    @property
-    def num_links(self) -> int:
-        """Those of the mesh and two for each IO die."""
-        return super().num_links + 2 * self.num_io_dies
-
-    def build(self) -> Network:
-        """Return the mesh and its IO dies; the columns are level 0."""
-        grid = grid_wires(self.sides, self.links, self.num_devices, closes=False)
-        io_dies = self.num_devices + np.arange(self.num_io_dies)
-        return assemble(
-            self.num_devices,
-            [*grid, *self.io_wires(self.edge_devices(), io_dies)],
-            np.concatenate([self.die_position_m(), self.io_position_m()]),
-            devices_forward=True,
-            grid_shape=self.sides,
-        )
+        return 2 * sum(self.sides)
 
     def edge_devices(self) -> IntArray:
         """Return the die that each IO die is attached to."""
         rows, columns = self.sides
         row, column = np.arange(rows) * columns, np.arange(columns)
         return np.concatenate([row, row + columns - 1, column, column + (rows - 1) * columns])
-
-    def io_wires(self, devices: IntArray, io_dies: IntArray) -> list[Wires]:
-        """Return the wires between edge dies and IO dies, given in the order of the edges."""
-        row_link, column_link = self.links
-        is_beside = np.arange(len(devices)) % self.num_io_dies < 2 * self.sides[0]
-        above = ~is_beside
-        return [
-            Wires(devices[is_beside], io_dies[is_beside], column_link, 0),
-            Wires(devices[above], io_dies[above], row_link, 1),
-        ]
 
     def die_position_m(self) -> FloatArray:
         """Return the centres of the dies [m]."""
@@ -82,110 +60,89 @@ class Wafer(Mesh):
     def io_position_m(self) -> FloatArray:
         """Return the centres of the IO dies [m]."""
         rows, columns = self.sides
-        out_m = (np.array(self.die_m) + self.io_depth_m) / 2
+        out_m = (np.array(self.die_m) + IO_DEPTH_M) / 2
         away = np.repeat([[-1, 0], [1, 0], [0, -1], [0, 1]], [rows, rows, columns, columns], axis=0)
         position_m: FloatArray = self.die_position_m()[self.edge_devices()] + away * out_m
         return position_m
 
 
-_SEAM_HOPS = 3
-"""Die to IO die, IO die to IO die, IO die to die."""
+def one_wafer(wafer: Wafer) -> Topology:
+    """Return the mesh and its IO dies; the columns are level 0."""
+    dies = mesh(wafer.sides, wafer.links)
+    return Topology(
+        shape=dies.shape,
+        num_devices=dies.num_devices,
+        num_links=dies.num_links + 2 * wafer.num_io_dies,
+        diameter=dies.diameter,
+        bisection_bytes_per_s=dies.bisection_bytes_per_s,
+        build=lambda: _network(wafer, 1, [], grid_shape=wafer.sides),
+        bisection_is_exact=dies.bisection_is_exact,
+    )
 
 
-@dataclass(frozen=True)
-class MultiWafer(Topology):
-    """The IO dies of facing edges are joined; wafers stand in a row, left to right.
+def wafers_in_a_row(num_wafers: int, wafer: Wafer, seam: LinkSpec) -> Topology:
+    """Return wafers from left to right, the IO dies of facing edges joined.
 
-    Devices are the dies, wafer after wafer; the IO dies follow in the same order.
+    Devices are the dies, wafer after wafer; the IO dies follow in the same order. Columns are
+    level 0, rows level 1, seams level 2. The bisection is a bound from above: a seam slower than
+    the links inside can make others smaller.
+
+    Parameters
+    ----------
+    seam
+        All that two wafers send one another in one direction; each row has an equal share.
     """
+    alone = one_wafer(wafer)
+    rows, columns = wafer.sides
+    row_bytes_per_s, column_bytes_per_s = (link.bandwidth_bytes_per_s for link in wafer.links)
+    # The middle seam or the middle columns are cut, with a step in an odd one; or all along a row.
+    crossed, step = column_bytes_per_s, 0.0
+    if num_wafers % 2 == 0 or columns == 1:
+        share = seam.bandwidth_bytes_per_s / rows if num_wafers > 1 else 0.0
+        crossed = min(share, column_bytes_per_s)
+    if num_wafers % 2 and columns % 2 and rows > 1:
+        step = row_bytes_per_s
+    across = rows * crossed + step
+    along = num_wafers * columns * row_bytes_per_s
+    # From the right edge of each wafer to the left one of the next.
+    left = np.arange(num_wafers)[:, None] * wafer.num_io_dies + np.arange(rows)
+    left = left + num_wafers * alone.num_devices
+    seams = Wires((left + rows)[:-1].ravel(), left[1:].ravel(), seam, 2, 1 / rows)
+    return Topology(
+        shape=f"{num_wafers} of {alone.shape}",
+        num_devices=num_wafers * alone.num_devices,
+        num_links=num_wafers * alone.num_links + 2 * rows * (num_wafers - 1),
+        diameter=rows - 1 + num_wafers * (columns - 1) + SEAM_HOPS * (num_wafers - 1),
+        bisection_bytes_per_s=across if rows % 2 else min(across, along),
+        build=lambda: _network(wafer, num_wafers, [seams]),
+        bisection_is_exact=False,
+    )
 
-    num_wafers: int
-    wafer: Wafer
-    seam: LinkSpec
-    """All that two wafers send one another in one direction; each row has an equal share."""
 
-    @classmethod
-    def of_size(cls, num_devices: int, link: LinkSpec) -> Self | None:
-        """Return two near-square wafers, the seam half as wide as the links inside."""
-        if num_devices % 2:
-            return None
-        sides = near_square(num_devices // 2)
-        seam = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * sides[0] / 2)
-        return cls(2, Wafer.uniform(sides, link), seam)
-
-    @property
-    def shape(self) -> str:
-        """Number of wafers and their sides."""
-        return f"{self.num_wafers} of {self.wafer.shape}"
-
-    @property
-    def num_devices(self) -> int:
-        """Dies of all wafers."""
-        return self.num_wafers * self.wafer.num_devices
-
-    @property
-    def num_links(self) -> int:
-        """Those of the wafers, and two for each row of each seam."""
-        return self.num_wafers * self.wafer.num_links + 2 * self.wafer.sides[0] * (
-            self.num_wafers - 1
-        )
-
-    @property
-    def diameter(self) -> int:
-        """Down a side, along all wafers, and three links over each seam."""
-        rows, columns = self.wafer.sides
-        return rows - 1 + self.num_wafers * (columns - 1) + _SEAM_HOPS * (self.num_wafers - 1)
-
-    @property
-    def bisection_bytes_per_s(self) -> float:
-        """The middle seam or the middle columns, with a step in an odd one; or along the rows."""
-        rows, columns = self.wafer.sides
-        row_bytes_per_s, column_bytes_per_s = (
-            link.bandwidth_bytes_per_s for link in self.wafer.links
-        )
-        crossed, step = column_bytes_per_s, 0.0
-        if self.num_wafers % 2 == 0 or columns == 1:
-            share = self.seam.bandwidth_bytes_per_s / rows if self.num_wafers > 1 else 0.0
-            crossed = min(share, column_bytes_per_s)
-        if self.num_wafers % 2 and columns % 2 and rows > 1:
-            step = row_bytes_per_s
-        across = rows * crossed + step
-        along = self.num_wafers * columns * row_bytes_per_s
-        return across if rows % 2 else min(across, along)
-
-    @property
-    def bisection_is_exact(self) -> bool:
-        """A bound from above: a seam slower than the links inside can make others smaller."""
-        return False
-
-    def build(self) -> Network:
-        """Return all wafers; columns are level 0, rows level 1, seams level 2."""
-        wafer, count = self.wafer, self.num_wafers
-        dies = (np.arange(count)[:, None] * wafer.num_devices + wafer.edge_devices()).ravel()
-        io_dies = self.num_devices + np.arange(count * wafer.num_io_dies)
-        return assemble(
-            self.num_devices,
-            [
-                *grid_wires(wafer.sides, wafer.links, self.num_devices, closes=False),
-                *wafer.io_wires(dies, io_dies),
-                self._seam_wires(),
-            ],
-            np.concatenate([self._in_a_row(wafer.die_position_m()),
-                            self._in_a_row(wafer.io_position_m())]),
-            devices_forward=True,
-        )  # fmt: skip
-
-    def _seam_wires(self) -> Wires:
-        """Return the wires from the right edge of each wafer to the left one of the next."""
-        rows, per_wafer = self.wafer.sides[0], self.wafer.num_io_dies
-        left = np.arange(self.num_wafers)[:, None] * per_wafer + np.arange(rows) + self.num_devices
-        right = left + rows
-        return Wires(right[:-1].ravel(), left[1:].ravel(), self.seam, 2, 1 / rows)
-
-    def _in_a_row(self, position_m: FloatArray) -> FloatArray:
-        """Return the places of the nodes of one wafer, repeated for each wafer [m]."""
-        columns = self.wafer.sides[1]
-        step_m = columns * self.wafer.die_m[0] + 4 * self.wafer.io_depth_m
-        shift_m = np.arange(self.num_wafers)[:, None, None] * [step_m, 0.0]
-        placed: FloatArray = (position_m[None] + shift_m).reshape(-1, 2)
-        return placed
+def _network(
+    wafer: Wafer, count: int, seams: Sequence[Wires], *, grid_shape: tuple[int, ...] = ()
+) -> Network:
+    """Return so many wafers in a row, with the wires of their seams."""
+    row_link, column_link = wafer.links
+    num_dies = wafer.sides[0] * wafer.sides[1]
+    die = (np.arange(count)[:, None] * num_dies + wafer.edge_devices()).ravel()
+    io_die = count * num_dies + np.arange(count * wafer.num_io_dies)
+    at_side = np.arange(len(die)) % wafer.num_io_dies < 2 * wafer.sides[0]
+    step_m = wafer.sides[1] * wafer.die_m[0] + 4 * IO_DEPTH_M
+    shift_m = np.arange(count)[:, None, None] * [step_m, 0.0]
+    places_m = [
+        (of_one_m[None] + shift_m).reshape(-1, 2)
+        for of_one_m in (wafer.die_position_m(), wafer.io_position_m())
+    ]
+    return assemble(
+        count * num_dies,
+        [
+            *grid_wires(wafer.sides, wafer.links, count * num_dies),
+            Wires(die[at_side], io_die[at_side], column_link, 0),
+            Wires(die[~at_side], io_die[~at_side], row_link, 1),
+            *seams,
+        ],
+        np.concatenate(places_m),
+        devices_forward=True,
+        grid_shape=grid_shape,
+    )

@@ -17,7 +17,7 @@ from meshwright.network.placement import Choice, Ranks, block_ranks, reaches_of_
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import SystemSpec
-from meshwright.topology.hierarchical import network_of
+from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
 from meshwright.wafer.contention import Contention, axis_loads, contention
 from meshwright.wafer.passes import Message, PiecePasses, piece_passes

@@ -21,7 +21,7 @@ from meshwright.network.traffic import Demands, placed
 from meshwright.schedule.registry import Task, TaskKind
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.registry import TensorStream, streams
+from meshwright.streams.forms import TensorStream, streams
 from meshwright.topology.network import Network
 from meshwright.wafer.contention import (
     joins_grids,
@@ -170,8 +170,8 @@ def _rounds(stream: TensorStream, group: Group[float]) -> tuple[float, float, fl
     members = prod(span.size for span in crossed)
     slowest = min(span.bandwidth_bytes_per_s for span in crossed)
     start_s = max(s.message_half_bytes / s.bandwidth_bytes_per_s + s.latency_s for s in crossed)
-    rounds, hops = members - 1.0, stream.num_hops(members)
-    s_per_byte = rounds * hops / (members * stream.num_parts(members) * slowest)
+    rounds, hops = members - 1.0, float(stream.num_hops(members))
+    s_per_byte = rounds * hops / (members * float(stream.num_parts(members)) * slowest)
     return rounds * (hops - 1.0) * start_s, s_per_byte, rounds * start_s * slowest
 
 

@@ -14,7 +14,7 @@ from meshwright.collectives.group import Group, Span
 from meshwright.collectives.registry import collective_algorithms
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import enumerate_rounds, reverse, streams
+from meshwright.streams.forms import enumerate_rounds, reverse, streams
 
 
 def on_a_switch(size):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from placed_problems import grid_system
 
 from meshwright.network.placement import all_block_shapes, block_ranks, clear_grids
-from meshwright.topology.hierarchical import network_of
+from meshwright.topology.levels import network_of
 
 AXES = ("tp", "tatp", "dp_shard", "pp")
 FEW = settings(max_examples=60, deadline=None)

@@ -6,7 +6,7 @@ from grid_networks import demands_of, grid, network_of, star
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.network.routing import default_routes, shortest_routes, xy_routes
-from meshwright.topology.mesh import Mesh
+from meshwright.topology.grid import mesh
 from meshwright.topology.network import LinkSpec
 
 
@@ -47,7 +47,7 @@ def test_a_side_of_two_is_no_ring():
 
 def test_a_grid_of_three_sides_is_crossed_side_by_side():
     """The last coordinate first: (0, 0, 0) to (1, 2, 3) in a 3x4x5 mesh is device 33."""
-    network = Mesh.uniform((3, 4, 5), LinkSpec(1.0)).build()
+    network = mesh((3, 4, 5), LinkSpec(1.0)).build()
     routes, _ = xy_routes(network, demands_of([(0, 33)]))
     assert visited(network, routes) == [[0, 1, 2, 3, 8, 13, 33]]
 

@@ -13,7 +13,7 @@ from oracles.routing_bounds import best_of, lp_bound
 
 from meshwright.network.tcme.messages import make_messages
 from meshwright.network.tcme.optimiser import optimise
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 
 BLOCKS = [[0, 1, 5, 4], [2, 3, 7, 6], [8, 9, 13, 12], [10, 11, 15, 14]]
 STRIDED = [[0, 2, 10, 8], [1, 3, 11, 9], [4, 6, 14, 12], [5, 7, 15, 13]]

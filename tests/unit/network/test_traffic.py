@@ -12,7 +12,7 @@ from meshwright.network.placement import Choice, block_ranks
 from meshwright.network.traffic import Demands, collective_pattern, joined_demands, placed
 from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_strategy
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 from meshwright.wafer.contention import axis_loads, contention
 from meshwright.wafer.passes import Message
 from meshwright.wafer.price import choice_network, physical_network

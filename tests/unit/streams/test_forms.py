@@ -5,8 +5,7 @@ import pytest
 from oracles.stream_legality import violations
 from oracles.stream_links import counted_transfers
 
-from meshwright.streams.forms import Line
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import Line, enumerate_rounds, streams
 
 
 def sends_of_round(name, turn):

@@ -12,9 +12,10 @@ from oracles.stream_transfers import (
     cheapest_transfers,
     input_streaming_bytes_per_token,
     linear_bytes,
+    received_bytes,
 )
 
-from meshwright.streams.round_model import Transfer, received_bytes
+from meshwright.streams.round_model import Transfer
 
 prices = st.floats(0.0, 10.0) | st.just(np.inf)
 operators = st.builds(OperatorPrices, prices, prices, prices, prices, prices)

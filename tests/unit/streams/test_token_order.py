@@ -10,7 +10,7 @@ from oracles.token_order import (
     zigzag_tokens,
 )
 
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 
 
 def busiest(name, n, order, num_tokens):

@@ -6,12 +6,11 @@ from oracles.stream_transfers import (
     attention_forward_bytes,
     crossing_members,
     members_to_hide_inputs,
+    received_bytes,
     tokens_to_hide_weights,
     training_bytes_per_element,
     weights_are_cheaper,
 )
-
-from meshwright.streams.round_model import received_bytes
 
 FLOPS_PER_S = 0.7 * 1.8e15
 

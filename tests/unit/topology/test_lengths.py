@@ -13,10 +13,10 @@ from meshwright.topology.network import (
     too_long_links,
     with_error_correction,
 )
-from meshwright.topology.wafer import MultiWafer, Wafer
+from meshwright.topology.wafer import IO_DEPTH_M, Wafer, one_wafer, wafers_in_a_row
 
 LINK = LinkSpec(2e12, 200e-9)
-DIES = Wafer.uniform((6, 8), LINK)
+DIES = Wafer((6, 8), (LINK, LINK))
 
 
 def joined(*pairs):
@@ -43,11 +43,11 @@ def test_wires_run_along_rows_and_columns(pair, length_mm, is_too_long):
 
 
 def test_a_wafer_has_no_link_that_is_too_long():
-    assert not len(too_long_links(DIES.build(), [MAX_INTERPOSER_LINK_M] * 2))
+    assert not len(too_long_links(one_wafer(DIES).build(), [MAX_INTERPOSER_LINK_M] * 2))
 
 
 def test_cables_between_wafers_may_be_longer():
-    network = MultiWafer(2, DIES, LINK).build()
+    network = wafers_in_a_row(2, DIES, LINK).build()
     assert not len(too_long_links(network, [MAX_INTERPOSER_LINK_M, MAX_INTERPOSER_LINK_M, None]))
 
 
@@ -62,7 +62,7 @@ def test_error_correction_makes_a_link_slower_and_never_faster():
 
 def test_the_wafer_fits_its_substrate():
     """215 mm x 215 mm with the IO dies at the edges."""
-    position_m = DIES.build().position_m
-    extent_m = position_m.max(axis=0) - position_m.min(axis=0) + DIES.io_depth_m
+    position_m = one_wafer(DIES).build().position_m
+    extent_m = position_m.max(axis=0) - position_m.min(axis=0) + IO_DEPTH_M
     assert (extent_m <= 0.2151).all()
     assert (extent_m > 0.21).all()

@@ -4,11 +4,12 @@ from time import process_time
 
 import numpy as np
 import pytest
+from oracles.hops import hop_distances
 
 from meshwright.base.errors import SpecError
 from meshwright.catalog.systems import load_system, system_names
-from meshwright.topology.hierarchical import network_of, topology_of
-from meshwright.topology.network import connected_components, hop_distances
+from meshwright.topology.levels import network_of, topology_of
+from meshwright.topology.network import connected_components
 
 MADE = ("64xH100", "60xH100", "144xGB200", "264xGroq-LPU", "1024xTPU-v5e", "16xA100", "8xTrainium2",
         "2xwafer-6x8", "4xwafer-4x8")  # fmt: skip

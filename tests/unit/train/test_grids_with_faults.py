@@ -11,7 +11,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.network.placement import all_choices
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
-from meshwright.topology.hierarchical import network_of
+from meshwright.topology.levels import network_of
 from meshwright.topology.network import connected_components
 from meshwright.train.question import make_problem, training
 from meshwright.wafer.simulation import simulate

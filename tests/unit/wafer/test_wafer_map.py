@@ -10,10 +10,10 @@ import pytest
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, style_sheet
-from meshwright.topology.mesh import Mesh, Ring, Torus
+from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec
-from meshwright.topology.switched import Switch
-from meshwright.topology.wafer import MultiWafer, Wafer
+from meshwright.topology.switched import switch
+from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row
 from meshwright.wafer.map.picture import WaferMap, arrows_of, group_letter, make_canvas
 from meshwright.wafer.map.svg import wafer_svg
 from meshwright.wafer.map.text import wafer_text
@@ -23,7 +23,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def wafer(rows=2, columns=3):
-    return Wafer.uniform((rows, columns), LINK).build()
+    return one_wafer(Wafer((rows, columns), (LINK, LINK))).build()
 
 
 def picture_of(network, **changes):
@@ -99,21 +99,21 @@ def test_faults_are_crossed_out_and_slow_devices_hatched():
 
 
 def test_marks_that_do_not_occur_are_not_explained():
-    words = [e.text for e in drawn(picture_of(Mesh.uniform((2, 2), LINK).build()))]
+    words = [e.text for e in drawn(picture_of(mesh((2, 2), LINK).build()))]
     assert not {"dead device", "dead wire", "IO die", "no work", "part of its cores"} & set(words)
     spare = picture_of(wafer(), group=np.array([0, 0, 1, 1, 2, -1]))
     assert "no work" in [e.text for e in drawn(spare)]
 
 
 def test_two_wafers_have_a_seam():
-    pair = MultiWafer(2, Wafer.uniform((2, 2), LINK), LINK).build()
+    pair = wafers_in_a_row(2, Wafer((2, 2), (LINK, LINK)), LINK).build()
     assert classes(drawn(picture_of(pair))).count("seam") == 1
     assert "seam" not in classes(drawn(picture_of(wafer())))
 
 
 def test_links_that_close_a_ring_leave_and_enter_the_grid():
-    torus = Torus.uniform((3, 3), LINK).build()
-    elements = drawn(picture_of(torus))
+    rings = torus((3, 3), LINK).build()
+    elements = drawn(picture_of(rings))
     arrows = [e for e in elements if e.get("class", "").startswith("link h") and e.tag == f"{SVG}g"]
     assert sorted(len(e.findall(f"{SVG}polygon")) for e in arrows) == [1] * 24 + [2] * 12
 
@@ -134,7 +134,7 @@ def test_places_are_true_to_scale():
     assert (max(right_edge), max(bottom)) == pytest.approx((canvas.width, canvas.height))
 
 
-@pytest.mark.parametrize("network", [wafer(3, 4), Torus.uniform((3, 4), LINK).build()])
+@pytest.mark.parametrize("network", [wafer(3, 4), torus((3, 4), LINK).build()])
 def test_arrows_end_outside_of_boxes_and_keep_to_the_right(network):
     canvas = make_canvas(network)
     for source, target in network.link_between:
@@ -210,7 +210,7 @@ def test_colours_begin_again_after_the_last():
     assert group_class(12) == group_class(0) == "g0"
 
 
-@pytest.mark.parametrize("network", [Switch(8, LINK).build(), Ring(8, LINK).build()])
+@pytest.mark.parametrize("network", [switch(8, LINK).build(), ring(8, LINK).build()])
 def test_other_networks_are_refused(network):
     with pytest.raises(UnsupportedError, match="rows and columns"):
         picture_of(network)
@@ -241,7 +241,7 @@ def test_text_map_by_hand():
 
 
 def test_text_map_tells_dead_devices_and_other_links():
-    pair = MultiWafer(2, Wafer.uniform((2, 2), LINK), LINK).build().without([3])
+    pair = wafers_in_a_row(2, Wafer((2, 2), (LINK, LINK)), LINK).build().without([3])
     share = np.zeros(pair.num_links)
     seam = np.flatnonzero(pair.level == 2)
     share[seam[0]] = 0.6
@@ -254,10 +254,10 @@ def test_text_map_tells_dead_devices_and_other_links():
 
 @pytest.mark.parametrize("shape", [(6, 8), (9, 10), (32, 32), (2, 100)])
 def test_text_map_fits_in_100_columns(shape):
-    lines = list(wafer_text(picture_of(Mesh.uniform(shape, LINK).build())))
+    lines = list(wafer_text(picture_of(mesh(shape, LINK).build())))
     assert max(map(len, lines)) <= 100
 
 
 def test_text_map_of_too_many_columns_is_refused():
     with pytest.raises(UnsupportedError, match="101 columns"):
-        list(wafer_text(picture_of(Mesh.uniform((2, 101), LINK).build())))
+        list(wafer_text(picture_of(mesh((2, 101), LINK).build())))

@@ -14,7 +14,7 @@ from functools import cached_property
 from meshwright.frameworks.chakra.groups import RankMesh
 from meshwright.frameworks.chakra.steps import Exchange, Stream, Work
 from meshwright.frameworks.chakra.wire import Collective, Compute, Message, Node
-from meshwright.streams.registry import Send, StreamRounds, reverse
+from meshwright.streams.forms import Send, StreamRounds, reverse
 
 
 class CumulativeRounding:

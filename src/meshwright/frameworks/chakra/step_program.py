@@ -25,7 +25,7 @@ from meshwright.schedule.registry import Task, TaskKind, schedules
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.registry import enumerate_rounds, streams
+from meshwright.streams.forms import enumerate_rounds, streams
 
 
 @dataclass(frozen=True)

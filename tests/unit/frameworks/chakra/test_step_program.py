@@ -28,7 +28,7 @@ from meshwright.sharding.strategy import (
     make_strategy,
     stack,
 )
-from meshwright.streams.registry import streams
+from meshwright.streams.forms import streams
 
 GRID = system(level(4, "mesh"), level(4, "mesh"))
 TIED = model(num_layers=5, tied_embeddings=True)

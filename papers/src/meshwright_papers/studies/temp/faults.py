@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from meshwright.base.arrays import IntArray
 from meshwright.network.embeddings import block_embedding, hop_distances, sequential
-from meshwright.topology.mesh import Mesh
+from meshwright.topology import grid
 from meshwright.topology.network import LinkSpec, Network
 from meshwright_papers.studies.study import (
     Claim,
@@ -44,7 +44,7 @@ CORE_NAMES = ("dead_cores", "equal_rows", "rebalanced")
 
 def mesh(rows: int, columns: int) -> Network:
     """Return the links of a wafer with the latency of Table I."""
-    return Mesh.uniform((rows, columns), LinkSpec(2e12, 200e-9)).build()
+    return grid.mesh((rows, columns), LinkSpec(2e12, 200e-9)).build()
 
 
 def groups_without_ring() -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from meshwright.catalog.calibration import UNCALIBRATED
 from meshwright.catalog.models import load_model
 from meshwright.network.routing import xy_routes
 from meshwright.network.traffic import Demands
-from meshwright.streams.registry import streams
+from meshwright.streams.forms import streams
 from meshwright.streams.round_model import round_link_s
 from meshwright.train.question import training
 from meshwright.wafer.training import compare

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, larger
+from meshwright.base.arrays import FloatArray, column, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.device import DeviceRates, device_rates
 from meshwright.cost.operator import MatmulShape, matmul_compute_s, whole_traffic_bytes
 from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
-from meshwright.streams.registry import streams
+from meshwright.streams.forms import streams
 from meshwright.streams.round_model import Transfer, forward_s, round_link_s
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
@@ -99,7 +99,7 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     each_s = matmul_compute_s(
         1.0, tokens / num, HIDDEN, HIDDEN / num, rates.matmul_flops_per_s, rates
     )
-    total_s = forward_s(num, each_s, link_s, hbm_s).total_s
+    total_s = column(forward_s(num, each_s, link_s, hbm_s).total_s)
     energy_j = (
         flops * (chip.energy_j_per_flop or 0.0)
         + line.transfers(num) * sub_tensor * (system.link_energy_j_per_byte or 0.0)
