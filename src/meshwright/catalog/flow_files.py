@@ -115,10 +115,7 @@ def shown(value: object) -> str:
 SCHEMA = "flows-on-a-mesh/1"
 _FILE = ("scenarios",), ("schema", "engine", "config", "units", "semantics")
 _LINK = ("id", "bw_Bps", "lat_s"), ()
-_FLOW = (
-    ("id", "bytes", "start_s", "route"),
-    ("src", "dst", "finish_s", "finish_rtt_weighted_s"),
-)
+_FLOW = (("id", "bytes", "start_s", "route"), ("src", "dst", "finish_s", "finish_rtt_weighted_s"))
 _SCENARIO = (
     ("name", "links", "flows"),
     (

@@ -22,14 +22,7 @@ from meshwright.catalog.files import (
 )
 from meshwright.spec.declaration import Declaration, Provenance, Source
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import (
-    Decode,
-    OptimizerPreset,
-    Prefill,
-    Server,
-    Training,
-    Workload,
-)
+from meshwright.spec.workload import Decode, OptimizerPreset, Prefill, Server, Training, Workload
 
 Entry = TypeVar("Entry")
 

@@ -15,13 +15,7 @@ from typing import Any, Final, Literal
 
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.registry import Registry
-from meshwright.spec.model import (
-    AttentionSpec,
-    ExpertSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    ModelSpec,
-)
+from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 REQUIRED: Final = object()
 """Stands for "no default": the configuration must state the field."""
