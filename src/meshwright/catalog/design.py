@@ -1,4 +1,4 @@
-"""A design: a system that nobody has built, from a chip, a memory, links and a network.
+"""A design: a system that has not been built, from a chip, a memory, links and a network.
 
 Memories and links are parts of the catalog or files; logic and memory may share the area of one
 package, so that what one gets the other lacks.

@@ -297,7 +297,7 @@ class _SourceReader:
         elif not low[1] == value[1] == high[1]:
             self.refuse((*at, "range"), "the bounds are of another kind than the value")
         elif not low[0] <= value[0] <= high[0]:
-            self.refuse((*at, "range"), f"the value {entry['value']!r} lies outside {bounds!r}")
+            self.refuse((*at, "range"), f"the value {entry['value']!r} is outside {bounds!r}")
         else:
             return low[0], high[0]
         return None, None

@@ -417,7 +417,7 @@ def _best_mfu() -> dict[str, Any]:
 def best_measured_mfu(chip: str, dtype: str) -> float | None:
     """Return the best MFU that anyone has reported for a chip and a type of its linear layers.
 
-    What lies above it is outside evidence. FP16 counts as bf16; None where nothing is reported.
+    No evidence supports a higher one. FP16 counts as bf16; None where nothing is reported.
     """
     value = _best_mfu()["chips"].get(chip, {}).get("bf16" if dtype == "fp16" else dtype)
     return None if value is None else float(value)

@@ -1,4 +1,4 @@
-"""The constants that only measurements can settle, each with the interval it may lie in."""
+"""The constants that only measurements can settle, each with its plausible interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from meshwright.spec.declaration import Declaration
 
 
 class Spread(Declaration):
-    """How far measurements lie from predictions: the 80 % interval of ln(measured / predicted).
+    """How far measurements are from predictions: the 80 % interval of ln(measured / predicted).
 
     The interval is symmetric about the prediction and is wider by a factor for each trait of a
     question: its half-width is ``half_width * prod(factor ** degree)`` over the traits.

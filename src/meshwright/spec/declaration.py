@@ -111,7 +111,7 @@ class Provenance(Declaration):
     """The origin of one value.
 
     ``cited`` and ``derived`` name their source; ``assumed`` states the range within which the
-    value may lie, as text with its unit, and the reason.
+    value may be, as text with its unit, and the reason.
     """
 
     kind: Literal["cited", "derived", "assumed"] = "cited"

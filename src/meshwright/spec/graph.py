@@ -43,7 +43,7 @@ def read_tensor(text: Any) -> NamedTensor:
     Raises
     ------
     ValueError
-        Where the text is not of the form ``NAME[DIM, DIM]``, with ``of 4 bytes`` at will.
+        Where the text is not of the form ``NAME[DIM, DIM]``, optionally with ``of 4 bytes``.
     """
     if isinstance(text, NamedTensor):
         return text

@@ -1,7 +1,7 @@
 """A transformer as its published configuration states it: dims, layer kinds and their order.
 
 A model is a row of layers of a few kinds. ``layer_kinds`` holds the distinct kinds,
-``layer_pattern`` says which kind stands at each depth, so that models with first dense layers,
+``layer_pattern`` says which kind is at each depth, so that models with first dense layers,
 interleaved experts or alternating attention windows are exact and not averaged.
 Parameter counts are derived (``graph.parameters``), never given.
 """

@@ -29,7 +29,7 @@ class HeatMap(Declaration):
     shows: str
     """Name of a result."""
     better: Better = "highest"
-    """Which value stands in a cell where further fields vary."""
+    """Which value a cell shows where further fields vary."""
     is_relative: bool = Field(default=False, alias="relative")
     """Whether cells show their share of the best value of their column."""
 
@@ -54,7 +54,7 @@ class Compared(Declaration):
 
 
 class SweepReport(Declaration):
-    """What a document tells of a sweep."""
+    """What a document says of a sweep."""
 
     each: str
     """A field: one section for each of its values."""
@@ -118,7 +118,7 @@ class SweepSpec(Declaration):
         return self
 
     def _shown(self) -> Iterator[tuple[str, str]]:
-        """Yield the fields that pictures and tables stand for, each with its place."""
+        """Yield the fields that pictures and tables show, each with its place."""
         if self.heat_map is not None:
             yield from (("heat_map", side) for side in self.heat_map.both)
         if self.report is not None:

@@ -63,7 +63,7 @@ def test_sides_are_as_equal_as_divisors_allow():
         ({"links": ("D2D",) * 3}, SpecError, "1 or 2"),
     ],
 )
-def test_what_does_not_fit_is_told(fields, error, message):
+def test_what_does_not_fit_is_refused(fields, error, message):
     asked = {"chip": "H100", "network": "torus-2d", "links": ("D2D",), "num_devices": 16} | fields
     with pytest.raises(error, match=message):
         build(Design(**asked))

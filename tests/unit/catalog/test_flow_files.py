@@ -41,7 +41,7 @@ def test_links_and_flows_become_columns(tmp_path):
     assert file.warnings == ()
 
 
-def test_one_scenario_may_stand_without_the_list_and_a_start_may_be_left_out(tmp_path):
+def test_one_scenario_needs_no_list_and_a_start_may_be_left_out(tmp_path):
     flow = {name: FLOW[name] for name in ("id", "bytes", "route")}
     file = read_flow_file(written(tmp_path, scenario(flows=[flow], schema="flows-on-a-mesh/1")))
     assert file.scenarios[0].start_s.tolist() == [0.0]
@@ -94,7 +94,7 @@ def test_a_misspelt_field_that_is_missing_is_a_fault(tmp_path):
     assert "did you mean start_s?" in found["scenarios[0].flows[0].start"]
 
 
-def test_all_faults_are_told_at_once(tmp_path):
+def test_all_faults_are_reported_at_once(tmp_path):
     bad = scenario(links=[{**LINKS[0], "bw_Bps": -1}, LINKS[1]], flows=[FLOW | {"bytes": None}])
     found = faults(tmp_path, {"scenarios": [bad, scenario()]})
     assert set(found) == {
@@ -116,7 +116,7 @@ def test_all_faults_are_told_at_once(tmp_path):
         ('{"name": "a", "name": "b", "links": [], "flows": []}', "name: is given twice"),
     ],
 )
-def test_what_is_no_flow_file_is_told_so(tmp_path, text, part):
+def test_what_is_no_flow_file_is_refused(tmp_path, text, part):
     assert any(part in message for message in faults(tmp_path, text).values())
 
 

@@ -71,7 +71,7 @@ def test_three_formats_say_the_same(written):
         ("name: x\nlayers: 7", ["layers"]),
     ],
 )  # fmt: skip
-def test_faults_of_a_file_are_told_at_once(written, text, faults):
+def test_faults_of_a_file_are_reported_at_once(written, text, faults):
     with pytest.raises(SpecError) as raised:
         load_footprints(written("bad.yaml", text))
     assert [part for part in faults if part not in str(raised.value)] == []

@@ -64,7 +64,7 @@ def changed(old, new):
     return SMALL.replace(old, new)
 
 
-def test_kernels_may_stand_in_any_order() -> None:
+def test_kernels_may_be_in_any_order() -> None:
     graph = to_graph(graph_of_text(SMALL))
     assert [kernel.name for kernel in graph.kernels] == ["fc", "act"]
     assert graph.flops == 2 * 4 * 3 * 2 + 4 * 2
@@ -147,26 +147,26 @@ def test_graphs_of_the_catalog_are_those_of_the_builders(name, built) -> None:
         ("  x: [rows, wide]", "  x: !!python/none [rows]", "is not allowed; files hold data"),
     ],
 )
-def test_each_fault_is_told_with_its_place(old, new, fault) -> None:
+def test_each_fault_is_reported_with_its_place(old, new, fault) -> None:
     assert any(fault in told for told in faults(changed(old, new)))
 
 
-def test_a_kernel_that_stands_twice_is_told() -> None:
+def test_a_kernel_that_is_stated_twice_is_a_fault() -> None:
     again = "  fc:\n    unit: none\n    writes: [rows]\n"
     assert any("kernels.fc: the field is given twice" in told for told in faults(SMALL + again))
 
 
-def test_a_cycle_is_told_by_its_kernels() -> None:
+def test_a_cycle_is_reported_by_its_kernels() -> None:
     text = changed("- x[rows, wide]", "- x[rows, wide]\n      - act[rows, out]")
     assert any("act: is in a cycle: act reads fc reads act (line" in told for told in faults(text))
 
 
-def test_a_kernel_that_reads_itself_is_told() -> None:
+def test_a_kernel_that_reads_itself_is_refused() -> None:
     text = changed("- fc[rows, out]", "- fc[rows, out]\n      - act[rows, out]")
     assert any("is in a cycle: act reads act" in told for told in faults(text))
 
 
-def test_a_result_that_nobody_wants_is_told() -> None:
+def test_a_result_that_nothing_reads_is_a_fault() -> None:
     lost = SMALL + "  lost:\n    unit: none\n    reads: ['x[rows, wide]']\n    writes: [rows]\n"
     assert faults(lost) == [
         "kernels.lost: nothing reads what it writes, and it is no output (line 22)"
@@ -174,12 +174,12 @@ def test_a_result_that_nobody_wants_is_told() -> None:
     ]
 
 
-def test_a_weight_of_two_sizes_is_told() -> None:
+def test_a_weight_of_two_sizes_is_refused() -> None:
     text = changed("- fc[rows, out]", "- fc[rows, out]\n    weights:\n      - fc.weight[out]")
     assert any("'fc.weight' has 6 elements here and 2 in 'act'" in told for told in faults(text))
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     text = changed("rows: 4", "rows: 0").replace("fc[rows, out]", "fc[rows]")
     text = text.replace("unit: matrix", "unit: matricks").replace("tiled: rows", "tiled: row")
     assert len(faults(text)) == 4

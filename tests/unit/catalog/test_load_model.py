@@ -22,7 +22,7 @@ def test_a_model_is_found_by_name_or_hub_id_in_any_case(name):
         ("grok-1-314b", "grok-1"),
     ],
 )
-def test_an_alias_stands_for_its_model(alias, name):
+def test_an_alias_means_its_model(alias, name):
     assert load_model(alias) is load_model(name)
 
 
@@ -68,12 +68,12 @@ def test_a_fault_in_a_file_names_file_and_field(tmp_path):
         ("1" * 5_000, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_told_so(tmp_path, text, message):
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, message):
     with pytest.raises(SpecError, match=message):
         load_model(written(tmp_path, text))
 
 
-def test_a_folder_without_a_configuration_and_a_missing_file_are_told_so(tmp_path):
+def test_a_folder_without_a_configuration_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(SpecError, match=r"no config\.json"):
         load_model(tmp_path)
     with pytest.raises(SpecError, match="no such file"):

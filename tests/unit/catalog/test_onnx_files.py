@@ -142,7 +142,7 @@ def test_shapes_that_are_not_fixed_are_refused() -> None:
         import_onnx(model)
 
 
-def test_what_is_no_onnx_file_is_told(tmp_path) -> None:
+def test_what_is_no_onnx_file_is_refused(tmp_path) -> None:
     path = tmp_path / "text.onnx"
     path.write_text("hello")
     with pytest.raises(SpecError, match="cannot be read"):

@@ -151,7 +151,7 @@ def test_a_file_that_names_its_chip(tmp_path):
     assert system.other_chips[1].name == "H100"
 
 
-def test_a_chip_file_beside_the_system_file(tmp_path):
+def test_a_chip_file_next_to_the_system_file(tmp_path):
     (tmp_path / "toy.yaml").write_text(
         CHIP.replace(", source: S", ", assumed: true, range: [1 TFLOP/s, 1 PFLOP/s]")
         .replace("\n  ", "\n")
@@ -162,7 +162,7 @@ def test_a_chip_file_beside_the_system_file(tmp_path):
     assert load_system(str(path)).chip.name == "toy"
 
 
-def test_faults_of_the_chip_are_told_with_those_of_the_system(tmp_path):
+def test_faults_of_the_chip_are_reported_with_those_of_the_system(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(SYSTEM.replace("1 us", "1 m") + "chip: A101\nother_chips: {1: H101}\n")
     with pytest.raises(SpecError) as raised:

@@ -236,7 +236,7 @@ def test_names_for_inputs_are_checked() -> None:
         import_torch(module, arguments, dims={"y": ("a",), "x": ("a", "b")})
 
 
-def test_a_module_that_cannot_be_traced_is_told() -> None:
+def test_a_module_that_cannot_be_traced_is_refused() -> None:
     class Forked(nn.Module):
         def forward(self, x):
             return x + 1 if x.sum() > 0 else x

@@ -68,7 +68,7 @@ def test_refusals_name_the_place(text, path, part):
     assert "line" in fault.message or path == ""
 
 
-def test_all_faults_are_told_at_once():
+def test_all_faults_are_reported_at_once():
     with pytest.raises(SpecError) as raised:
         read_tree("a:\nb: !x 1\nc: 1\nc: 2\n", "f")
     assert [fault.path for fault in raised.value.faults] == ["a", "b", "c"]

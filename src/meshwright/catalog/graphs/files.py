@@ -267,7 +267,7 @@ def _lines(record: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 def _entry(value: Any) -> str:
-    """Return what stands on one line."""
+    """Return a value as it is written on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_scalar(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):

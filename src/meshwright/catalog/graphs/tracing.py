@@ -1,9 +1,9 @@
-"""A tensor as an operation of a framework sees it, and how that lies in the tensor that was made.
+"""A tensor as an operation of a framework sees it, and where that is in the tensor that was made.
 
 A framework knows axes by number only. Here every axis is a row of factors. A reshape that splits
 an axis splits its factor, one that merges axes puts their factors side by side, a transpose
-changes their order: none of them is a kernel, for the reader still knows where each factor lies.
-An axis of size 1 has no factor. A factor that is only repeated (``expand``) lies nowhere.
+changes their order: none of them is a kernel, for the reader still knows where each factor is.
+An axis of size 1 has no factor. A factor that is only repeated (``expand``) is nowhere.
 
 Operations say which axes are the same; the names of all dims of their kernels follow.
 """
@@ -42,7 +42,7 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """What stands between two operations: a view of a kernel, an input or a weight."""
+    """What one operation hands to the next: a view of a kernel, an input or a weight."""
 
     source: str
     places: tuple[Axis, ...]
@@ -385,7 +385,7 @@ def refuse_wrong_names(
 
 
 def refuse_unknown(unknown: Mapping[str, str], known: Iterable[str], origin: str) -> None:
-    """Raise all operators that no rule knows, each with the first place where it stands."""
+    """Raise all operators that no rule knows, each with the first place where it occurs."""
     if unknown:
         faults = [Fault(place, f"operator {operator!r}") for operator, place in unknown.items()]
         listed, missing = ", ".join(sorted(known)), ", ".join(map(repr, unknown))

@@ -21,7 +21,7 @@ REQUIRED: Final = object()
 """Stands for "no default": the configuration must state the field."""
 
 MOST_LAYERS: Final = 10_000
-"""No published model has a tenth of it; larger is a slip of the keyboard."""
+"""No published model has a tenth of it; a larger number is a typing error."""
 MOST: Final = 2**31 - 1
 """The largest size of one dim: a 32-bit index."""
 
