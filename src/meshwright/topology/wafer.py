@@ -122,7 +122,7 @@ def wafers_in_a_row(num_wafers: int, wafer: Wafer, seam: LinkSpec) -> Topology:
 def _network(
     wafer: Wafer, count: int, seams: Sequence[Wires], *, grid_shape: tuple[int, ...] = ()
 ) -> Network:
-    """Return so many wafers in a row, with the wires of their seams."""
+    """Return this many wafers in a row, with the wires of their seams."""
     row_link, column_link = wafer.links
     num_dies = wafer.sides[0] * wafer.sides[1]
     die = (np.arange(count)[:, None] * num_dies + wafer.edge_devices()).ravel()
