@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, cached_property, update_wrapper
 from importlib.util import find_spec
 from types import FunctionType
@@ -20,25 +21,21 @@ Result = TypeVar("Result")
 _runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
+@dataclass(eq=False)
 class Kernel(Generic[Arguments, Result]):
     """A function that is compiled at its first call, kept on disk for the next process."""
 
-    def __init__(
-        self,
-        plain: Callable[Arguments, Result],
-        *,
-        allocates: bool = True,
-        is_inlined: bool = False,
-    ) -> None:
-        self.plain = plain
-        """The function as written: for small work, and to compare with."""
-        self.allocates = allocates
-        """Whether it makes arrays. One that makes none needs no count of references, which costs
-        more than the work of a small function that is handed many arrays."""
-        self.is_inlined = is_inlined
-        """Whether it becomes a part of each kernel that calls it."""
-        self._fast: Callable[Arguments, Result] | None = None
-        update_wrapper(self, plain)
+    plain: Callable[Arguments, Result]
+    """The function as written: for small work, and to compare with."""
+    allocates: bool = True
+    """Whether it makes arrays. One that makes none needs no count of references, which costs more
+    than the work of a small function that is handed many arrays."""
+    is_inlined: bool = False
+    """Whether it becomes a part of each kernel that calls it."""
+    _fast: Callable[Arguments, Result] | None = None
+
+    def __post_init__(self) -> None:
+        update_wrapper(self, self.plain)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run the compiled function."""

@@ -74,16 +74,15 @@ def block_of(group: Group[Num]) -> Block:
     return Block(applies, inner, outer, each_s, rate)
 
 
-def levels_of(group: Group[float]) -> tuple[int, int]:
-    """Return the levels that are the inner and the outer dimension of a block."""
-    inner, outer = [level for level, size in enumerate(shape_of(group)) if size > 1]
+def sides_of(group: Group[float]) -> tuple[int, int]:
+    """Return the columns (inner) and the rows (outer) of a block."""
+    inner, outer = [size for size in shape_of(group) if size > 1]
     return inner, outer
 
 
-def sides_of(group: Group[float]) -> tuple[int, int]:
-    """Return the columns (inner) and the rows (outer) of a block."""
-    inner, outer = levels_of(group)
-    return shape_of(group)[inner], shape_of(group)[outer]
+def levels_of(group: Group[float]) -> list[int]:
+    """Return the levels that are the inner and the outer dimension of a block."""
+    return [level for level, size in enumerate(shape_of(group)) if size > 1]
 
 
 Piece = tuple[int, int]

@@ -120,10 +120,7 @@ def crossed_level(shape: tuple[int, ...], source: int, destination: int) -> int:
 
 
 def make_group(
-    levels: Sequence[NetworkLevel],
-    stride: N,
-    degree: N,
-    efficiency: Sequence[Num] | None = None,
+    levels: Sequence[NetworkLevel], stride: N, degree: N, efficiency: Sequence[Num] | None = None
 ) -> Group[N]:
     """Return what the groups of one parallel axis see of each network level.
 

@@ -137,8 +137,7 @@ def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """
     num_grid_dims = sum(span.is_grid for span in group.spans)
     forms: list[Candidate] = []
-    for name in collective_algorithms:
-        algorithm = collective_algorithms[name]
+    for name, algorithm in collective_algorithms.items():
         if algorithm.kind is kind and num_grid_dims >= algorithm.min_grid_dims:
             forms.append((name, *algorithm.affine(group)))
     return forms

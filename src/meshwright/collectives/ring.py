@@ -40,11 +40,7 @@ from meshwright.collectives.registry import (
 )
 from meshwright.spec.collective import CollectiveKind
 
-GATHER_KINDS = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-)
+GATHER_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def gather_steps(span: Span[Num]) -> Num:

@@ -269,11 +269,7 @@ class TreeOverRingsAllReduce(Algorithm):
                 source, destination = line[move.source], line[move.destination]
                 trees.append(
                     replace(
-                        move,
-                        source=source,
-                        destination=destination,
-                        chunks=shards,
-                        level=outermost,
+                        move, source=source, destination=destination, chunks=shards, level=outermost
                     )
                 )
         first_step = 0

@@ -253,12 +253,6 @@ def circle_m(number: int) -> FloatArray:
     return radius_m * np.column_stack([np.sin(angle), -np.cos(angle)])
 
 
-def row_m(number: int, width_m: float, height_m: float) -> FloatArray:
-    """Return the places of this many nodes spread over a row of a width, at a height [m]."""
-    x_m = (np.arange(number) + 0.5) * width_m / number
-    return np.column_stack([x_m, np.full(number, -height_m)])
-
-
 def grid_m(sides: Sequence[int], pitches_m: Sequence[float]) -> FloatArray:
     """Return the places of the devices of a grid [m].
 
