@@ -53,7 +53,7 @@ STRUCTURES = [
     for sequence_parallel in (True, False)
     for context_kind in ContextKind
     for streamed in (Streamed.WEIGHTS, Streamed.INPUTS)
-]
+] + [PlanOptions(vocabulary_parallel=True)]
 NAMED = sorted({degree for name in axes for degree in axes[name].degrees})
 
 

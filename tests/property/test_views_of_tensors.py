@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshwright.catalog.graphs import tracing as make
+from meshwright.catalog.graphs import operators as make
 from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError
 from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.kernel import num_elements

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
-from operator import mul
+from operator import add, mul
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import affine_forms, best_affine_candidates
 from meshwright.cost.operator import OpCost
+from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
 from meshwright.network.placement import block_reaches, uses_blocks
 from meshwright.sharding.algebra import CollectiveCall
@@ -108,14 +109,36 @@ class OpSums:
         }[recompute]
 
 
-@dataclass(frozen=True)
-class CommCost:
-    """Communication of a layer that shows, by axis, and what it costs beside [s]."""
+@dataclass(frozen=True, kw_only=True)
+class ExposedComm:
+    """Communication that shows outside of computation, by axis, all phases [s]."""
 
     tp_s: Num = 0.0
     cp_s: Num = 0.0
     ep_s: Num = 0.0
     stream_s: Num = 0.0
+    """Tensor streams over tatp: rounds that wait for a link or for memory."""
+    pp_s: Num = 0.0
+    """Vocabulary parallelism: what all stages exchange for embedding and logits."""
+
+
+EXPOSED_PART = {
+    "tp_s": TimePart.TP_COMM, "cp_s": TimePart.CP_COMM, "ep_s": TimePart.EP_COMM,
+    "stream_s": TimePart.TATP_STREAM, "pp_s": TimePart.PP_COMM,
+}  # fmt: skip
+"""The part of a step that each field of :class:`ExposedComm` is."""
+
+
+def exposed_s(cost: ExposedComm) -> Num:
+    """Return the communication over all axes that shows [s]."""
+    shown: Num = reduce(add, [getattr(cost, name) for name in EXPOSED_PART])
+    return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommCost(ExposedComm):
+    """Communication of a layer: what shows of it by axis, and what it costs besides."""
+
     forward_s: Num = 0.0
     """What of it belongs to the forward pass."""
     per_step_s: Num = 0.0
@@ -125,7 +148,9 @@ class CommCost:
     """What runs beside computation, of all axes."""
 
 
-_PART_OF_AXIS = {"tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s"}
+_PART_OF_AXIS = {
+    "tp": "tp_s", "etp": "tp_s", "cp": "cp_s", "ep": "ep_s", "tatp": "stream_s", "pp": "pp_s",
+}  # fmt: skip
 
 
 def comm_cost(

@@ -15,7 +15,16 @@ from typing import TypeVar
 import numpy as np
 
 from meshwright.base.arrays import Mask, Num, larger, where
-from meshwright.cost.communication import AxisNetwork, Collectives, CommCost, OpSums, comm_cost
+from meshwright.cost.communication import (
+    EXPOSED_PART,
+    AxisNetwork,
+    Collectives,
+    CommCost,
+    ExposedComm,
+    OpSums,
+    comm_cost,
+    exposed_s,
+)
 from meshwright.cost.device import (
     DeviceRates,
     exposed_launch_s,
@@ -34,8 +43,8 @@ from meshwright.spec.workload import SelectiveRecompute
 _TRANSIENT = "working_bytes"
 
 
-@dataclass(frozen=True)
-class LayerCost:
+@dataclass(frozen=True, kw_only=True)
+class LayerCost(ExposedComm):
     """Seconds, bytes and FLOPs of one layer (or of an edge: embedding, head) on one device.
 
     Numbers, or columns with one row per way to split the layer. Communication is what shows
@@ -50,12 +59,6 @@ class LayerCost:
     """Forward computation that the backward pass repeats [s]."""
     launch_s: Num
     """What launching kernels adds to forward, backward and recomputation [s]."""
-    tp_s: Num
-    """Communication over tp that shows, all phases [s]."""
-    cp_s: Num
-    ep_s: Num
-    stream_s: Num
-    """Tensor streams over tatp: rounds that wait for a link or for HBM [s]."""
     forward_total_s: Num
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Num
@@ -90,7 +93,7 @@ class LayerCost:
     @property
     def exposed_comm_s(self) -> Num:
         """Communication that shows [s]."""
-        return self.tp_s + self.cp_s + self.ep_s + self.stream_s
+        return exposed_s(self)
 
     @property
     def total_s(self) -> Num:
@@ -201,7 +204,9 @@ class BlockCost:
         ahead_s = ahead_s + exposed_launch_s(ahead_s, total.forward_kernels, rates)
         kernels = total.backward_kernels + recomputed.forward_kernels
         back_s = back_s + exposed_launch_s(back_s, kernels, rates)
-        return ahead_s + back_s + self.stream_s + comm.tp_s + comm.cp_s + comm.ep_s + comm.stream_s
+        shown_s = [getattr(comm, name) for name in EXPOSED_PART]
+        total_s: Num = reduce(add, shown_s, ahead_s + back_s + self.stream_s)
+        return total_s
 
 
 def chosen_block(takes_second: Mask, first: BlockCost, second: BlockCost) -> BlockCost:
@@ -243,9 +248,7 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
         "weight_gradient_s": total.weight_gradient_s,
         "recompute_s": recomputed.forward_s,
         "launch_s": launch,
-        "tp_s": comm.tp_s,
-        "cp_s": comm.cp_s,
-        "ep_s": comm.ep_s,
+        **{name: getattr(comm, name) for name in EXPOSED_PART},
         "stream_s": comm.stream_s + sum(block.stream_s for block in blocks),
         "forward_total_s": ahead_s,
         "per_step_s": comm.per_step_s,

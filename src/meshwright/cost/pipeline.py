@@ -24,8 +24,10 @@ from meshwright.base.arrays import (
     larger,
     positive_part,
     read_only,
+    smaller,
     where,
 )
+from meshwright.cost.communication import EXPOSED_PART
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, heaviest, num_axes
 from meshwright.cost.parts import StepTime, TimePart
@@ -43,8 +45,7 @@ POSITIONS = ("first", "middle", "last")
 class StageLayout:
     """Layers of each kind in the first, the fullest middle and the last stage, and in all.
 
-    Each is one number, or one column, for each kind of layer. ``is_last`` is 1.0 at the position
-    that carries the head: the first one where there is a single stage.
+    Each is one number, or one column, for each kind of layer.
     """
 
     first: tuple[Num, ...]
@@ -52,17 +53,30 @@ class StageLayout:
     last: tuple[Num, ...]
     total: tuple[Num, ...]
     num_stages: Num
+    has_edges_on_all: bool = False
+    """Vocabulary parallelism: each stage has its part of the embedding and of the head."""
 
     def layers_of(self, position: str) -> tuple[Num, ...]:
         """Return the layers of each kind at a position."""
         return {"first": self.first, "middle": self.middle, "last": self.last}[position]
 
+    def is_last(self, position: str) -> Num:
+        """Return 1.0 where a position is the last stage: the first one where it is alone."""
+        alone = (self.num_stages == 1) * 1.0
+        return alone if position == "first" else (1.0 - alone) * float(position == "last")
+
     def edges_of(self, position: str) -> tuple[Num, Num]:
         """Return whether a position carries the embedding and the head, as 1.0 or 0.0."""
-        alone = (self.num_stages == 1) * 1.0
-        if position == "first":
-            return alone * 0.0 + 1.0, alone
-        return alone * 0.0, (1.0 - alone) * float(position == "last")
+        whole = self.num_stages * 0.0 + 1.0
+        if self.has_edges_on_all:
+            return whole, whole
+        return whole * float(position == "first"), self.is_last(position)
+
+    @property
+    def everything(self) -> tuple[Num, ...]:
+        """Layers of each kind, embeddings and heads of all stages together."""
+        edges = self.num_stages if self.has_edges_on_all else 1.0
+        return (*self.total, edges, edges)
 
 
 def run_lengths(num_layers: int, num_runs: int) -> IntArray:
@@ -92,8 +106,9 @@ def deal_layers(
 
 
 def stage_layout(
-    pattern: tuple[int, ...], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray
-) -> StageLayout:
+    pattern: tuple[int, ...], num_kinds: int, num_stages: FloatArray, num_chunks: FloatArray,
+    *, has_edges_on_all: bool = False,
+) -> StageLayout:  # fmt: skip
     """Return the layout of each pair of stages and chunks, as columns.
 
     The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
@@ -113,7 +128,7 @@ def stage_layout(
     columns = table[:, :, pair_of]
     total = tuple(float(sum(1 for kind in pattern if kind == k)) for k in range(num_kinds))
     first, middle, last = (tuple(columns[p, k] for k in range(num_kinds)) for p in range(3))
-    return StageLayout(first, middle, last, total, num_stages)
+    return StageLayout(first, middle, last, total, num_stages, has_edges_on_all)
 
 
 @dataclass(frozen=True)
@@ -152,7 +167,7 @@ def stage_cost(
     by_position = [(*layout.layers_of(p), *layout.edges_of(p)) for p in POSITIONS]
     chosen = [pick(*counts) for counts in zip(*by_position, strict=True)]
     slowest = weighted_sum(all_costs, chosen)
-    whole = (*layout.total, 1.0, 1.0)
+    whole = layout.everything
     forward_s = weighted_part(all_costs, whole, "forward_total_s")
     gradient_s = weighted_part(all_costs, whole, "weight_gradient_s")
     total_s = weighted_part(all_costs, whole, "total_s")
@@ -222,8 +237,9 @@ def price_pipeline(
     """
     pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
     layout = stage_layout(
-        pattern, num_kinds, column(strategy.pp), column(strategy.num_virtual_stages)
-    )
+        pattern, num_kinds, column(strategy.pp), column(strategy.num_virtual_stages),
+        has_edges_on_all=structure.vocabulary_parallel,
+    )  # fmt: skip
     stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
     num_micro_batches = micro_batches(problem, strategy)
     schedule = schedules[structure.schedule]
@@ -269,14 +285,14 @@ def _mean_work(
 
     Neighbouring stages hand each other each micro-batch once a chunk, both ways.
     """
-    costs, counts = (*prices.kinds, prices.embedding, prices.head), (*layout.total, 1.0, 1.0)
+    costs, counts = (*prices.kinds, prices.embedding, prices.head), layout.everything
 
     def mean(name: str) -> Num:
         return weighted_part(costs, counts, name) / strategy.pp
 
     sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
     sent = mean("link_traffic_bytes") + sends * send_bytes(problem, structure, strategy)
-    table = table_params(problem, strategy) * (strategy.pp == 1) if problem.graph.tied else 0.0
+    table = _shared_table_params(problem, structure, strategy)
     return MeanWork(
         busy_s=num_micro_batches * sum(mean(name) for name in _COMPUTATION),
         flops=num_micro_batches * mean("flops"),
@@ -315,11 +331,9 @@ def _passes_time(
         TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
         TimePart.RECOMPUTE: m * slowest.recompute_s,
         TimePart.LAUNCH: m * slowest.launch_s,
+        **{part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()},
         TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
-        TimePart.CP_COMM: m * slowest.cp_s,
-        TimePart.EP_COMM: m * slowest.ep_s,
-        TimePart.TATP_STREAM: m * slowest.stream_s,
-        TimePart.PP_COMM: sends_s * (strategy.pp > 1),
+        TimePart.PP_COMM: sends_s * (strategy.pp > 1) + m * slowest.pp_s,
         TimePart.BUBBLE: bubble_s,
     })  # fmt: skip
 
@@ -350,9 +364,23 @@ def num_communicators(strategy: StrategyOf[Num]) -> Num:
 
 
 def table_params(problem: Problem, strategy: StrategyOf[Num]) -> Num:
-    """Return the parameters of the token table on one device [1]."""
+    """Return the parameters of the token table on one device of an end of the pipeline [1]."""
     rows = ceil_div(problem.model.vocab_size, strategy.tp * strategy.tatp)
     return rows * problem.model.hidden_size
+
+
+def _shared_table_params(
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num]
+) -> Num:
+    """Return the parameters that embedding and head share on one device [1].
+
+    Of a tied table: on the only stage, or under vocabulary parallelism on each.
+    """
+    if not problem.graph.tied:
+        return 0.0 * strategy.pp
+    if structure.vocabulary_parallel:
+        return table_params(problem, replace(strategy, tp=strategy.tp * strategy.pp))
+    return table_params(problem, strategy) * (strategy.pp == 1)
 
 
 def _tied_sync_s(
@@ -363,7 +391,7 @@ def _tied_sync_s(
     Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
     message between stages travels, and no faster than one.
     """
-    if not problem.graph.tied:
+    if not problem.graph.tied or structure.vocabulary_parallel:
         return 0.0 * send_s
     word = problem.workload.optimizer.reduced_gradient_bytes_per_param
     table_bytes = word * table_params(problem, strategy)
@@ -384,17 +412,21 @@ def _stage_state(
     in_flight = schedules[structure.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
     )
+    if structure.vocabulary_parallel:
+        # The barrier before the gradient of the logits keeps one micro-batch more (Yeung et al.
+        # 2024, figure 10 b).
+        in_flight = smaller(in_flight + 1.0, num_micro_batches)
     counts = layout.layers_of(position)
-    has_head = layout.edges_of(position)[1]
+    is_last = layout.is_last(position)
     kept = weighted_part(costs, weights, "kept_bytes")
     if problem.workload.software.keeps_stage_outputs:
         sent = strategy.num_virtual_stages * resting_bytes(problem, structure, strategy)
-        kept = kept + sent * (1.0 - has_head)
+        kept = kept + sent * (1.0 - is_last)
     params = weighted_part(costs, weights, "dense_params")
-    if problem.graph.tied and position == "first":
-        params = params - table_params(problem, strategy) * (strategy.pp == 1)
+    if structure.vocabulary_parallel or position == "first":
+        params = params - _shared_table_params(problem, structure, strategy)
     is_gpipe = structure.schedule is ScheduleKind.GPIPE
-    logits = prices.head.working_bytes * has_head
+    logits = prices.head.working_bytes * is_last
     waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0
     return StageState(
         dense_params=params,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from meshwright.base.arrays import Num
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
@@ -23,9 +23,7 @@ from meshwright.sharding.local_sizes import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import (
-    ContextKind,
     PlanOptions,
-    Recompute,
     StrategyColumns,
     Streamed,
 )
@@ -60,7 +58,12 @@ class DerivedShardings(NamedTuple):
     """That split its rows and dims."""
 
 
-ShardingKey = tuple[bool, ContextKind, Recompute, Streamed]
+_NOT_OF_A_LAYER: Mapping[str, Any] = {
+    name: getattr(PlanOptions, name)
+    for name in ("reshard_after_forward", "schedule", "overlap_data_parallel",
+                 "overlap_tensor_parallel", "offload", "stream_form", "axis_order")
+} | {"zero_stage": 0}  # fmt: skip
+"""Choices on which the shardings of a layer do not depend, with the value that stands for all."""
 Work = TypeVar("Work", bound=Workload, covariant=True)
 
 
@@ -139,7 +142,7 @@ class ProblemOf(ABC, Generic[Work]):
         return level_efficiencies(self.system, self.calibration)
 
     @cached_property
-    def _shardings(self) -> dict[ShardingKey, tuple[DerivedShardings, ...]]:
+    def _shardings(self) -> dict[PlanOptions, tuple[DerivedShardings, ...]]:
         return {}
 
     @cached_property
@@ -155,22 +158,14 @@ class ProblemOf(ABC, Generic[Work]):
 
         Derived once for each combination of the choices on which they depend.
         """
-        key = (
-            structure.sequence_parallel,
-            structure.context_kind,
-            structure.recompute,
-            Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS,
-        )
-        if key not in self._shardings:
-            plain = PlanOptions(
-                sequence_parallel=key[0], context_kind=key[1], recompute=key[2], streamed=key[3],
-                zero_stage=0,
-            )  # fmt: skip
-            self._shardings[key] = tuple(
+        streamed = Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS
+        plain = replace(structure, streamed=streamed, **_NOT_OF_A_LAYER)
+        if plain not in self._shardings:
+            self._shardings[plain] = tuple(
                 _derived(piece.ops, _sizes_of_heads(piece), plain, self.keeping)
                 for piece in self.pieces
             )
-        return self._shardings[key]
+        return self._shardings[plain]
 
     def network(self, axis_order: tuple[str, ...], strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies under one order of the axes."""

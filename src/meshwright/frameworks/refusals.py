@@ -17,7 +17,7 @@ GPU_VENDORS = ("NVIDIA", "AMD")
 
 def framework_refusals(plan: Plan) -> list[Fault]:
     """Return what keeps a plan from any framework: its devices, and what keeps it from all."""
-    checks = (_segments, _tatp, _devices, _hosts, _axis_order, _batch, _rules)
+    checks = (_segments, _tatp, _vocabulary, _devices, _hosts, _axis_order, _batch, _rules)
     return [fault for check in checks for fault in check(plan)]
 
 
@@ -38,6 +38,12 @@ def _tatp(plan: Plan) -> Iterator[Fault]:
     if tatp > 1:
         message = f"tatp {tatp}: tensor streams exist in no released framework"
         yield Fault("strategy.tatp", message, "tatp=1")
+
+
+def _vocabulary(plan: Plan) -> Iterator[Fault]:
+    if plan.best.structure.vocabulary_parallel:
+        message = "embedding and logits split over pipeline stages are in no released framework"
+        yield Fault("structure.vocabulary_parallel", message, "vocabulary_parallel=false")
 
 
 def _devices(plan: Plan) -> Iterator[Fault]:

@@ -288,7 +288,7 @@ def strategy_of(
     virtual stages), nothing recomputed.
     """
     from meshwright.base.errors import Fault, SpecError
-    from meshwright.sharding.strategy import PlanOptions, Recompute, ScheduleKind, make_strategy
+    from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 
     model_degree = 1
     for name in ("tp", "cp", "pp", "tatp"):
@@ -302,19 +302,14 @@ def strategy_of(
     interleaved = strategy.num_virtual_stages > 1
     default = ScheduleKind.INTERLEAVED if interleaved else ScheduleKind.ONE_F_ONE_B
     shards_something = shard * strategy.cp > 1
-    structure = PlanOptions(
-        sequence_parallel=one.get("sequence_parallel", strategy.tp > 1),
-        context_kind=one.get("context_kind", PlanOptions.context_kind),
-        zero_stage=one.get("zero_stage", 1 if shards_something else 0),
-        recompute=one.get("recompute", Recompute.NONE),
-        schedule=one.get("schedule", default),
-        offload=one.get("offload", PlanOptions.offload),
-        streamed=one.get("streamed", PlanOptions.streamed),
-        stream_form=one.get("stream_form", PlanOptions.stream_form),
-        overlap_data_parallel=one.get("overlap_data_parallel", True),
-        overlap_tensor_parallel=overlap_tensor_parallel,
-    )
-    return strategy, structure
+    defaults = {
+        "sequence_parallel": strategy.tp > 1,
+        "zero_stage": 1 if shards_something else 0,
+        "schedule": default,
+        "overlap_tensor_parallel": overlap_tensor_parallel,
+    }
+    fixed = {k: one[k] for k in CHOICES if k in one}
+    return strategy, PlanOptions(**{**defaults, **fixed})
 
 
 def is_serving(args: argparse.Namespace) -> bool:

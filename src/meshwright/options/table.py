@@ -226,6 +226,8 @@ FIXED = tuple(
          ("none", "optimizer", "activations", "weights", "all"), ""),
         ("zero", "ZeRO stage", "", ("0", "1", "2", "3"), "zero_stage"),
         ("sp", "sequence parallelism", "", ON_OFF, "sequence_parallel"),
+        ("vocab_parallel", "embedding and logits split over all pipeline stages (off)", "", ON_OFF,
+         "vocabulary_parallel"),
         ("dp_overlap", "gradient communication overlapped with the backward pass", "", ON_OFF,
          "overlap_data_parallel"),
         ("streamed", "operand of a tensor stream", "", ("auto", "weights", "inputs", "both"), ""),

@@ -340,10 +340,17 @@ def _has_no_pipeline(case: Case) -> BoolArray:
     return found
 
 
-class PipelineAxis(Axis):
-    """Pipeline parallelism: layers are split into stages; no tensor is, so only rules stand here.
+def _splits_vocabulary_in_vain(case: Case) -> BoolArray:
+    is_plain = case.structure.schedule is ScheduleKind.ONE_F_ONE_B
+    found: BoolArray = (case.s.pp == 1) | (not is_plain)
+    return found & case.structure.vocabulary_parallel
 
-    Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches divisible by pp).
+
+class PipelineAxis(Axis):
+    """Pipeline parallelism: layers are split into stages, and the vocabulary where it is asked for.
+
+    Source: Narayanan et al. 2021, section 2.2 (interleaving needs micro-batches divisible by pp);
+    Yeung et al. 2024 (arXiv 2411.05288), section 4 (vocabulary parallelism).
     """
 
     degrees = ("pp", "num_virtual_stages")
@@ -385,7 +392,21 @@ class PipelineAxis(Axis):
             ("pp",),
             "schedule=1f1b",
         ),
+        Rule(
+            "vocabulary-parallel-schedule",
+            "vocabulary parallelism splits embedding and logits over the stages of plain 1F1B",
+            lambda case: case.all_rows & _splits_vocabulary_in_vain(case),
+            "vocabulary parallelism with pp {pp} under schedule {schedule}",
+            ("pp",),
+            "vocabulary_parallel=false",
+        ),
     )
+
+    def activation_dim(self, tensor: Tensor, structure: PlanOptions) -> str | None:
+        """Return the vocabulary of the logits under vocabulary parallelism."""
+        return "vocab" if structure.vocabulary_parallel and "vocab" in tensor.dims else None
+
+    weight_dim = activation_dim
 
 
 _KEPT_WHOLE = frozenset({"expert_scores", "shared_gate"})

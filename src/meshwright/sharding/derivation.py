@@ -141,12 +141,26 @@ def _product_forward(op: Op, layouts: Layouts, ledger: Ledger) -> Layouts:
     made: Layouts = {}
     for weight, output, product in forward_products(op, ledger.structure):
         rest = activation_sharding(source, ledger.structure)
-        ledger.move(source, rest, product.left_moves, f"{op.name}: input")
         held = weight_sharding(weight, ledger.structure)
+        if op.kind is not OpKind.EMBEDDING:
+            _spread_over_stages(source, rest, held, ledger, f"{op.name}: input")
+        ledger.move(source, rest, product.left_moves, f"{op.name}: input")
         site = f"{op.name}: weight"
         ledger.move(weight, held, product.right_moves, site, of_weight=True)
         made[output.name] = product.local
     return made
+
+
+def _spread_over_stages(
+    tensor: Tensor, rest: Sharding, weight: Sharding, ledger: Ledger, site: str
+) -> None:
+    """Send what one stage holds to all stages, where pp splits the weight that it meets.
+
+    Sums over pp that one stage alone needs are charged as all-reduces: a reduction to one stage
+    sends half of that. Source: Yeung et al. 2024 (arXiv 2411.05288), section 4.
+    """
+    if "pp" in weight.axes:
+        ledger.move(tensor, rest, [Move(CollectiveKind.BROADCAST, "pp")], site)
 
 
 def elementwise_input(op: Op, source: Tensor, structure: PlanOptions) -> Sharding:
@@ -348,6 +362,8 @@ def _product_backward(op: Op, ledger: Ledger) -> list[tuple[str, Sharding]]:
                 of_weight=True,
             )
             found.append((op.inputs[0].name, back.local))
+        else:
+            _spread_over_stages(gradient, rest, held.layout, ledger, site)
         inner = matmul(left, incoming, weight.dims)
         later = Phase.WEIGHT_GRADIENT
         ledger.move(gradient, rest, inner.right_moves, site, phase=later)

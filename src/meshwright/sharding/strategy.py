@@ -99,6 +99,8 @@ class PlanOptions:
     streamed: Streamed = Streamed.AUTO
     stream_form: StreamForm = StreamForm.AUTO
     axis_order: tuple[str, ...] = AXES
+    vocabulary_parallel: bool = False
+    """Embedding and logits are split over all pipeline stages, and not held by the two ends."""
 
     @property
     def wraps(self) -> bool:
@@ -176,6 +178,7 @@ def plan_string(strategy: Strategy, structure: PlanOptions) -> str:
          structure.zero_stage > 0 and strategy.dp_shard * strategy.cp > 1),
         (f"cp={structure.context_kind}", strategy.cp > 1),
         (str(structure.schedule), strategy.pp > 1),
+        ("vocabulary_parallel", strategy.pp > 1 and structure.vocabulary_parallel),
         (f"recompute={structure.recompute}", True),
         (f"offload={structure.offload}", structure.offload is not Offload.NONE),
         (f"streamed={structure.streamed}", is_streamed and structure.streamed is not Streamed.AUTO),

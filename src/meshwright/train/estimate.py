@@ -38,7 +38,6 @@ from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_problem, make_problem
 
 if TYPE_CHECKING:
-    from meshwright.search.best import Found
     from meshwright.search.exhaustive import Progress
     from meshwright.train.search import SearchResult
 

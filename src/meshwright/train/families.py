@@ -223,8 +223,9 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
     """Yield the structures that a layer sees; the order of the axes is left open."""
     keeps = space.choices.keeps
     overlap = space.problem.workload.software.async_tensor_parallel
-    kinds = product((True, False), ContextKind, space.stream_choices)
-    for sequence_parallel, kind, (streamed, form) in kinds:
+    on_all_stages = space.choices.allowed.get("vocabulary_parallel", (False,))
+    kinds = product((True, False), ContextKind, space.stream_choices, on_all_stages)
+    for sequence_parallel, kind, (streamed, form), vocabulary_parallel in kinds:
         if keeps("sequence_parallel", sequence_parallel) and keeps("context_kind", kind):
             yield PlanOptions(
                 sequence_parallel=sequence_parallel,
@@ -234,6 +235,7 @@ def layout_structures(space: SearchSpace) -> Iterator[PlanOptions]:
                 overlap_tensor_parallel=overlap,
                 streamed=streamed,
                 stream_form=form,
+                vocabulary_parallel=bool(vocabulary_parallel),
             )
 
 
@@ -273,14 +275,12 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     return ~has_chunks & has_stages
 
 
-def layer_keys(network: AxisNetwork) -> tuple[IntArray, IntArray]:
+def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
     """Return the first row of each group with equal layer prices, and the group of each row."""
     columns = network.strategy
-    parts = (
-        columns.tp, columns.tatp, columns.cp, columns.ep, columns.etp, columns.micro_batch_size,
-        *network.placement.keys(("tp", "tatp", "cp")),
-    )  # fmt: skip
-    return groups_of(parts)
+    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
+    names = (*placed, "ep", "etp", "micro_batch_size")
+    return groups_of([*(getattr(columns, name) for name in names), *network.placement.keys(placed)])
 
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
@@ -415,7 +415,7 @@ def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
 ) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
     """Return the distinct layer prices, the price row of each row, and its sends."""
-    first, groups = layer_keys(network)
+    first, groups = layer_keys(network, layout)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
     tables = price_layers(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())

@@ -128,6 +128,12 @@ BREAKING = {
         {},
         "schedule gpipe with 1 virtual stages and pp 1",
     ),
+    "vocabulary-parallel-schedule": (
+        replace(PLAIN, vocabulary_parallel=True),
+        DENSE,
+        {},
+        "vocabulary parallelism with pp 1 under schedule 1f1b",
+    ),
     "tatp-rows": (PLAIN, DENSE, {"tatp": 64}, "1 x 4096 tokens over cp 1 x tatp 64 are fewer"),
     "tatp-columns": (PLAIN, DENSE, {"tatp": 64}, "widths 4096 and 16384 over tp 1 x tatp 64 leave"),
     "tatp-both": (

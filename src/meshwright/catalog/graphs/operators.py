@@ -1,0 +1,565 @@
+"""What operators of frameworks are as kernels, by their name in PyTorch (ATen).
+
+Views are no kernels, and what computes nothing is a move. Other formats are read by saying which
+operator of PyTorch theirs is, and what its arguments are called there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Any
+
+from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value, size_of
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator of a program: its arguments by name, values of tensors among them."""
+
+    name: str
+    """For the kernel."""
+    arguments: Mapping[str, Any]
+    shapes: Sequence[Sequence[int]]
+    """Of the outputs."""
+    word_bytes: float
+    """Of the first output."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Of the first output."""
+        return self.shapes[0]
+
+    @property
+    def values(self) -> list[Value]:
+        """All tensors among the arguments."""
+        found = (v if isinstance(v, list) else [v] for v in self.arguments.values())
+        return [value for values in found for value in values if isinstance(value, Value)]
+
+    @property
+    def first(self) -> Value:
+        """The tensor that the operator is about."""
+        if not self.values:
+            raise UnevenError("reads one number only")
+        return self.values[0]
+
+    def axis(self, default: int = 0) -> int:
+        """Return the axis of the first tensor that ``dim`` names."""
+        return self.first.axis(default if self["dim"] is None else self["dim"])
+
+
+Made = Value | list[Any]
+Rule = Callable[[GraphBuilder, Call], Made]
+
+
+def made_by(
+    to: GraphBuilder, operator: str, call: Call, *, node: str, written: str, origin: str
+) -> Made:
+    """Return what an operator makes.
+
+    Parameters
+    ----------
+    operator
+        Its name here.
+    node, written
+        Its name in the program, and the operator as that writes it; for messages.
+
+    Raises
+    ------
+    SpecError
+        Where its axes do not fit each other.
+    """
+    try:
+        return RULES[operator](to, call)
+    except UnevenError as error:
+        raise SpecError(Fault(node, f"{written}: {error}"), origin=origin) from error
+
+
+# views
+
+
+def reshaped(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) -> Value:
+    """Return a value in another shape: a view where it can be one, else a move."""
+    try:
+        return value.reshaped(shape)
+    except UnevenError:
+        operands = [(value, [("from", key) for key in range(len(value.axes))])]
+        fresh, word = dict(enumerate(shape)), value.word_bytes
+        return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+
+
+def _permute(to: GraphBuilder, call: Call) -> Value:
+    """Return the axes in another order, the reverse one where none is stated."""
+    return call.first.permuted(call["dims"] or range(len(call.first.axes) - 1, -1, -1))
+
+
+def _transpose(to: GraphBuilder, call: Call) -> Value:
+    value = call.first
+    order = list(range(len(value.axes)))
+    ends = [call[name] for name in ("dim0", "dim1", "axis0", "axis1") if call[name] is not None]
+    first, second = map(value.axis, ends)
+    order[first], order[second] = order[second], order[first]
+    return value.permuted(order)
+
+
+# moves
+
+
+def moved(
+    to: GraphBuilder, name: str, values: Sequence[Value], shape: Sequence[int], changed: Any
+) -> Value:
+    """Return a move: a part of an axis, several side by side, or other rows of one.
+
+    ``changed`` are the axes along which the values are not those of the output. A move that holds
+    weights reads numbers of rows, not data: next to results, weights are loaded first.
+    """
+    operands = []
+    is_mixed = len({value.is_weight for value in values}) > 1
+    for place, value in enumerate(values):
+        keys = range(len(value.axes))
+        if is_mixed and value.is_weight:
+            word = value.word_bytes
+            value = to.emit(f"{name}.{place}", "none", [(value, keys)], keys, word_bytes=word)
+        operands.append((value, [(place, key) if key in changed else key for key in keys]))
+    fresh = {key: shape[key] for key in changed}
+    word = values[0].word_bytes
+    return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+
+
+def _part(to: GraphBuilder, call: Call) -> Made:
+    """Return parts of a tensor, or a padded one: moves along the axes whose size changes."""
+    value, made = call.first, []
+    for number, shape in enumerate(call.shapes):
+        pairs = enumerate(zip(value.shape, shape, strict=True))
+        changed = [axis for axis, (before, after) in pairs if before != after]
+        name = call.name if len(call.shapes) == 1 else f"{call.name}.{number}"
+        made.append(moved(to, name, [value], shape, changed) if changed else value)
+    return made if len(made) > 1 else made[0]
+
+
+def _cat(to: GraphBuilder, call: Call) -> Value:
+    values = [value for value in call.values if value.shape != (0,)]
+    return moved(to, call.name, values, call.shape, [values[0].axis(call["dim"] or 0)])
+
+
+def _stack(to: GraphBuilder, call: Call) -> Value:
+    axis = (call["dim"] or 0) % len(call.shape)
+    ones = [size if number != axis else 1 for number, size in enumerate(call.shape)]
+    values = [reshaped(to, call.name, value, ones) for value in call["tensors"]]
+    return moved(to, call.name, values, call.shape, [axis])
+
+
+def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
+    """Return the elements at some places of one axis; a single place takes the axis out."""
+    gone = value.axis(axis)
+    found: list[Any] = [("row", number) for number in range(len(ids.axes))] if ids else []
+    keys: list[Any] = ["row" if key == gone else key for key in range(len(value.axes))]
+    operands: list[tuple[Value, Any]] = [] if ids is None else [(ids, found)]
+    writes = [*keys[:gone], *found, *keys[gone + 1 :]]
+    return to.emit(name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes)
+
+
+def _rows(to: GraphBuilder, call: Call) -> Value:
+    return rows(to, call.name, call["self"], call["dim"] or 0, call["index"])
+
+
+def _unbind(to: GraphBuilder, call: Call) -> Made:
+    places = range(len(call.shapes))
+    return [rows(to, f"{call.name}.{n}", call["self"], call["dim"] or 0, None) for n in places]
+
+
+def _index(to: GraphBuilder, call: Call) -> Value:
+    """Return the elements at places that tensors name, along one axis or several at once.
+
+    The axes of those tensors replace the axes that they name, or come first where these are not
+    neighbours.
+    """
+    value, given = call["self"], call["indices"]
+    ids = {axis: found for axis, found in enumerate(given) if found is not None}
+    rank = max(len(found.axes) for found in ids.values())
+    places: list[Any] = [("row", number) for number in range(rank)]
+    keys: list[Any] = [("at", a) if a in ids else a for a in range(len(value.axes))]
+    operands = [(found, places[rank - len(found.axes) :]) for found in ids.values()]
+    are_neighbours = max(ids) - min(ids) + 1 == len(ids)
+    kept = [axis for axis in range(len(value.axes)) if axis not in ids]
+    before = [axis for axis in kept if axis < min(ids)] if are_neighbours else []
+    writes, word = [*before, *places, *kept[len(before) :]], value.word_bytes
+    return to.emit(call.name, "none", [*operands, (value, keys)], writes, word_bytes=word)
+
+
+def _gather(to: GraphBuilder, call: Call) -> Value:
+    """Return one element of an axis for each element of the indices."""
+    value, ids = call["self"], call["index"]
+    gone, keys = value.axis(call["dim"]), list(range(len(ids.axes)))
+    own: list[Any] = [
+        key if key != gone and value.shape[key] == ids.shape[key] else ("own", key) for key in keys
+    ]
+    word = call.word_bytes
+    return to.emit(call.name, "none", [(ids, keys), (value, own)], keys, word_bytes=word)
+
+
+def _constant(to: GraphBuilder, call: Call) -> Value:
+    """Return what is made from nothing: a constant, a range of numbers."""
+    keys, fresh = range(len(call.shape)), dict(enumerate(call.shape))
+    return to.emit(call.name, "none", [], keys, fresh=fresh, word_bytes=call.word_bytes)
+
+
+# functions of each element
+
+
+def elementwise(
+    to: GraphBuilder,
+    name: str,
+    values: Sequence[Value],
+    *,
+    is_sum: bool = False,
+    word_bytes: float | None = None,
+) -> Value:
+    """Return a function of each element, the last axes of all values being the same."""
+    rank = max((len(value.axes) for value in values), default=0)
+    operands = [(value, range(rank - len(value.axes), rank)) for value in values]
+    same = len({value.shape for value in values}) == 1 and len(values) > 1
+    return to.emit(
+        name, "vector", operands, range(rank), is_sum=is_sum and same, word_bytes=word_bytes
+    )
+
+
+def _elementwise(to: GraphBuilder, call: Call) -> Value:
+    return elementwise(to, call.name, call.values, word_bytes=call.word_bytes)
+
+
+def _add(to: GraphBuilder, call: Call) -> Value:
+    is_sum, word = call["alpha"] in (None, 1), call.word_bytes
+    return elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=word)
+
+
+# products
+
+
+def matmul(
+    to: GraphBuilder, name: str, left: Value, right: Value, bias: Value | None = None
+) -> Value:
+    """Return the product of the last two axes, over all others as they are broadcast.
+
+    A weight is added in the product, as a bias; anything else is added behind it.
+    """
+    if bias is not None and not bias.is_weight:
+        return elementwise(to, f"{name}.add", [matmul(to, name, left, right), bias], is_sum=True)
+    first, second = len(left.axes) == 1, len(right.axes) == 1
+    rank = max(len(left.axes), len(right.axes), 2) - 2
+    left_keys = ["in"] if first else [*range(rank - len(left.axes) + 2, rank), "row", "in"]
+    right_keys = ["in"] if second else [*range(rank - len(right.axes) + 2, rank), "in", "out"]
+    writes = [*range(rank), *([] if first else ["row"]), *([] if second else ["out"])]
+    operands: list[tuple[Value, Any]] = [(left, left_keys), (right, right_keys)]
+    if bias is not None:
+        operands.append((bias, writes[len(writes) - len(bias.axes) :]))
+    return to.emit(name, "matrix", operands, writes)
+
+
+def _linear(to: GraphBuilder, call: Call) -> Value:
+    """Return the product with a weight of shape (out, in)."""
+    return matmul(to, call.name, call["input"], call["weight"].permuted((1, 0)), call["bias"])
+
+
+def _addmm(to: GraphBuilder, call: Call) -> Value:
+    left, right = call["mat1"] or call["batch1"], call["mat2"] or call["batch2"]
+    return matmul(to, call.name, left, right, call["self"])
+
+
+def _einsum(to: GraphBuilder, call: Call) -> Value:
+    """Return an einsum with letters only."""
+    equation = call["equation"]
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    if not arrow or "." in equation:
+        raise UnevenError(f"the equation {equation!r} is not of the form ab,bc->ac")
+    operands = list(zip(call.values, left.split(","), strict=True))
+    return to.emit(call.name, "matrix", operands, right)
+
+
+def attention(
+    to: GraphBuilder, name: str, query: Value, key: Value, value: Value, mask: Value | None = None
+) -> Value:
+    """Return scores, softmax and the product with the values; heads may share keys.
+
+    The last three axes of the query are heads, rows and width.
+    """
+    batch = list(range(len(query.axes) - 3))
+    heads, shared = query.shape[-3], key.shape[-3]
+    if heads % shared:
+        raise UnevenError(f"{heads} heads of queries over {shared} of keys")
+    grouped = [*query.shape[:-3], shared, heads // shared, *query.shape[-2:]]
+    row, pair = [*batch, "heads", "group", "row"], [*batch, "heads", "key"]
+    operands = [(query.reshaped(grouped), [*row, "in"]), (key, [*pair, "in"])]
+    scores = to.emit(f"{name}.scores", "matrix", operands, [*row, "key"])
+    if mask is not None:
+        flat = scores.reshaped([*query.shape[:-1], key.shape[-2]])
+        scores = elementwise(to, f"{name}.masked", [flat, mask])
+        scores = scores.reshaped([*grouped[:-1], key.shape[-2]])
+    weights = along(to, f"{name}.softmax", scores, [-1])
+    operands = [(weights, [*row, "key"]), (value, [*pair, "out"])]
+    out = to.emit(f"{name}.values", "matrix", operands, [*row, "out"])
+    return out.reshaped([*query.shape[:-1], value.shape[-1]])
+
+
+def _convolution(to: GraphBuilder, call: Call) -> Value:
+    """Return a convolution: a product over the channels of a group and the points of the kernel.
+
+    A point of the output is at the place of a point of the input; the seam between two shards is
+    not counted.
+    """
+    if call["transposed"]:
+        raise UnevenError("transposed convolutions have no kernel here")
+    value, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"] or 1
+    if value.shape[1] % groups or call.shape[1] % groups:
+        found = f"{value.shape[1]} and {call.shape[1]}"
+        raise UnevenError(f"{groups} groups do not fit {found} channels")
+    inner, outer = value.shape[1] // groups, call.shape[1] // groups
+    seen = value.reshaped([value.shape[0], groups, inner, *value.shape[2:]])
+    held = weight.reshaped([groups, outer, inner, *weight.shape[2:]])
+    seen, space, taps = _windows(to, call.name, seen, call.shape[2:], weight.shape[2:])
+    operands: list[tuple[Value, Any]] = [
+        (seen, ["batch", "group", "in", *space]),
+        (held, ["group", "out", "in", *taps]),
+    ]
+    if bias is not None:
+        operands.append((bias.reshaped([groups, outer]), ["group", "out"]))
+    points = [key for key in space if key not in taps]
+    out = to.emit(call.name, "matrix", operands, ["batch", "group", "out", *points])
+    return out.reshaped(call.shape)
+
+
+def _windows(
+    to: GraphBuilder, name: str, value: Value, shape: Sequence[int], window: Sequence[int]
+) -> tuple[Value, list[str], list[str]]:
+    """Return a value whose last axes are read by windows, and keys of these axes and of windows.
+
+    A window for each point of the output is at the place of its middle. Where the output has one
+    point only, the axis is the window. What is read beyond the edge is padded by a move.
+    """
+    first = len(value.axes) - len(shape)
+    wanted = [taps if points == 1 else points for points, taps in zip(shape, window, strict=True)]
+    uneven = [
+        axis
+        for axis, size in enumerate(wanted, first)
+        if size > value.shape[axis] or (size != value.shape[axis] and len(value.axes[axis]) != 1)
+    ]
+    if uneven:
+        padded = [*value.shape[:first], *map(max, value.shape[first:], wanted)]
+        value = moved(to, f"{name}.padded", [value], padded, uneven)
+    parts = {
+        axis[0]: (to.factor(f"{axis[0].name}.window", size),)
+        for axis, size in zip(value.axes[first:], wanted, strict=True)
+        if axis and size_of(axis) != size
+    }
+    taps = [f"tap{number}" for number in range(len(window))]
+    space = [taps[number] if points == 1 else f"at{number}" for number, points in enumerate(shape)]
+    return value.split(parts), space, taps
+
+
+def _pooling(to: GraphBuilder, call: Call) -> Value:
+    """Return the largest or mean element of each window."""
+    value, size = call["self"], call["kernel_size"]
+    if size is None:
+        pairs = zip(value.shape[2:], call.shape[2:], strict=True)
+        size = [ceil(before / after) for before, after in pairs]
+    window = list(size) * (len(value.axes) - 2 if len(size) == 1 else 1)
+    first = list(range(len(call.shape) - len(window)))
+    seen, space, taps = _windows(to, call.name, value, call.shape[len(first) :], window)
+    points = [key for key in space if key not in taps]
+    inside = (size for key, size in zip(space, window, strict=True) if key in points)
+    out = to.emit(
+        call.name, "vector", [(seen, [*first, *space])], [*first, *points],
+        whole=[key for key in space if key in taps], flops_per_point=float(prod(inside)),
+    )  # fmt: skip
+    return out.reshaped(call.shape)
+
+
+# what needs whole axes
+
+
+def along(
+    to: GraphBuilder,
+    name: str,
+    value: Value,
+    axes: Sequence[int],
+    *,
+    held: Sequence[Value] = (),
+    kept: bool = True,
+    needs_whole: bool = True,
+    word_bytes: float | None = None,
+) -> Value:
+    """Return what needs whole axes: softmax, norms, sums; ``kept`` where the axes stay.
+
+    The axes of held tensors are the last of those in question, as of the gain of a norm.
+    """
+    keys = list(range(len(value.axes)))
+    over = [value.axis(axis) for axis in axes]
+    operands: list[tuple[Value, Any]] = [(value, keys)]
+    operands += [(weight, over[len(over) - len(weight.axes) :]) for weight in held]
+    writes = keys if kept else [key for key in keys if key not in over]
+    whole = over if needs_whole else []
+    return to.emit(name, "vector", operands, writes, whole=whole, word_bytes=word_bytes)
+
+
+def _axes(call: Call) -> Sequence[int]:
+    """Return the axes that an operator names by ``dim`` or ``dims``; all where it names none."""
+    named = call["dim"] if call["dim"] is not None else call["dims"]
+    return [named] if isinstance(named, int) else named or range(len(call.first.axes))
+
+
+def _along(to: GraphBuilder, call: Call) -> Value:
+    return along(to, call.name, call.first, _axes(call), word_bytes=call.word_bytes)
+
+
+def _norm(to: GraphBuilder, call: Call) -> Value:
+    """Return a norm over the last axes: of a shape, or from ``dim`` on."""
+    held = [value for value in (call["weight"], call["bias"]) if value is not None]
+    rank = len(call["normalized_shape"] or call.first.axes[call.axis(-1) :])
+    return along(to, call.name, call.first, range(-rank, 0), held=held)
+
+
+def _group_norm(to: GraphBuilder, call: Call) -> Value:
+    value, groups = call["input"], call["num_groups"]
+    batch, channels, *space = value.shape
+    keys = ["batch", "group", "in", *range(len(space))]
+    operands = [(value.reshaped([batch, groups, channels // groups, *space]), keys)]
+    held = (weight for weight in (call["weight"], call["bias"]) if weight is not None)
+    operands += [(w.reshaped([groups, channels // groups]), ["group", "in"]) for w in held]
+    out = to.emit(call.name, "vector", operands, keys, whole=keys[2:])
+    return reshaped(to, call.name, out, list(value.shape))
+
+
+def _batch_norm(to: GraphBuilder, call: Call) -> Value:
+    """Return a norm over all but the channels; in inference a function of each element."""
+    keys = list(range(len(call["input"].axes)))
+    operands = [(value, keys if len(value.axes) > 1 else [1]) for value in call.values]
+    whole = [key for key in keys if key != 1] if call["training"] else []
+    return to.emit(call.name, "vector", operands, keys, whole=whole)
+
+
+def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
+    """Return a reduction, of as many outputs as there are; the larger of two tensors is none."""
+    if call["other"] is not None:
+        return _elementwise(to, call)
+    value, over, word, made = call.first, _axes(call), call.word_bytes, []
+    for _ in call.shapes:
+        out = along(
+            to, call.name, value, over, kept=False, needs_whole=needs_whole, word_bytes=word
+        )
+        if call["keepdim"]:
+            gone, left = {value.axis(axis) for axis in over}, iter(out.shape)
+            out = out.reshaped([1 if a in gone else next(left) for a in range(len(value.axes))])
+        made.append(out)
+    return made if len(made) > 1 else made[0]
+
+
+def _sort(to: GraphBuilder, call: Call) -> Made:
+    """Return sorted values and their places; of the largest only the first ones are kept."""
+    value, axis, made = call["self"], call.axis(-1), []
+    made = [along(to, f"{call.name}.{n}", value, [axis]) for n in range(len(call.shapes))]
+    return [
+        out if out.shape == tuple(shape) else moved(to, f"{out.source}.top", [out], shape, [axis])
+        for out, shape in zip(made, call.shapes, strict=True)
+    ]
+
+
+def _first_of(rule: Rule) -> Rule:
+    """Return the rule of an operator whose further outputs are statistics that nothing reads."""
+    return lambda to, call: [rule(to, call), *[None] * (len(call.shapes) - 1)]
+
+
+_RULES: tuple[tuple[Rule, str], ...] = (
+    # views, which are no kernels: a copy, a cast, dropout in inference
+    (
+        lambda to, call: call.first,
+        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
+        "_assert_tensor_metadata",
+    ),
+    (
+        lambda to, call: reshaped(to, call.name, call.first, call.shape),
+        "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze",
+    ),
+    (_permute, "permute t numpy_T"),
+    (_transpose, "transpose swapaxes swapdims"),
+    (
+        lambda to, call: call.first.expanded(call.shape, to.num_names),
+        "expand expand_as broadcast_to",
+    ),
+    # what is copied over a tensor, which is not read
+    (lambda to, call: call["src"].expanded(call.shape, to.num_names), "copy"),
+    # moves
+    (_part, "slice narrow split split_with_sizes chunk diff pad constant_pad_nd"),
+    (_cat, "cat concat"),
+    (_stack, "stack"),
+    (
+        lambda to, call: moved(
+            to, call.name, [call["self"], call["src"]], call.shape, [call.axis()]
+        ),
+        "slice_scatter select_scatter",
+    ),
+    (_unbind, "unbind"),
+    (lambda to, call: rows(to, call.name, call["weight"], 0, call["indices"]), "embedding"),
+    (lambda to, call: rows(to, call.name, call["self"], call["dim"], None), "select"),
+    (_rows, "index_select"),
+    (_gather, "gather"),
+    (_index, "index"),
+    (
+        _constant,
+        "arange full ones zeros empty full_like ones_like zeros_like "
+        "fill empty_like new_full new_ones new_zeros new_empty scalar_tensor",
+    ),
+    # functions of each element
+    (
+        _elementwise,
+        "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
+        "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
+        "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
+        "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
+        "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
+        "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
+        "softsign",
+    ),
+    (_add, "add"),
+    (
+        lambda to, call: _elementwise(to, call) if call["train"] else call.first,
+        "dropout feature_dropout",
+    ),
+    # products
+    (_linear, "linear"),
+    (lambda to, call: matmul(to, call.name, *call.values), "matmul mm bmm mv dot"),
+    (_addmm, "addmm baddbmm"),
+    (_einsum, "einsum"),
+    (
+        lambda to, call: attention(
+            to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
+        ),
+        "scaled_dot_product_attention",
+    ),
+    (_convolution, "conv1d conv2d conv3d convolution"),
+    # what needs whole axes
+    (_along, "softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll"),
+    (_norm, "layer_norm rms_norm"),
+    (_first_of(_norm), "native_layer_norm _fused_rms_norm"),
+    (_group_norm, "group_norm"),
+    (_batch_norm, "batch_norm"),
+    (_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
+    (lambda to, call: _reduce(to, call, needs_whole=False), "sum mean"),
+    (
+        lambda to, call: _reduce(to, call, needs_whole=True),
+        "amax amin max min argmax argmin var std prod any all",
+    ),
+    (_sort, "sort topk"),
+    (_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
+    (
+        _pooling,
+        "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
+        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
+    ),
+)
+RULES: Mapping[str, Rule] = {name: rule for rule, names in _RULES for name in names.split()}
+"""By the name of the operator without its overload."""
