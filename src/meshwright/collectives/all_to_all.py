@@ -245,12 +245,7 @@ class StagedAllToAll(Algorithm):
                         pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
                         first = (pair * len(orders) + part) * 2
                         chunks += [first, first + 1] if half is None else [first + half]
-                    yield Transfer(
-                        phase * phase_steps + shift.step,
-                        rank_of(shape, place),
-                        rank_of(shape, moved(place, level, shift.destination)),
-                        chunk_bytes * len(chunks),
-                        tuple(chunks),
-                        level,
-                        shift.lane,
-                    )
+                    step = phase * phase_steps + shift.step
+                    there = rank_of(shape, moved(place, level, shift.destination))
+                    sent = (step, rank_of(shape, place), there, chunk_bytes * len(chunks))
+                    yield Transfer(*sent, tuple(chunks), level, shift.lane)

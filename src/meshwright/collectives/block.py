@@ -127,15 +127,10 @@ class BlockGather(GatherFamily):
         levels, num_pieces = levels_of(group), self.pieces_per_shard(*sides_of(group))
         chunk_bytes = num_bytes / self.num_chunks(group)
         for message in self.messages(*sides_of(group)):
-            yield Transfer(
-                message.phase,
-                message.source,
-                message.destination,
-                chunk_bytes * len(message.pieces),
-                tuple(owner * num_pieces + piece for owner, piece in message.pieces),
-                levels[message.dimension],
-                0 if message.destination > message.source else 1,
-            )
+            chunks = tuple(owner * num_pieces + piece for owner, piece in message.pieces)
+            source, destination = message.source, message.destination
+            sent = (message.phase, source, destination, chunk_bytes * len(chunks), chunks)
+            yield Transfer(*sent, levels[message.dimension], 0 if destination > source else 1)
 
 
 def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
@@ -175,15 +170,11 @@ class Cycle(BlockGather):
         cells = hamiltonian_cycle(outer, inner)
         ranks = [row * inner + column for row, column in cells]
         for move in gather_moves(len(ranks), is_grid=True, closes=True):
+            source, destination = ranks[move.source], ranks[move.destination]
             dimension = 0 if cells[move.source][0] == cells[move.destination][0] else 1
             halves = (0, 1) if move.half is None else (move.half,)
-            yield BlockMessage(
-                move.step,
-                ranks[move.source],
-                ranks[move.destination],
-                dimension,
-                tuple((ranks[move.origin], half) for half in halves),
-            )
+            pieces = tuple((ranks[move.origin], half) for half in halves)
+            yield BlockMessage(move.step, source, destination, dimension, pieces)
 
 
 @dataclass(frozen=True)
@@ -366,26 +357,18 @@ class PipelinedWaveAllReduce(Algorithm):
             source, destination = message.source, message.destination
             numbers = np.array(message.pieces) @ (plan.num_pieces, 1)
             for piece in range(self.num_pieces):
-                chunks = (numbers + piece * size * plan.num_pieces).tolist()
+                numbered = (numbers + piece * size * plan.num_pieces).tolist()
                 start = piece * period
                 up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
-                added[up, destination, source, message.dimension] += chunks
-                kept[down, source, destination, message.dimension] += chunks
+                added[up, destination, source, message.dimension] += numbered
+                kept[down, source, destination, message.dimension] += numbered
         for place in sorted(added.keys() | kept.keys()):
             step, source, destination, dimension = place
             final = tuple(kept.get(place, ()))
-            sent = tuple(added.get(place, ())) + final
-            yield Transfer(
-                step,
-                source,
-                destination,
-                chunk_bytes * len(sent),
-                sent,
-                levels[dimension],
-                0 if destination > source else 1,
-                reduces=place in added,
-                kept=final,
-            )
+            chunks = tuple(added.get(place, ())) + final
+            sent = (step, source, destination, chunk_bytes * len(chunks), chunks)
+            link = (levels[dimension], 0 if destination > source else 1)
+            yield Transfer(*sent, *link, reduces=place in added, kept=final)
 
 
 class CentralAllReduce(Algorithm):
@@ -424,14 +407,7 @@ class CentralAllReduce(Algorithm):
                 sends += [(size - 1 - at, -1, False)] if 0 < at <= low else []
                 sends += [(at, 1, False)] if high <= at < size - 1 else []
                 for step, direction, reduces in sends:
-                    yield Transfer(
-                        first_step + step,
-                        rank_of(shape, place),
-                        rank_of(shape, moved(place, level, at + direction)),
-                        num_bytes,
-                        (0,),
-                        level,
-                        0 if direction > 0 else 1,
-                        reduces=reduces,
-                    )
+                    target = rank_of(shape, moved(place, level, at + direction))
+                    sent = (first_step + step, rank_of(shape, place), target, num_bytes, (0,))
+                    yield Transfer(*sent, level, 0 if direction > 0 else 1, reduces=reduces)
             first_step += size - 1

@@ -136,16 +136,11 @@ def all_gather_transfers(
                 chunks = tuple(
                     (owner * len(streams) + index) * 2 + half for owner in owners for half in halves
                 )
-                yield Transfer(
-                    (stream.channel + phase) * phase_steps + move.step,
-                    rank_of(shape, moved(place, level, move.source)),
-                    rank_of(shape, moved(place, level, move.destination)),
-                    len(chunks) * chunk_bytes,
-                    chunks,
-                    level,
-                    move.lane,
-                    channel=stream.channel,
-                )
+                step = (stream.channel + phase) * phase_steps + move.step
+                source = rank_of(shape, moved(place, level, move.source))
+                target = rank_of(shape, moved(place, level, move.destination))
+                sent = (step, source, target, len(chunks) * chunk_bytes, chunks)
+                yield Transfer(*sent, level, move.lane, channel=stream.channel)
 
 
 def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatArray:

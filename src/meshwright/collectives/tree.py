@@ -244,34 +244,24 @@ class TreeOverRingsAllReduce(Algorithm):
         """Yield the reduction inside, the trees and the gather."""
         shape = shape_of(group)
         outermost = max((k for k, size in enumerate(shape) if size > 1), default=0)
-        gather = [
-            replace(
-                transfer,
-                chunks=tuple(
-                    half * self.num_pieces + piece
-                    for half in transfer.chunks
-                    for piece in range(self.num_pieces)
-                ),
-            )
-            for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))])
-            if transfer.level != outermost
-        ]
+        pieces, gather = range(self.num_pieces), []
+        for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))]):
+            if transfer.level != outermost:
+                halves = [half * self.num_pieces for half in transfer.chunks]
+                chunks = tuple(half + piece for half in halves for piece in pieces)
+                gather.append(replace(transfer, chunks=chunks))
         chunk_bytes = num_bytes / self.num_chunks(group)
         trees = []
         # Trees over each line of members of equal position, on the shards of all of them.
         for place in coordinates_of(moved(shape, outermost, 1)):
             line = [rank_of(shape, moved(place, outermost, at)) for at in range(shape[outermost])]
-            for move in double_tree_transfers(
-                (shape[outermost],), self.num_pieces, chunk_bytes * len(line)
-            ):
+            line_bytes = chunk_bytes * len(line)
+            for move in double_tree_transfers((shape[outermost],), self.num_pieces, line_bytes):
                 (piece,) = move.chunks
-                shards = tuple(owner * 2 * self.num_pieces + piece for owner in line)
                 source, destination = line[move.source], line[move.destination]
-                trees.append(
-                    replace(
-                        move, source=source, destination=destination, chunks=shards, level=outermost
-                    )
-                )
+                shards = tuple(owner * 2 * self.num_pieces + piece for owner in line)
+                ends = replace(move, source=source, destination=destination)
+                trees.append(replace(ends, chunks=shards, level=outermost))
         first_step = 0
         for part in (list(reversed_transfers(gather)), trees, gather):
             for transfer in part:
