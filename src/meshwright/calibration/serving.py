@@ -26,7 +26,7 @@ from meshwright.calibration.rows import (
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.device import stated_rate
-from meshwright.cost.interval import traits_of
+from meshwright.cost.interval import half_width_of, traits_of
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
@@ -257,7 +257,7 @@ class Column:
         factor = None
         if spread is not None:
             traits = traits_of(problem, is_seen=problem.calibration.is_calibrated)
-            factor = float(np.exp(spread.of(traits)))
+            factor = float(np.exp(half_width_of(spread, traits)))
         rooms = np.broadcast_to(served.room, len(self.jobs))
         numbers = zip(self.jobs, self.tokens_per_s(served), self.measured(), rooms, strict=True)
         return [

@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError
 from meshwright.catalog.files import data_path, load_file
@@ -29,7 +28,7 @@ from meshwright.spec.system import (
 def shared_area(
     chip: ChipSpec, memory: MemoryPart, logic_mm2: float
 ) -> tuple[ChipSpec, MemoryPart]:
-    """Return a chip with so much logic, and the memory that the rest of the area holds.
+    """Return a chip with this area of logic, and the memory that the rest of the area holds.
 
     The area is that of the chip and the memory as the catalog states them. Cores are whole; rates,
     near memories and power follow their number. Capacity and bandwidth of the memory follow its
@@ -54,19 +53,7 @@ def shared_area(
     if kept < 1 or logic_mm2 >= whole:
         allowed = f"from {area / cores:.4g} to below {whole:g} mm2"
         raise SpecError(Fault("logic_area", f"found {logic_mm2:g} mm2", allowed))
-    return _smaller(chip, kept, logic_mm2), memory.model_copy(
-        update={
-            "capacity_bytes": memory.capacity_bytes * (whole - logic_mm2) / memory.area_mm2,
-            "bandwidth_bytes_per_s": memory.bandwidth_bytes_per_s
-            * (whole - logic_mm2)
-            / memory.area_mm2,
-        }
-    )
-
-
-def _smaller(chip: ChipSpec, num_cores: int, area_mm2: float) -> ChipSpec:
-    """Return a chip with this many equal cores; it may have more than before."""
-    share = num_cores / float(chip.num_cores or 1)
+    share, left = kept / float(cores), whole - logic_mm2
 
     def scaled(value: float | None) -> float | None:
         return None if value is None else value * share
@@ -84,33 +71,28 @@ def _smaller(chip: ChipSpec, num_cores: int, area_mm2: float) -> ChipSpec:
         name: {dtype: rate * share for dtype, rate in getattr(chip, name).items()}
         for name in ("matmul_flops_per_s", "best_matmul_flops_per_s", "vector_flops_per_s")
     }
-    return chip.model_copy(
-        update={
-            **rates, "memories": (*near, chip.memories[-1]), "num_cores": num_cores,
-            "area_mm2": area_mm2, "peak_power_w": scaled(chip.peak_power_w),
-            "idle_power_w": scaled(chip.idle_power_w), "price_usd": None,
-        }
-    )  # fmt: skip
+    smaller = {
+        "memories": (*near, chip.memories[-1]), "num_cores": kept, "area_mm2": logic_mm2,
+        "peak_power_w": scaled(chip.peak_power_w), "idle_power_w": scaled(chip.idle_power_w),
+        "price_usd": None,
+    }  # fmt: skip
+    rest = {
+        "capacity_bytes": memory.capacity_bytes * left / memory.area_mm2,
+        "bandwidth_bytes_per_s": memory.bandwidth_bytes_per_s * left / memory.area_mm2,
+    }
+    return chip.model_copy(update=rates | smaller), memory.model_copy(update=rest)
 
 
+@cache
 def load_memory(name_or_path: str) -> MemoryPart:
     """Return a memory by its name in the catalog, or the one in a YAML file."""
-    return _memory(data_path("memories", "memory", name_or_path))
+    return load_file(MemoryPart, data_path("memories", "memory", name_or_path))
 
 
+@cache
 def load_link(name_or_path: str) -> LinkPart:
     """Return a link by its name in the catalog, or the one in a YAML file."""
-    return _link(data_path("links", "link", name_or_path))
-
-
-@cache
-def _memory(path: Path) -> MemoryPart:
-    return load_file(MemoryPart, path)
-
-
-@cache
-def _link(path: Path) -> LinkPart:
-    return load_file(LinkPart, path)
+    return load_file(LinkPart, data_path("links", "link", name_or_path))
 
 
 NETWORKS: Mapping[str, tuple[LevelKind, ...]] = {
@@ -139,7 +121,7 @@ class Design:
     chip: str
     network: str
     links: tuple[str, ...]
-    """Of each dimension, the innermost first; one for all where it stands alone."""
+    """Of each dimension, the innermost first; a single one is for all."""
     num_devices: int
     memory: str | None = None
     """None: the memory that the chip has."""
@@ -181,29 +163,30 @@ def build(design: Design) -> SystemSpec:
         raise SpecError(Fault("links", message, f"1 or {len(kinds)} of them"))
     each = links * len(kinds) if len(links) == 1 else links
     levels = [
-        _level(f"{link.name}-{number}", kind, size, link)
+        NetworkLevel(
+            name=f"{link.name}-{number}".lower(),
+            # a ring of two is a line
+            kind="mesh" if kind == "torus" and size == 2 else kind,
+            size=size,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+            latency_s=link.latency_s,
+            message_half_bytes=link.message_half_bytes,
+            energy_j_per_byte=link.energy_j_per_byte,
+        )
         for number, (kind, size, link) in enumerate(zip(kinds, sides, each, strict=True))
         if size > 1
     ]
-    return SystemSpec(
-        name=design.name,
-        chip=_chip(design),
-        num_devices=design.num_devices,
-        levels=tuple(levels),
-    )
-
-
-def _chip(design: Design) -> ChipSpec:
-    """Return the chip with its memory."""
     chip = load_chip(design.chip)
-    if design.memory is None and design.logic_area_mm2 is None:
-        return chip
-    if design.memory is None:
+    if design.memory is not None:
+        part = load_memory(design.memory)
+        if design.logic_area_mm2 is not None:
+            chip, part = shared_area(chip, part, design.logic_area_mm2)
+        chip = with_memory(chip, part)
+    elif design.logic_area_mm2 is not None:
         raise SpecError(Fault("logic_area", "a memory that shares the area is missing", "memory"))
-    part = load_memory(design.memory)
-    if design.logic_area_mm2 is not None:
-        chip, part = shared_area(chip, part, design.logic_area_mm2)
-    return with_memory(chip, part)
+    return SystemSpec(
+        name=design.name, chip=chip, num_devices=design.num_devices, levels=tuple(levels)
+    )
 
 
 def with_memory(chip: ChipSpec, part: MemoryPart) -> ChipSpec:
@@ -218,30 +201,14 @@ def with_memory(chip: ChipSpec, part: MemoryPart) -> ChipSpec:
     return chip.model_copy(update={"memories": (*near, level)})
 
 
-def _level(name: str, kind: LevelKind, size: int, link: LinkPart) -> NetworkLevel:
-    """Return one dimension of a network; a ring of two is a line."""
-    return NetworkLevel(
-        name=name.lower(),
-        kind="mesh" if kind == "torus" and size == 2 else kind,
-        size=size,
-        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-        latency_s=link.latency_s,
-        message_half_bytes=link.message_half_bytes,
-        energy_j_per_byte=link.energy_j_per_byte,
-    )
-
-
 def _sides(design: Design, kinds: tuple[LevelKind, ...]) -> tuple[int, ...]:
     """Return the sizes of the dimensions, the innermost first."""
-    if design.shape is None:
+    text = design.shape
+    if text is None:
         return standard_sides(design.num_devices, len(kinds), kinds[-1] in ("torus", "mesh"))
-    shape = (
-        parse_shape(design.shape)
-        if "x" in design.shape
-        else (int(design.shape),) if design.shape.isdigit() else None
-    )  # fmt: skip
+    shape = (int(text),) if text.isdigit() else parse_shape(text)
     if shape is None or len(shape) != len(kinds):
-        message = f"{design.shape!r} is no shape of {len(kinds)} sides"
+        message = f"{text!r} is no shape of {len(kinds)} sides"
         raise SpecError(Fault("shape", message, f"{design.network} has {len(kinds)} dimensions"))
     if math.prod(shape) != design.num_devices:
         message = f"{shape_text(shape)} has {math.prod(shape)} devices, not {design.num_devices}"

@@ -65,13 +65,13 @@ def pipeline_affine(
     Parameters
     ----------
     hops
-        Links of each level on the longest way [1].
+        Links of each level on the longest path [1].
     num_pieces
         Pieces that follow one another [1].
     share
         Part of a member's bandwidth that the link has [1].
     part
-        Part of the bytes that goes this way [1].
+        Part of the bytes that takes this path [1].
     """
     fixed_s: Num = 0.0
     slope: Num = 0.0
@@ -203,7 +203,7 @@ class TreeAllReduce(Algorithm):
         return 2 * self.num_pieces
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield each piece on its way up and down its tree."""
+        """Yield each piece up and down its tree."""
         piece_bytes = num_bytes / self.num_chunks(group)
         return double_tree_transfers(shape_of(group), self.num_pieces, piece_bytes)
 
@@ -269,11 +269,7 @@ class TreeOverRingsAllReduce(Algorithm):
                 source, destination = line[move.source], line[move.destination]
                 trees.append(
                     replace(
-                        move,
-                        source=source,
-                        destination=destination,
-                        chunks=shards,
-                        level=outermost,
+                        move, source=source, destination=destination, chunks=shards, level=outermost
                     )
                 )
         first_step = 0
@@ -303,10 +299,6 @@ class InNetworkAllReduce(Algorithm):
         hops = [(span.size > 1.0) * 2.0 for span in group.spans]
         return where_it_applies(applies, group, *pipeline_affine(group, hops, self.num_pieces))
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return the pieces."""
-        return self.num_pieces
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece up to the switch, whose number is the group size, and down to all."""
         shape = shape_of(group)
@@ -331,10 +323,6 @@ class ChainBroadcast(Algorithm):
         hops = [span.size - 1.0 for span in group.spans]
         return where_it_applies(True, group, *pipeline_affine(group, hops, self.num_pieces))
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return the pieces."""
-        return self.num_pieces
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece along every edge of the nested chains."""
         for edge in nested_tree(shape_of(group), chain):
@@ -354,10 +342,6 @@ class BinomialBroadcast(Algorithm):
         """Return ceil(log2 d) rounds per level of one message each."""
         form = pipeline_affine(group, [ceil_log2(span.size) for span in group.spans], 1)
         return where_it_applies(spans_only(group, grids=False), group, *form)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return 1: the message goes as a whole."""
-        return 1
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the rounds of the outermost level, then those inside each domain."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from meshwright.cost.problem import Problem, ProblemOf
+from meshwright.spec.calibration import Spread
 from meshwright.spec.workload import BYTES_OF, Workload
 
 UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
@@ -30,12 +32,22 @@ def traits_of(problem: ProblemOf[Workload], *, is_seen: bool) -> dict[str, float
     }
 
 
+def half_width_of(spread: Spread, degrees: Mapping[str, float]) -> float:
+    """Return half of the width of an interval, from the degrees of the traits of its question.
+
+    ``spread.half_width * prod(factor ** degree)`` over the traits.
+    """
+    wider = (factor ** degrees.get(trait, 0.0) for trait, factor in spread.factors.items())
+    return float(spread.half_width * math.prod(wider))
+
+
 def half_width(problem: Problem) -> float | None:
     """Return half of the width of the 80 % interval of ln(measured / predicted); None: unknown."""
     constants = problem.calibration
     if constants.spread is None:
         return None
-    return constants.spread.of(traits_of(problem, is_seen=constants.is_calibrated))
+    traits = traits_of(problem, is_seen=constants.is_calibrated)
+    return half_width_of(constants.spread, traits)
 
 
 def interval(problem: Problem, value: float) -> tuple[float, float] | None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import prod
-from types import MappingProxyType
 from typing import Generic
 
 from meshwright.base.arrays import FloatArray, N
 from meshwright.spec.declaration import Declaration
-
-NO_INTERVALS: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 class Spread(Declaration):
@@ -26,11 +22,6 @@ class Spread(Declaration):
     """Of questions without any trait."""
     factors: Mapping[str, float]
     """By trait, for each degree of it."""
-
-    def of(self, degrees: Mapping[str, float]) -> float:
-        """Return the half-width for a question, from the degrees of its traits."""
-        wider = (factor ** degrees.get(trait, 0.0) for trait, factor in self.factors.items())
-        return float(self.half_width * prod(wider))
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ class CalibrationOf(Generic[N]):
     mtbf_device_hours: N
     """Mean hours between failures that stop the run, of one device."""
     family: str = "generic"
-    intervals: Mapping[str, tuple[float, float]] = field(default_factory=lambda: NO_INTERVALS)
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Lowest and highest plausible value of each constant, by field name."""
     is_calibrated: bool = False
     """Fitted to measurements of this family; otherwise results say so."""
@@ -103,11 +94,8 @@ class CalibrationOf(Generic[N]):
 Calibration = CalibrationOf[float]
 CalibrationColumns = CalibrationOf[FloatArray]
 
-CONSTANTS = tuple(
-    entry.name
-    for entry in fields(CalibrationOf)
-    if entry.name not in ("family", "intervals", "is_calibrated", "source", "spread")
-)
+_OTHER = ("family", "intervals", "is_calibrated", "source", "spread")
+CONSTANTS = tuple(entry.name for entry in fields(CalibrationOf) if entry.name not in _OTHER)
 """Names of the constants, in order."""
 
 

@@ -8,7 +8,6 @@ text file the same field is written without the suffix and with the unit in the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo
@@ -23,10 +22,8 @@ _SUFFIXES = (
 
 def file_key(field_name: str) -> str:
     """Return the key of a field in a text file: its name without the unit."""
-    for suffix in _SUFFIXES:
-        if field_name.endswith(suffix):
-            return field_name.removesuffix(suffix)
-    return field_name
+    suffix = next((suffix for suffix in _SUFFIXES if field_name.endswith(suffix)), "")
+    return field_name.removesuffix(suffix)
 
 
 class Declaration(BaseModel):
@@ -43,7 +40,7 @@ class Declaration(BaseModel):
     )
 
 
-def _quantity(dimension: str) -> Callable[[Any, ValidationInfo], Any]:
+def _written_in(dimension: str) -> BeforeValidator:
     """Return a validator that reads a written quantity, and refuses bare numbers in files."""
 
     def read(value: Any, info: ValidationInfo) -> Any:
@@ -55,7 +52,7 @@ def _quantity(dimension: str) -> Callable[[Any, ValidationInfo], Any]:
             raise ValueError(f"the bare number {value!r} has no unit ({dimension} expected)")
         return float(value)
 
-    return read
+    return BeforeValidator(read)
 
 
 def _above_zero(value: float) -> float:
@@ -76,39 +73,31 @@ def _whole(value: Any) -> Any:
     return value
 
 
-Bytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_above_zero)]
-BytesPerSecond = Annotated[
-    float, BeforeValidator(_quantity("bytes_per_s")), AfterValidator(_above_zero)
-]
-FlopsPerSecond = Annotated[
-    float, BeforeValidator(_quantity("flops_per_s")), AfterValidator(_above_zero)
-]
-Seconds = Annotated[float, BeforeValidator(_quantity("s")), AfterValidator(_not_negative)]
-Watts = Annotated[float, BeforeValidator(_quantity("w")), AfterValidator(_not_negative)]
-JoulesPerFlop = Annotated[
-    float, BeforeValidator(_quantity("j_per_flop")), AfterValidator(_above_zero)
-]
-JoulesPerByte = Annotated[
-    float, BeforeValidator(_quantity("j_per_byte")), AfterValidator(_above_zero)
-]
-SquareMillimetres = Annotated[float, BeforeValidator(_quantity("mm2")), AfterValidator(_above_zero)]
-Metres = Annotated[float, BeforeValidator(_quantity("m")), AfterValidator(_above_zero)]
-Usd = Annotated[float, BeforeValidator(_quantity("usd")), AfterValidator(_above_zero)]
-UsdPerHour = Annotated[
-    float, BeforeValidator(_quantity("usd_per_hour")), AfterValidator(_above_zero)
-]
-Hertz = Annotated[float, BeforeValidator(_quantity("hz")), AfterValidator(_above_zero)]
-MessageBytes = Annotated[float, BeforeValidator(_quantity("bytes")), AfterValidator(_not_negative)]
-Flops = Annotated[float, BeforeValidator(_quantity("flops")), AfterValidator(_not_negative)]
+_POSITIVE, _OR_ZERO = AfterValidator(_above_zero), AfterValidator(_not_negative)
 
-Count = Annotated[int, BeforeValidator(_whole), AfterValidator(_above_zero)]
+Bytes = Annotated[float, _written_in("bytes"), _POSITIVE]
+BytesPerSecond = Annotated[float, _written_in("bytes_per_s"), _POSITIVE]
+FlopsPerSecond = Annotated[float, _written_in("flops_per_s"), _POSITIVE]
+Seconds = Annotated[float, _written_in("s"), _OR_ZERO]
+Watts = Annotated[float, _written_in("w"), _OR_ZERO]
+JoulesPerFlop = Annotated[float, _written_in("j_per_flop"), _POSITIVE]
+JoulesPerByte = Annotated[float, _written_in("j_per_byte"), _POSITIVE]
+SquareMillimetres = Annotated[float, _written_in("mm2"), _POSITIVE]
+Metres = Annotated[float, _written_in("m"), _POSITIVE]
+Usd = Annotated[float, _written_in("usd"), _POSITIVE]
+UsdPerHour = Annotated[float, _written_in("usd_per_hour"), _POSITIVE]
+Hertz = Annotated[float, _written_in("hz"), _POSITIVE]
+MessageBytes = Annotated[float, _written_in("bytes"), _OR_ZERO]
+Flops = Annotated[float, _written_in("flops"), _OR_ZERO]
+
+Count = Annotated[int, BeforeValidator(_whole), _POSITIVE]
 """A whole number of at least one."""
-CountOrZero = Annotated[int, BeforeValidator(_whole), AfterValidator(_not_negative)]
+CountOrZero = Annotated[int, BeforeValidator(_whole), _OR_ZERO]
 """A whole number of at least zero."""
 
 
 class Source(Declaration):
-    """A public document: its title, and where it stands."""
+    """A public document: its title, and where it is found."""
 
     title: str
     url: str | None = None

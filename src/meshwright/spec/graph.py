@@ -1,6 +1,6 @@
 """A computation as kernels with named dims, as a file states it.
 
-In a file a tensor is written with its dims behind it: ``query[tokens, heads, head_dim]``.
+In a file a tensor is written with its dims after it: ``query[tokens, heads, head_dim]``.
 """
 
 from __future__ import annotations
@@ -48,19 +48,16 @@ def read_tensor(text: Any) -> NamedTensor:
     if isinstance(text, NamedTensor):
         return text
     found = _TENSOR.fullmatch(text) if isinstance(text, str) else None
-    if found is None or (found["word"] and not _is_above_zero(found["word"])):
+    try:
+        word = float(found["word"]) if found and found["word"] else None
+    except ValueError:
+        word = 0.0
+    if found is None or (word is not None and not word > 0):
         raise ValueError(f"expected NAME[DIM, DIM] or NAME[DIM] of 4 bytes, found {text!r}")
     dims = tuple(dim.strip() for dim in found["dims"].split(",")) if found["dims"].strip() else ()
     if not all(dims):
         raise ValueError(f"a dim is empty in {text!r}")
-    return NamedTensor(found["name"], dims, float(found["word"]) if found["word"] else None)
-
-
-def _is_above_zero(text: str) -> bool:
-    try:
-        return float(text) > 0
-    except ValueError:
-        return False
+    return NamedTensor(found["name"], dims, word)
 
 
 def _written_bytes(number: float) -> str:

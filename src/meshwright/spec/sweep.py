@@ -107,11 +107,7 @@ class SweepSpec(Declaration):
             raise ValueError(f"vary: {empty[0] if empty else 'nothing'} has no values")
         twice = [name for name, values in self.vary.items() if len(set(values)) < len(values)]
         if twice:
-            raise ValueError(f"vary: a value of {twice[0]} stands there twice")
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_shown_varies(self) -> Self:
+            raise ValueError(f"vary: a value of {twice[0]} is listed twice")
         still = [
             f"{place}: {name!r} does not vary"
             for place, name in self._shown()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Annotated, Literal, Self
 
@@ -199,34 +199,24 @@ class SystemSpec(Declaration):
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _levels_hold_the_devices(self) -> Self:
+    def _is_consistent(self) -> Self:
         room = prod(level.size for level in self.levels)
         if self.num_devices > room:
             raise ValueError(
                 f"num_devices: {self.num_devices} devices, but the levels have room for {room}"
             )
-        beyond = [device for device in self.dead_devices if device >= self.num_devices]
-        if beyond:
-            raise ValueError(f"dead_devices: {beyond[0]} is not below {self.num_devices}")
-        return self
-
-    @model_validator(mode="after")
-    def _wafers_lie_in_a_row(self) -> Self:
         through = [index for index, level in enumerate(self.levels) if level.through_io_dies]
         if through and (through != [2] or {level.kind for level in self.levels} != {"mesh"}):
             raise ValueError("levels: through_io_dies is for the last of three levels of kind mesh")
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_its_own(self) -> Self:
         names = [level.name for level in self.levels]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise ValueError(f"levels: two levels are called {twice[0]!r}")
-        named = {
+        named: dict[str, Iterable[int]] = {
+            "dead_devices": self.dead_devices,
             "dead_links": [device for link in self.dead_links for device in link],
-            "speed_factors": list(self.speed_factors),
-            "other_chips": list(self.other_chips),
+            "speed_factors": self.speed_factors,
+            "other_chips": self.other_chips,
         }
         for field, devices in named.items():
             beyond = [device for device in devices if not 0 <= device < self.num_devices]

@@ -12,7 +12,15 @@ from meshwright.calibration.fit.training import Fit, FitRows, left_out_of
 from meshwright.calibration.prediction import Prediction, predict
 from meshwright.calibration.rows import Row, published_rows
 from meshwright.catalog.calibration import fit_record, load_calibration
-from meshwright.cost.interval import EXPERTS, NARROW, TRAITS, UNSEEN, interval, traits_of
+from meshwright.cost.interval import (
+    EXPERTS,
+    NARROW,
+    TRAITS,
+    UNSEEN,
+    half_width_of,
+    interval,
+    traits_of,
+)
 from meshwright.spec.calibration import Spread
 from meshwright.spec.workload import Precision
 from meshwright.train.question import make_problem, training
@@ -28,8 +36,8 @@ def problem_of(model="llama3-8b", system="8xH100", matmul="bf16"):
 
 
 def test_a_trait_widens_by_its_factor_for_each_degree():
-    assert SPREAD.of({}) == 0.1
-    assert SPREAD.of({EXPERTS: 1.0, NARROW: 2.0}) == pytest.approx(0.1 * 2.0 * 1.5**2)
+    assert half_width_of(SPREAD, {}) == 0.1
+    assert half_width_of(SPREAD, {EXPERTS: 1.0, NARROW: 2.0}) == pytest.approx(0.1 * 2.0 * 1.5**2)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
-from meshwright.cost.interval import TRAITS, traits_of
+from meshwright.cost.interval import TRAITS, half_width_of, traits_of
 from meshwright.spec.calibration import Spread
 
 EXPECTED_FACTOR = 2.0
@@ -55,7 +55,8 @@ def held_out(found: Fit) -> HeldOut | None:
         spread = fit_spread(errors, degrees, weights)
         if spread is None:
             return None
-        widths[mine] = [spread.of(dict(zip(TRAITS, row, strict=True))) for row in degrees[mine]]
+        traits = (dict(zip(TRAITS, row, strict=True)) for row in degrees[mine])
+        widths[mine] = [half_width_of(spread, one) for one in traits]
         even[mine] = quantile(np.abs(errors[~mine]), weights[~mine], SHARE)
     return HeldOut(found.left_out_errors, widths, even, degrees_of(found.rows, NOTHING))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from math import prod
 from typing import Any
 
@@ -226,18 +226,30 @@ class GraphBuilder:
         UnevenError
             Where axes of one key do not fit each other.
         """
-        name = self._own_name(name)
-        operands = _aligned([(_apart(value), keys) for value, keys in operands])
+        free, number = name, 2
+        while free in self.kernels or free in self.inputs:
+            free, number = f"{name}.{number}", number + 1
+        operands = _aligned(operands)
         for key, size in (fresh or {}).items():
-            axis = (self.factor(f"{name}.{key}", size),) if size > 1 else ()
-            operands = [*operands, (Value("", (), (axis,), 0.0), (key,))]
+            axis = (self.factor(f"{free}.{key}", size),) if size > 1 else ()
+            operands.append((Value("", (), (axis,), 0.0), (key,)))
         names, ages = self._names(operands, writes)
-        axes = tuple(self._axis(operands, key, names, ages) for key in writes)
-        held = [value for value, _ in operands if value.source]
-        self.kernels[name] = KernelSpec(
+        axes = []
+        for key in writes:
+            seen = max((_of_keys(value, keys, (key,)) for value, keys in operands), key=len)
+            axes.append(tuple(Factor(names[f], f.size, ages[names[f]]) for f in seen))
+        reads, weights = [], []
+        for value, _ in operands:
+            dims = tuple("*".join(names[factor] for factor in place) for place in value.places)
+            if value.is_weight:
+                word = self._other_word(value.word_bytes)
+                weights.append(NamedTensor(value.source, dims, word))
+            elif value.source:
+                reads.append(NamedTensor(value.source, dims))
+        self.kernels[free] = KernelSpec(
             unit=unit,
-            reads=tuple(_read(value, names) for value in held if not value.is_weight),
-            weights=tuple(self._weight(_read(v, names), v.word_bytes) for v in held if v.is_weight),
+            reads=tuple(reads),
+            weights=tuple(weights),
             writes=tuple(factor.name for axis in axes for factor in axis),
             whole=tuple(names[f] for v, keys in operands for f in _of_keys(v, keys, whole)),
             flops_per_point=flops_per_point,
@@ -245,19 +257,11 @@ class GraphBuilder:
             is_sum=is_sum,
         )
         places = tuple((factor,) for axis in axes for factor in axis)
-        return Value(name, places, axes, word_bytes or self.word_bytes)
-
-    def _own_name(self, name: str) -> str:
-        free, number = name, 2
-        while free in self.kernels or free in self.inputs:
-            free, number = f"{name}.{number}", number + 1
-        return free
+        return Value(free, places, tuple(axes), word_bytes or self.word_bytes)
 
     def _other_word(self, word_bytes: float | None) -> float | None:
+        """Return the word of a tensor where it is not that of the graph."""
         return None if word_bytes in (None, self.word_bytes) else word_bytes
-
-    def _weight(self, weight: NamedTensor, word_bytes: float) -> NamedTensor:
-        return replace(weight, word_bytes=self._other_word(word_bytes))
 
     def _names(
         self, operands: Sequence[tuple[Value, Keys]], writes: Keys
@@ -282,30 +286,12 @@ class GraphBuilder:
         return names, ages
 
     def _free_name(self, factors: Sequence[Factor], taken: Mapping[str, int]) -> str:
-        size = factors[0].size
-        for factor in factors:
-            if factor.name not in taken and self.sizes.get(factor.name, size) == size:
-                self.sizes[factor.name] = size
-                return factor.name
-        number = 2
-        while (name := f"{factors[0].name}_{number}") in taken or self.sizes.get(
-            name, size
-        ) != size:
-            number += 1
-        self.sizes[name] = size
-        return name
-
-    def _axis(
-        self,
-        operands: Sequence[tuple[Value, Keys]],
-        key: Key,
-        names: Mapping[Factor, str],
-        ages: Mapping[str, int],
-    ) -> Axis:
-        """Return an axis of the output, made of new factors."""
-        seen = (_of_keys(value, keys, (key,)) for value, keys in operands)
-        axis = max(seen, key=len)
-        return tuple(Factor(names[f], f.size, ages[names[f]]) for f in axis)
+        size, first = factors[0].size, factors[0].name
+        names = [factor.name for factor in factors]
+        for name in chain(names, (f"{first}_{number}" for number in count(2))):
+            if name not in taken and self.sizes.setdefault(name, size) == size:
+                return name
+        raise AssertionError("there is always a further number")
 
     def graph(
         self, name: str, outputs: Sequence[Value], *, origin: str, **other: object
@@ -325,20 +311,27 @@ class GraphBuilder:
             Where no output comes from a kernel, no result has a dim, or names do not fit.
         """
         ends = tuple(dict.fromkeys(v.source for v in outputs if v.source in self.kernels))
-        kernels = self._needed(ends)
+        needed, waiting = set(), list(ends)
+        while waiting:
+            source = waiting.pop()
+            if source in self.kernels and source not in needed:
+                needed.add(source)
+                waiting += [read.name for read in self.kernels[source].reads]
+        kernels = {key: kernel for key, kernel in self.kernels.items() if key in needed}
         read = {read.name for kernel in kernels.values() for read in kernel.reads}
         inputs = {name: dims for name, dims in self.inputs.items() if name in read}
-        used = Counter(dim for kernel in kernels.values() for dim in kernel.writes)
-        dims = [dim for kernel in kernels.values() for dim in _dims_of(kernel)]
-        dims += [dim for written in inputs.values() for dim in written]
-        if not used:
+        written = Counter(dim for kernel in kernels.values() for dim in kernel.writes)
+        if not written:
             raise SpecError(Fault("", "no output with a dim is computed"), origin=origin)
-        tiled = other.pop("tiled", None) or max(used, key=used.__getitem__)
+        held = [tensor.dims for k in kernels.values() for tensor in (*k.reads, *k.weights)]
+        used = {
+            name for dims in (*held, *inputs.values()) for dim in dims for name in dim.split("*")
+        }
         fields = {
             "name": name,
-            "tiled": tiled,
+            "tiled": other.pop("tiled", None) or max(written, key=written.__getitem__),
             "word_bytes": self.word_bytes,
-            "dims": {dim: size for dim, size in self.sizes.items() if dim in set(dims)},
+            "dims": {dim: size for dim, size in self.sizes.items() if dim in {*used, *written}},
             "inputs": inputs,
             "constants": [name for name in self.constants if name in inputs],
             "outputs": ends,
@@ -346,25 +339,12 @@ class GraphBuilder:
         }
         return checked(GraphSpec.model_validate({**fields, **other}))
 
-    def _needed(self, ends: Sequence[str]) -> dict[str, KernelSpec]:
-        """Return the kernels that outputs depend on."""
-        needed, waiting = set(), list(ends)
-        while waiting:
-            name = waiting.pop()
-            if name in self.kernels and name not in needed:
-                needed.add(name)
-                waiting += [read.name for read in self.kernels[name].reads]
-        return {name: kernel for name, kernel in self.kernels.items() if name in needed}
-
-
-def _apart(value: Value) -> Value:
-    """Return a value with factors of its own: one that is read twice may mean two things."""
-    factors = {factor for axis in (*value.places, *value.axes) for factor in axis}
-    return value.split({factor: (replace(factor),) for factor in factors})
-
 
 def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]:
-    """Return operands whose factors under one key have the same sizes."""
+    """Return operands whose factors under one key have the same sizes.
+
+    Each has factors of its own: one that is read twice may mean two things.
+    """
     cuts: dict[Key, set[int]] = {}
     wide: dict[Key, int] = {}
     for value, keys in operands:
@@ -372,33 +352,21 @@ def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]
             if axis and wide.setdefault(key, size_of(axis)) != size_of(axis):
                 raise UnevenError(f"{size_of(axis)} and {wide[key]} elements along one axis")
             cuts.setdefault(key, set()).update(ends_of([factor.size for factor in axis]))
-    return [(_cut(value, keys, cuts), keys) for value, keys in operands]
-
-
-def _cut(value: Value, keys: Keys, cuts: Mapping[Key, set[int]]) -> Value:
-    """Return a value whose factors are cut where those of other operands are."""
-    parts: dict[Factor, tuple[Factor, ...]] = {}
-    for key, axis in zip(keys, value.axes, strict=True):
-        ends = sorted(cuts[key])
-        sizes = [end // before for before, end in zip([1, *ends], ends, strict=False)]
-        parts |= split_at(axis, sizes) if axis else {}
-    return value.split(parts)
+    aligned: list[tuple[Value, Keys]] = []
+    for given, keys in operands:
+        factors = {factor for axis in (*given.places, *given.axes) for factor in axis}
+        value = given.split({factor: (replace(factor),) for factor in factors})
+        parts: dict[Factor, tuple[Factor, ...]] = {}
+        for key, axis in zip(keys, value.axes, strict=True):
+            ends = sorted(cuts[key])
+            sizes = [end // before for before, end in zip([1, *ends], ends, strict=False)]
+            parts |= split_at(axis, sizes) if axis else {}
+        aligned.append((value.split(parts), keys))
+    return aligned
 
 
 def _of_keys(value: Value, keys: Keys, wanted: Keys) -> Axis:
     return tuple(f for key, a in zip(keys, value.axes, strict=True) if key in wanted for f in a)
-
-
-def _read(value: Value, names: Mapping[Factor, str]) -> NamedTensor:
-    """Return a tensor with its dims as this kernel names them."""
-    dims = tuple("*".join(names[factor] for factor in place) for place in value.places)
-    return NamedTensor(value.source, dims)
-
-
-def _dims_of(kernel: KernelSpec) -> list[str]:
-    tensors = (*kernel.reads, *kernel.weights)
-    dims = [*kernel.writes, *(dim for tensor in tensors for dim in tensor.dims)]
-    return [name for dim in dims for name in dim.split("*")]
 
 
 def refuse_wrong_names(

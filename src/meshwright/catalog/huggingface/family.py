@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Literal
 
 from meshwright.base.errors import Fault, SpecError, nearest
@@ -68,10 +69,10 @@ class Key:
         if value is None:
             allowed = self.nullable or self.same_as or self.kind == "anything"
             return "" if allowed else f"null; expected {self.expected}"
-        fix = f"expected {self.expected}"
+        is_list, fix = isinstance(value, list), f"expected {self.expected}"
         match self.kind:
             case "count" | "count_or_zero":
-                is_right = _is_whole(value, 1 if self.kind == "count" else 0, self.most)
+                is_right = _is_whole(value, int(self.kind == "count"), self.most)
             case "flag":
                 is_right = isinstance(value, bool)
             case "text":
@@ -79,17 +80,12 @@ class Key:
                 if is_right and self.allowed and value not in self.allowed:
                     is_right, fix = False, nearest(value, self.allowed)
             case "counts":
-                is_right = isinstance(value, list)
-                is_right = is_right and all(_is_whole(part, 0, self.most) for part in value)
+                is_right = is_list and all(_is_whole(part, 0, self.most) for part in value)
             case "texts":
-                is_right = isinstance(value, list)
-                wrong = [part for part in value if part not in self.allowed] if is_right else []
-                if wrong:
-                    is_right, value = False, wrong[0]
-            case "section":
-                is_right = isinstance(value, Mapping)
-            case "anything":
-                is_right = True
+                wrong = [part for part in value if part not in self.allowed] if is_list else [value]
+                is_right, value = not wrong, (wrong or [value])[0]
+            case _:
+                is_right = self.kind == "anything" or isinstance(value, Mapping)
         return "" if is_right else f"found {shown(value)}; {fix}"
 
     @property
@@ -101,34 +97,21 @@ class Key:
         return _IN_WORDS[self.kind] + among
 
 
-def count(default: Any = REQUIRED, **rest: Any) -> Key:
-    """Return a field that holds a whole number of at least one."""
-    return Key("count", default, **rest)
-
-
-def count_or_none(default: Any = None, **rest: Any) -> Key:
-    """Return a field that may be ``null``, which the family interprets."""
-    return Key("count", default, nullable=True, **rest)
-
-
-def count_or_zero(default: Any = REQUIRED, **rest: Any) -> Key:
-    """Return a field that holds a whole number of at least zero."""
-    return Key("count_or_zero", default, **rest)
-
-
-def flag(default: Any = REQUIRED) -> Key:
-    """Return a field that holds true or false."""
-    return Key("flag", default)
+count = partial(Key, "count")
+"""A field that holds a whole number of at least one."""
+count_or_none = partial(Key, "count", default=None, nullable=True)
+"""The same, or absent, or ``null``, which the family interprets."""
+count_or_zero = partial(Key, "count_or_zero")
+"""A field that holds a whole number of at least zero."""
+flag = partial(Key, "flag")
+"""A field that holds true or false."""
+counts_or_none = partial(Key, "counts", None, nullable=True)
+"""A field that holds a list of whole numbers, or nothing."""
 
 
 def text(*allowed: str, default: Any = REQUIRED) -> Key:
     """Return a field that holds one of the allowed texts."""
     return Key("text", default, allowed=allowed)
-
-
-def counts_or_none(**rest: Any) -> Key:
-    """Return a field that holds a list of whole numbers, or nothing."""
-    return Key("counts", None, nullable=True, **rest)
 
 
 def layer_types(*allowed: str) -> Key:
@@ -304,14 +287,12 @@ class Fields:
             name, limit = self.stated(other), self._values[other]
             if rule == "divides":
                 self.divides(role, other)
-            elif rule == "at_most":
-                self.require(value <= limit, role, f"{value} is more than {name} {limit}")
-            elif rule == "equals":
-                message = f"{value} differs from {name} {limit}, which is not modelled"
-                self.require(value == limit, role, message)
-            else:
-                message = f"lists {len(value)} layers, but {name} is {limit}"
-                self.require(len(value) == limit, role, message)
+            elif rule == "at_most" and value > limit:
+                self.fault(role, f"{value} is more than {name} {limit}")
+            elif rule == "equals" and value != limit:
+                self.fault(role, f"{value} differs from {name} {limit}, which is not modelled")
+            elif rule == "one_for_each" and len(value) != limit:
+                self.fault(role, f"lists {len(value)} layers, but {name} is {limit}")
 
     def fault(self, role: str, message: str, fix: str = "") -> None:
         """Record one thing wrong with a field of the family."""
@@ -334,12 +315,9 @@ class Fields:
     def divides(self, divisor: str, role: str) -> None:
         """Record a fault where one field is no multiple of another."""
         whole, part = self.count(role), self.count(divisor)
-        self.require(
-            whole % part == 0,
-            role,
-            f"{whole} is not divisible by {self.stated(divisor)} {part}",
-            f"the nearest multiple is {max(1, round(whole / part)) * part}",
-        )
+        message = f"{whole} is not divisible by {self.stated(divisor)} {part}"
+        fix = f"the nearest multiple is {max(1, round(whole / part)) * part}"
+        self.require(whole % part == 0, role, message, fix)
 
     def finish(self) -> None:
         """Raise all faults found so far."""
@@ -467,14 +445,10 @@ def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) ->
 
 
 def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:
-    """Return the experts of a layer, as wide as the configuration states for one."""
-    width = "moe_intermediate_size" if "moe_intermediate_size" in fields.keys else None
-    return ExpertSpec(
-        num_experts=fields.count("num_experts"),
-        top_k=fields.count("num_experts_per_tok"),
-        ffn_size=fields.count(width or "intermediate_size"),
-        **rest,
-    )
+    """Return the experts of a layer; where no width of one is stated, that of a dense network."""
+    width = fields.count_or_none("moe_intermediate_size") or fields.count("intermediate_size")
+    num_experts, top_k = fields.count("num_experts"), fields.count("num_experts_per_tok")
+    return ExpertSpec(num_experts=num_experts, top_k=top_k, ffn_size=width, **rest)
 
 
 def dense_layer(

@@ -47,7 +47,7 @@ def read_llama(fields: Fields) -> ModelSpec:
 @family(
     "mistral",
     "MistralForCausalLM",
-    keys=STATED_KV_KEYS | {"sliding_window": count_or_none(4096)},
+    keys=STATED_KV_KEYS | {"sliding_window": count_or_none(default=4096)},
 )
 @family(
     "phi3",
@@ -103,7 +103,7 @@ def read_grok1(fields: Fields) -> ModelSpec:
 _QWEN_KEYS = STATED_KV_KEYS | {
     "layer_types": layer_types("full_attention", "sliding_attention"),
     "use_sliding_window": flag(False),
-    "sliding_window": count_or_none(4096),
+    "sliding_window": count_or_none(default=4096),
     "max_window_layers": count_or_zero(28),
 }
 _QWEN_MOE_KEYS = _QWEN_KEYS | {
