@@ -10,7 +10,7 @@ from oracles.pipeline_timeline import StageTimes, build_timeline
 
 import meshwright.schedule as package
 from meshwright.base.errors import MeshwrightError
-from meshwright.schedule.registry import Task, TaskKind, schedules
+from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 
 STAGES, CHUNKS, MICRO_BATCHES = (1, 2, 3, 4, 6), (1, 2, 3, 4), (1, 2, 3, 4, 6, 8, 12)
 # forward, input gradient, weight gradient: equal, long and short weight gradients

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from meshwright.base.arrays import FloatArray, IntArray, read_only
 from meshwright.base.errors import MeshwrightError
-from meshwright.schedule.registry import PipelineSchedule, Task, TaskKind
+from meshwright.schedule.pipeline_schedules import PipelineSchedule, Task, TaskKind
 
 _Key = tuple[TaskKind, int, int]
 """Kind, micro-batch and position in the model (chunk * p + stage) of a task."""

@@ -17,7 +17,7 @@ from small_problems import chip, model, problem
 from meshwright.cost.parts import TimePart
 from meshwright.network.simulation.fluid import simulate_tasks
 from meshwright.network.simulation.timeline import critical_path, seconds_by_track
-from meshwright.schedule.registry import schedules
+from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,

@@ -10,7 +10,7 @@ from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.schedule.registry import schedules
+from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     StageTimes,

@@ -34,7 +34,6 @@ Mask: TypeAlias = bool | BoolArray
 N = TypeVar("N", float, FloatArray, Num, covariant=True)
 """Of a generic record: numbers of one candidate, columns of many, or either."""
 
-
 MOST_CODES = 2**62
 """Whole numbers below this are exact in 64 bits."""
 
@@ -76,11 +75,7 @@ def where(condition: Mask, a: Num, b: Num) -> Num:
     return chosen
 
 
-def _ceil_div(a: Num, b: Num) -> Num:
-    return np.ceil(a / b)
-
-
-ceil_div = cast(OfTwo, _ceil_div)
+ceil_div = cast(OfTwo, lambda a, b: np.ceil(a / b))
 """The number of parts of size ``b`` that cover ``a``: a float, or a column of them."""
 
 
@@ -129,7 +124,7 @@ def _numbered(code: IntArray) -> tuple[int, IntArray]:
 Record = TypeVar("Record")
 
 
-def take_rows(record: Record, rows: Any) -> Record:
+def take_rows(record: Record, rows: IntArray | BoolArray | list[int] | slice) -> Record:
     """Return the named rows of a record of columns; numbers stay as they are."""
     result: Any = record
     if isinstance(record, np.ndarray):
@@ -145,16 +140,16 @@ def take_rows(record: Record, rows: Any) -> Record:
 
 
 def joined(records: Sequence[Record]) -> Record:
-    """Return records of columns put after one another."""
+    """Return records of columns concatenated."""
     first: Any = records[0]
     result: Any = first
+    every = cast(Sequence[Any], records)
     if isinstance(first, np.ndarray):
-        result = np.concatenate([cast(Any, record) for record in records])
+        result = np.concatenate(every)
     elif isinstance(first, tuple):
-        entries = zip(*[cast(Any, record) for record in records], strict=True)
-        result = tuple(joined(list(entry)) for entry in entries)
+        result = tuple(joined(list(entry)) for entry in zip(*every, strict=True))
     elif isinstance(first, dict):
-        result = {name: joined([cast(Any, r)[name] for r in records]) for name in first}
+        result = {name: joined([record[name] for record in every]) for name in first}
     elif is_dataclass(first) and not isinstance(first, type):
         parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
         result = type(first)(**parts)

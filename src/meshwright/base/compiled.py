@@ -1,7 +1,7 @@
 """Loops that numba compiles where it is installed, and plain Python runs where it is not.
 
 A kernel is a function of NumPy arrays and numbers, written in the part of Python that numba
-knows; both ways give the same results. numba is imported when a kernel is first called, never
+knows; both give the same results. numba is imported when a kernel is first called, never
 before, because that takes longer than most commands.
 """
 
@@ -10,35 +10,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, cached_property, update_wrapper
 from importlib.util import find_spec
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 _runs_as_written = ContextVar("_runs_as_written", default=False)
 
 
+@dataclass(eq=False)
 class Kernel(Generic[Arguments, Result]):
     """A function that is compiled at its first call, kept on disk for the next process."""
 
-    def __init__(
-        self,
-        plain: Callable[Arguments, Result],
-        *,
-        allocates: bool = True,
-        is_inlined: bool = False,
-    ) -> None:
-        self.plain = plain
-        """The function as written: for small work, and to compare with."""
-        self.allocates = allocates
-        """Whether it makes arrays. One that makes none needs no count of references, which costs
-        more than the work of a small function that is handed many arrays."""
-        self.is_inlined = is_inlined
-        """Whether it becomes a part of each kernel that calls it."""
-        self._fast: Callable[Arguments, Result] | None = None
-        update_wrapper(self, plain)
+    plain: Callable[Arguments, Result]
+    """The function as written: for small work, and to compare with."""
+    allocates: bool = True
+    """Whether it makes arrays. One that makes none needs no count of references, which costs more
+    than the work of a small function that is handed many arrays."""
+    is_inlined: bool = False
+    """Whether it becomes a part of each kernel that calls it."""
+    _fast: Callable[Arguments, Result] | None = None
+
+    def __post_init__(self) -> None:
+        update_wrapper(self, self.plain)
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         """Run the compiled function."""
@@ -60,7 +57,15 @@ class Kernel(Generic[Arguments, Result]):
         options: dict[str, Any] = {"cache": True, "_nrt": self.allocates}
         options |= {"no_cpython_wrapper": not from_python, "no_cfunc_wrapper": not from_python}
         options["forceinline"] = self.is_inlined and not from_python
-        function = self._with_compiled_callees()
+        # Names of its own, in which kernels are compiled ones. The names of its module stay as they
+        # are: who calls it as written calls kernels as written.
+        plain = cast(FunctionType, self.plain)
+        names = dict(plain.__globals__)
+        for name in plain.__code__.co_names:
+            if isinstance(names.get(name), Kernel):
+                names[name] = names[name].inner
+        function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__)
+        update_wrapper(function, plain)
         if not from_python:
             function.__qualname__ += "_inner"  # a file of its own: the name is a part of its key
         fast: Callable[Arguments, Result] = numba.njit(**options)(function)
@@ -70,21 +75,6 @@ class Kernel(Generic[Arguments, Result]):
     def inner(self) -> Callable[..., Any]:
         """The compiled function for other kernels: to call it from Python would crash."""
         return self.compile(from_python=False)
-
-    def _with_compiled_callees(self) -> FunctionType:
-        """Return the function with names of its own, in which kernels are compiled ones.
-
-        The names of its module stay as they are: who calls it as written calls kernels as written.
-        """
-        names = dict(self.plain.__globals__)
-        for name in self.plain.__code__.co_names:
-            if isinstance(names.get(name), Kernel):
-                names[name] = names[name].inner
-        copy = FunctionType(
-            self.plain.__code__, names, self.plain.__name__, self.plain.__defaults__
-        )
-        update_wrapper(copy, self.plain)
-        return copy
 
 
 def compiled(function: Callable[Arguments, Result]) -> Kernel[Arguments, Result]:

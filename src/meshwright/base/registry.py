@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as installed_version
@@ -16,20 +16,23 @@ from meshwright.base.errors import UnknownNameError
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
-    """Named entries of one kind; asking for a wrong name lists the right ones."""
+class Registry(dict[str, T], Generic[T]):
+    """Named entries of one kind, in order; asking for a wrong name lists the right ones."""
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.kind = kind
-        self._entries: dict[str, T] = {}
+
+    def __missing__(self, name: str) -> T:
+        raise UnknownNameError(self.kind, name, self)
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that adds an entry; two entries of one name are an error."""
 
         def add(entry: T) -> T:
-            if name in self._entries:
+            if name in self:
                 raise ValueError(f"two entries of kind {self.kind} are called {name!r}")
-            self._entries[name] = entry
+            self[name] = entry
             return entry
 
         return add
@@ -39,20 +42,6 @@ class Registry(Generic[T]):
         for name, entry in entries.items():
             self.register(name)(entry)
         load_entry_points(group)
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._entries:
-            raise UnknownNameError(self.kind, name, self._entries)
-        return self._entries[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._entries
 
 
 def import_siblings(package: ModuleType, group: str = "") -> None:

@@ -82,24 +82,17 @@ def format_si(value: float, unit: str, *, digits: int = 3) -> str:
     """Return a value with a decimal prefix: ``format_si(3.35e12, "B/s") == "3.35 TB/s"``."""
     if value == 0:
         return f"0 {unit}"
-    for prefix, factor in (
-        ("E", 1e18),
-        ("P", 1e15),
-        ("T", 1e12),
-        ("G", 1e9),
-        ("M", 1e6),
-        ("k", 1e3),
-    ):
-        if abs(value) >= factor:
-            return f"{value / factor:.{digits}g} {prefix}{unit}"
+    for prefix in "EPTGMk":
+        if abs(value) >= _DECIMAL[prefix]:
+            return f"{value / _DECIMAL[prefix]:.{digits}g} {prefix}{unit}"
     return f"{value:.{digits}g} {unit}"
 
 
 def format_bytes(value: float) -> str:
     """Return bytes in binary units, as memory is sold and reported: ``"17.5 GiB"``."""
-    for prefix, factor in (("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20), ("Ki", 2.0**10)):
-        if abs(value) >= factor:
-            scaled = value / factor
+    for prefix in ("Ti", "Gi", "Mi", "Ki"):
+        if abs(value) >= _BINARY[prefix]:
+            scaled = value / _BINARY[prefix]
             return f"{scaled:.1f} {prefix}B" if scaled < 1000 else f"{scaled:.0f} {prefix}B"
     return f"{value:.0f} B"
 

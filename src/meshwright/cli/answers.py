@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from meshwright import api
 from meshwright.cli.output import (
     NOTHING_FITS,
+    Counter,
+    SearchProgress,
     command_line,
     next_command,
     question_line,
     show,
     show_screen,
 )
-from meshwright.cli.progress import Counter, SearchProgress
 
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan

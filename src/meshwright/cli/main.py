@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        from meshwright.cli.progress import wipe
+        from meshwright.cli.output import wipe
 
         wipe()
         print("interrupted", file=sys.stderr)

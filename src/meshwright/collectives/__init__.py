@@ -1,25 +1,9 @@
 """Collectives: what a group sees of the network, algorithms with two faces, lower bounds."""
 
-from meshwright.collectives.all_to_all import (
-    DirectAllToAll,
-    HierarchicalAllToAll,
-    NeighbourSend,
-    RotatedAllToAll,
-)
-from meshwright.collectives.block import (
-    CentralAllReduce,
-    CornerWave,
-    Cycle,
-    EvenWave,
-    PipelinedWaveAllReduce,
-)
+from meshwright.collectives.all_to_all import DirectAllToAll, NeighbourSend, StagedAllToAll
+from meshwright.collectives.block import CentralAllReduce, Cycle, PipelinedWaveAllReduce, Wave
 from meshwright.collectives.registry import Algorithm, collective_algorithms
-from meshwright.collectives.ring import (
-    GATHER_KINDS,
-    Bucket,
-    Hierarchical,
-    Ring,
-)
+from meshwright.collectives.ring import GATHER_KINDS, Bucket, Hierarchical, Ring
 from meshwright.collectives.tree import (
     BinomialBroadcast,
     ChainBroadcast,
@@ -44,14 +28,14 @@ _ENTRIES: dict[str, Algorithm] = {
     "tree_all_reduce": TreeAllReduce(num_pieces=1),
     "pipelined_tree_over_rings_all_reduce": TreeOverRingsAllReduce(num_pieces=16),
     "tree_over_rings_all_reduce": TreeOverRingsAllReduce(num_pieces=1),
-    **{f"even_wave_{kind}": EvenWave(kind) for kind in GATHER_KINDS},
-    **{f"corner_wave_{kind}": CornerWave(kind) for kind in GATHER_KINDS},
+    **{f"even_wave_{kind}": Wave(kind) for kind in GATHER_KINDS},
+    **{f"corner_wave_{kind}": Wave(kind, loads_corners=True) for kind in GATHER_KINDS},
     **{f"pipelined_wave_{n}_all_reduce": PipelinedWaveAllReduce(n) for n in (2, 4, 8, 16)},
     "direct_all_to_all": DirectAllToAll(),
-    "hierarchical_relay_all_to_all": HierarchicalAllToAll(relays=True, min_grid_dims=1),
-    "hierarchical_all_to_all": HierarchicalAllToAll(relays=False, min_grid_dims=0),
-    "rotated_relay_all_to_all": RotatedAllToAll(relays=True, min_grid_dims=1),
-    "rotated_all_to_all": RotatedAllToAll(relays=False, min_grid_dims=0),
+    "hierarchical_relay_all_to_all": StagedAllToAll(relays=True, min_grid_dims=1),
+    "hierarchical_all_to_all": StagedAllToAll(),
+    "rotated_relay_all_to_all": StagedAllToAll(is_rotated=True, relays=True, min_grid_dims=1),
+    "rotated_all_to_all": StagedAllToAll(is_rotated=True),
     "pipelined_chain_broadcast": ChainBroadcast(num_pieces=32),
     "chain_broadcast": ChainBroadcast(num_pieces=1),
     "binomial_broadcast": BinomialBroadcast(),

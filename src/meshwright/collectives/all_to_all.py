@@ -8,8 +8,7 @@ Source: Thakur, Rabenseifner and Gropp 2005, section 4 (pairwise exchange order)
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -53,10 +52,6 @@ class NeighbourSend(Algorithm):
             slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
         return where_it_applies(True, group, fixed_s, slope)
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return 1: each member has one message."""
-        return 1
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the message of each member to the next one."""
         shape = shape_of(group)
@@ -69,7 +64,7 @@ class DirectAllToAll(Algorithm):
     """One message from each member to each other member.
 
     Assumes: what crosses an outer level also loads the links of the levels between, except those
-    of the innermost one (a member has its own way out of its host).
+    of the innermost one (a member has its own link out of its host).
     """
 
     kind = CollectiveKind.ALL_TO_ALL
@@ -124,7 +119,7 @@ def exchange_affine(span: Span[Num], *, relays: bool) -> Affine:
     On a switch d - 1 messages leave back to back with S (d - 1)/d bytes. On a torus dimension the
     hops of all parcels load each link with S floor(d^2/4) / (2 d), in floor(d/2) messages; on a
     line the middle link carries floor(d^2/4) parcels of S/d, each a message, over d - 1 hops. With
-    ``relays`` a line hands on all parcels of one origin together: d - 1 messages, of which the
+    ``relays`` a line forwards all parcels of one origin together: d - 1 messages, of which the
     longest in step t has d - t parcels, d (d - 1)/2 in all.
     """
     size, rate = span.size, span.bandwidth_bytes_per_s
@@ -145,63 +140,89 @@ def exchange_shifts(span: Span[float], *, relays: bool) -> Iterator[Shift]:
     """Yield the messages of a stage."""
     size = round(float(span.size))
     ranks = range(size)
-    ways = list(enumerate((1, -1)))
+    directions = list(enumerate((1, -1)))
     if not span.is_grid:
         # One message from each member to each other, in steps that load all ports alike.
         for step, rank in product(range(1, size), ranks):
             target = (rank + step) % size
             yield Shift(step - 1, rank, target, ((rank, target, None),))
     elif span.closes:
-        # A two-way ring: what has farther to go moves on together, what is opposite in halves.
-        for step, rank, (lane, way) in product(range(size // 2), ranks, ways):
-            origin = (rank - way * step) % size
+        # A two-way ring: what has farther to go moves on together, the farthest in halves.
+        for step, rank, (lane, direction) in product(range(size // 2), ranks, directions):
+            origin = (rank - direction * step) % size
             parcels: list[tuple[int, int, int | None]] = [
-                (origin, (origin + way * distance) % size, None)
+                (origin, (origin + direction * distance) % size, None)
                 for distance in range(step + 1, (size - 1) // 2 + 1)
             ]
             if size % 2 == 0:
                 parcels.append((origin, (origin + size // 2) % size, lane))
-            yield Shift(step, rank, (rank + way) % size, tuple(parcels), lane)
+            yield Shift(step, rank, (rank + direction) % size, tuple(parcels), lane)
     elif relays:
         # A line: what goes on from one origin moves on together.
-        for step, rank, (lane, way) in product(range(size - 1), ranks, ways):
-            origin = rank - way * step
-            beyond = range(rank + 1, size) if way > 0 else range(rank)
+        for step, rank, (lane, direction) in product(range(size - 1), ranks, directions):
+            origin = rank - direction * step
+            beyond = range(rank + 1, size) if direction > 0 else range(rank)
             if 0 <= origin < size and beyond:
                 together = tuple((origin, target, None) for target in beyond)
-                yield Shift(step, rank, rank + way, together, lane)
+                yield Shift(step, rank, rank + direction, together, lane)
     else:
-        # A line: every hop of every parcel, those with the longest way first.
+        # A line: every hop of every parcel, those with the longest path first.
         for origin, target in product(ranks, ranks):
-            way = 1 if target > origin else -1
+            direction = 1 if target > origin else -1
             for hop in range(abs(target - origin)):
-                rank = origin + way * hop
+                rank = origin + direction * hop
                 step = hop * size + size - abs(target - rank)
-                lane = 0 if way > 0 else 1
-                yield Shift(step, rank, rank + way, ((origin, target, None),), lane)
+                lane = 0 if direction > 0 else 1
+                yield Shift(step, rank, rank + direction, ((origin, target, None),), lane)
 
 
 @dataclass(frozen=True)
-class Staged(Algorithm):
-    """An all-to-all in stages along one level at a time, for each part of the data in an order."""
+class StagedAllToAll(Algorithm):
+    """One stage for each level, innermost first; or rotated, on grid dimensions only.
 
-    relays: bool
-    """Whether a line hands on together what comes from one member."""
-    min_grid_dims: int
+    Rotated, equal parts of the data begin with different dimensions, so that all links work in
+    every phase.
+    """
+
+    is_rotated: bool = False
+    relays: bool = False
+    """Whether a line forwards together what comes from one member."""
+    min_grid_dims: int = 0
     kind = CollectiveKind.ALL_TO_ALL
     replay_slack = 0.5
 
-    @abstractmethod
-    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return the sum of the stages; rotated, as many phases as dimensions.
+
+        A phase is as long as its slowest stage.
+        """
+        phases: Num = 0.0
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
+        combined = larger if self.is_rotated else np.add
+        for span in group.spans:
+            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
+            phases = phases + (span.size > 1.0)
+            fixed_s, slope = combined(fixed_s, stage_s), combined(slope, stage_slope)
+        if not self.is_rotated:
+            return where_it_applies(True, group, fixed_s, slope)
+        applies = spans_only(group, grids=True) & (phases > 1.0)
+        return where_it_applies(applies, group, fixed_s * phases, slope)
+
+    def _orders(self, group: Group[float]) -> list[tuple[int, ...]]:
         """Return the levels in the order in which each equal part of the data visits them."""
+        if not self.is_rotated:
+            return [tuple(range(len(group.spans)))]
+        spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
+        return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return two halves of each part for each member."""
-        return prod(shape_of(group)) * len(self.orders(group)) * 2
+        return prod(shape_of(group)) * len(self._orders(group)) * 2
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages of all parts and stages."""
-        shape, orders = shape_of(group), self.orders(group)
+        shape, orders = shape_of(group), self._orders(group)
         size, chunk_bytes = prod(shape), num_bytes / self.num_chunks(group)
         stages = [list(exchange_shifts(span, relays=self.relays)) for span in group.spans]
         phase_steps = max((shift.step for listed in stages for shift in listed), default=0) + 1
@@ -217,57 +238,14 @@ class Staged(Algorithm):
                         shift.parcels, list(product(*elsewhere))
                     ):
                         # Along levels that are done the destination of a parcel is where it is, and
-                        # its sender anywhere; along the others it is the other way round.
+                        # its sender anywhere; along the others it is the reverse.
                         sender = [(other if k in done else place)[k] for k in range(len(shape))]
                         receiver = [(place if k in done else other)[k] for k in range(len(shape))]
                         sender[level], receiver[level] = origin, target
                         pair = rank_of(shape, sender) * size + rank_of(shape, receiver)
                         first = (pair * len(orders) + part) * 2
                         chunks += [first, first + 1] if half is None else [first + half]
-                    yield Transfer(
-                        phase * phase_steps + shift.step,
-                        rank_of(shape, place),
-                        rank_of(shape, moved(place, level, shift.destination)),
-                        chunk_bytes * len(chunks),
-                        tuple(chunks),
-                        level,
-                        shift.lane,
-                    )
-
-
-class HierarchicalAllToAll(Staged):
-    """One stage after the other, innermost level first."""
-
-    def affine(self, group: Group[Num]) -> Affine:
-        """Return the sum of the stages."""
-        fixed_s: Num = 0.0
-        slope: Num = 0.0
-        for span in group.spans:
-            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
-            fixed_s, slope = fixed_s + stage_s, slope + stage_slope
-        return where_it_applies(True, group, fixed_s, slope)
-
-    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
-        """Return the one order."""
-        return [tuple(range(len(group.spans)))]
-
-
-class RotatedAllToAll(Staged):
-    """Parts of the data that visit the grid dimensions in rotated orders."""
-
-    def affine(self, group: Group[Num]) -> Affine:
-        """Return as many phases as dimensions, each as long as its slowest one."""
-        phases: Num = 0.0
-        fixed_s: Num = 0.0
-        slope: Num = 0.0
-        for span in group.spans:
-            stage_s, stage_slope = exchange_affine(span, relays=self.relays)
-            phases = phases + (span.size > 1.0)
-            fixed_s, slope = larger(fixed_s, stage_s), larger(slope, stage_slope)
-        applies = spans_only(group, grids=True) & (phases > 1.0)
-        return where_it_applies(applies, group, fixed_s * phases, slope)
-
-    def orders(self, group: Group[float]) -> Sequence[tuple[int, ...]]:
-        """Return an order for each spanned dimension to begin with."""
-        spanned = [level for level, size in enumerate(shape_of(group)) if size > 1] or [0]
-        return [(*spanned[k:], *spanned[:k]) for k in range(len(spanned))]
+                    step = phase * phase_steps + shift.step
+                    there = rank_of(shape, moved(place, level, shift.destination))
+                    sent = (step, rank_of(shape, place), there, chunk_bytes * len(chunks))
+                    yield Transfer(*sent, tuple(chunks), level, shift.lane)

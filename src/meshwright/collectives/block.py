@@ -1,9 +1,9 @@
 """Collectives on a block of two grid dimensions: around a cycle, as waves, to the middle and back.
 
-A wave is what one member sends along one dimension, both ways: it moves one member a phase until
-it reaches both ends, and what runs over one link in one phase is one message. Part of each shard
-runs along the inner dimension first and then, from every member it came to, along the outer one;
-the other part the other way round. How much enters in which phase is what a plan says.
+A wave is what one member sends along one dimension, in both directions: it moves one member a phase
+until it reaches both ends, and what runs over one link in one phase is one message. Part of each
+shard runs along the inner dimension first and then, from every member it came to, along the outer
+one; the other part in the reverse order. How much enters in which phase is what a plan says.
 
 The bytes on a link are the sum of the waves that pass it, so with g(p) pieces entering a dimension
 of d members in phase p the last of its links carries g(p) + g(p - 1) + ... + g(p - d + 2).
@@ -74,16 +74,31 @@ def block_of(group: Group[Num]) -> Block:
     return Block(applies, inner, outer, each_s, rate)
 
 
-def levels_of(group: Group[float]) -> tuple[int, int]:
-    """Return the levels that are the inner and the outer dimension of a block."""
-    inner, outer = [level for level, size in enumerate(shape_of(group)) if size > 1]
+def sides_of(group: Group[float]) -> tuple[int, int]:
+    """Return the columns (inner) and the rows (outer) of a block."""
+    inner, outer = [size for size in shape_of(group) if size > 1]
     return inner, outer
 
 
-def sides_of(group: Group[float]) -> tuple[int, int]:
-    """Return the columns (inner) and the rows (outer) of a block."""
-    inner, outer = levels_of(group)
-    return shape_of(group)[inner], shape_of(group)[outer]
+def levels_of(group: Group[float]) -> list[int]:
+    """Return the levels that are the inner and the outer dimension of a block."""
+    return [level for level, size in enumerate(shape_of(group)) if size > 1]
+
+
+Piece = tuple[int, int]
+"""Owner of a shard, and number of the piece of it."""
+
+
+@dataclass(frozen=True)
+class BlockMessage:
+    """What runs over one link in one phase."""
+
+    phase: int
+    source: int
+    destination: int
+    dimension: int
+    """0 along the inner dimension, 1 along the outer one."""
+    pieces: tuple[Piece, ...]
 
 
 class BlockGather(GatherFamily):
@@ -97,8 +112,8 @@ class BlockGather(GatherFamily):
         """Return the pieces of each shard."""
 
     @abstractmethod
-    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the messages of the all-gather on a block."""
+    def messages(self, inner: int, outer: int) -> Iterator[BlockMessage]:
+        """Yield the messages of the all-gather on a block of these columns and rows."""
 
     def num_chunks(self, group: Group[float]) -> int:
         """Return the pieces of all shards."""
@@ -107,8 +122,15 @@ class BlockGather(GatherFamily):
 
     def gather_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the messages of the all-gather; none for a group of one."""
-        if float(group_size(group)) > 1.0:
-            yield from self.block_transfers(num_bytes, group)
+        if float(group_size(group)) == 1.0:
+            return
+        levels, num_pieces = levels_of(group), self.pieces_per_shard(*sides_of(group))
+        chunk_bytes = num_bytes / self.num_chunks(group)
+        for message in self.messages(*sides_of(group)):
+            chunks = tuple(owner * num_pieces + piece for owner, piece in message.pieces)
+            source, destination = message.source, message.destination
+            sent = (message.phase, source, destination, chunk_bytes * len(chunks), chunks)
+            yield Transfer(*sent, levels[message.dimension], 0 if destination > source else 1)
 
 
 def hamiltonian_cycle(num_rows: int, num_columns: int) -> list[tuple[int, int]]:
@@ -143,29 +165,16 @@ class Cycle(BlockGather):
         """Return two halves."""
         return 2
 
-    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+    def messages(self, inner: int, outer: int) -> Iterator[BlockMessage]:
         """Yield both directions; the shard of the member opposite comes half from each side."""
-        inner, outer = levels_of(group)
-        num_columns, num_rows = sides_of(group)
-        cells = hamiltonian_cycle(num_rows, num_columns)
-        ranks = [row * num_columns + column for row, column in cells]
-        half_bytes = num_bytes / len(ranks) / 2
+        cells = hamiltonian_cycle(outer, inner)
+        ranks = [row * inner + column for row, column in cells]
         for move in gather_moves(len(ranks), is_grid=True, closes=True):
-            cell, next_cell = cells[move.source], cells[move.destination]
+            source, destination = ranks[move.source], ranks[move.destination]
+            dimension = 0 if cells[move.source][0] == cells[move.destination][0] else 1
             halves = (0, 1) if move.half is None else (move.half,)
-            yield Transfer(
-                move.step,
-                ranks[move.source],
-                ranks[move.destination],
-                half_bytes * len(halves),
-                tuple(2 * ranks[move.origin] + half for half in halves),
-                inner if cell[0] == next_cell[0] else outer,
-                0 if next_cell > cell else 1,
-            )
-
-
-Piece = tuple[int, int]
-"""Owner of a shard, and number of the piece of it."""
+            pieces = tuple((ranks[move.origin], half) for half in halves)
+            yield BlockMessage(move.step, source, destination, dimension, pieces)
 
 
 @dataclass(frozen=True)
@@ -218,24 +227,7 @@ def corner_plan(inner: int, outer: int) -> WavePlan:
     return WavePlan(last, first, waves(outer), waves(inner))
 
 
-@dataclass(frozen=True)
-class WaveMessage:
-    """What runs over one link in one phase."""
-
-    phase: int
-    source: int
-    destination: int
-    dimension: int
-    """0 along the inner dimension, 1 along the outer one."""
-    pieces: tuple[Piece, ...]
-
-    @property
-    def lane(self) -> int:
-        """0 towards higher numbers, 1 back."""
-        return 0 if self.destination > self.source else 1
-
-
-def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[WaveMessage]:
+def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[BlockMessage]:
     """Yield the messages of an all-gather, phases counted from 0."""
     shape = (inner, outer)
     for axis, line in [(0, row) for row in range(outer)] + [(1, column) for column in range(inner)]:
@@ -243,16 +235,16 @@ def gather_messages(plan: WavePlan, inner: int, outer: int) -> Iterator[WaveMess
         members = [rank_of(shape, place) for place in places]
         entering = [_entering(plan, shape, place, axis) for place in places]
         for phase in range(len(entering[0]) + len(members) - 2):
-            for at, way in product(range(len(members)), (1, -1)):
-                # What leaves one way: the waves that entered here or further back.
+            for at, direction in product(range(len(members)), (1, -1)):
+                # What leaves in one direction: the waves that entered here or further back.
                 pieces: list[Piece] = []
                 for back in range(phase + 1):
-                    origin, entered = at - way * back, phase - back
+                    origin, entered = at - direction * back, phase - back
                     if 0 <= origin < len(members) and entered < len(entering[origin]):
                         pieces += entering[origin][entered]
-                if 0 <= at + way < len(members) and pieces:
-                    ends = (members[at], members[at + way])
-                    yield WaveMessage(phase, *ends, axis, tuple(pieces))
+                if 0 <= at + direction < len(members) and pieces:
+                    ends = (members[at], members[at + direction])
+                    yield BlockMessage(phase, *ends, axis, tuple(pieces))
 
 
 def _entering(
@@ -274,35 +266,8 @@ def _entering(
     return [pool[end - count : end] for end, count in zip(ends, waves, strict=True)]
 
 
-class Wave(BlockGather):
-    """A gather of waves: as many messages as phases, each as long as the busiest link needs."""
-
-    @abstractmethod
-    def plan(self, inner: int, outer: int) -> WavePlan:
-        """Return the waves on a block of these sides."""
-
-    def pieces_per_shard(self, inner: int, outer: int) -> int:
-        """Return the pieces that the plan cuts."""
-        return self.plan(inner, outer).num_pieces
-
-    def block_transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield one message for each link and phase."""
-        levels, plan = levels_of(group), self.plan(*sides_of(group))
-        chunk_bytes = num_bytes / self.num_chunks(group)
-        for message in gather_messages(plan, *sides_of(group)):
-            yield Transfer(
-                message.phase,
-                message.source,
-                message.destination,
-                chunk_bytes * len(message.pieces),
-                tuple(owner * plan.num_pieces + piece for owner, piece in message.pieces),
-                levels[message.dimension],
-                message.lane,
-            )
-
-
 def tree_share(block: Block) -> Num:
-    """Return (N - 1)/E: the part of each byte's way down all trees that one link carries [1]."""
+    """Return (N - 1)/E: the part of each byte's path down all trees that one link carries [1]."""
     edges = 2.0 * block.size - block.inner - block.outer
     return (block.size - 1.0) / edges
 
@@ -313,39 +278,40 @@ def even_share(block: Block) -> Num:
     return short * (long - 1.0) / block.size * tree_share(block)
 
 
-class EvenWave(Wave):
-    """T = (R + C - 2)(latency + m_half/B) + short (long - 1)(N - 1)/(N E) S/B.
+@dataclass(frozen=True)
+class Wave(BlockGather):
+    """A gather of waves: as many messages as phases, each as long as the busiest link needs.
 
-    The least messages; at the bound for squares, 97.6 % of it at 6x8 and 92.9 % at 4x8.
+    Even waves: T = (R + C - 2)(latency + m_half/B) + short (long - 1)(N - 1)/(N E) S/B, the least
+    messages; at the bound for squares, 97.6 % of it at 6x8 and 92.9 % at 4x8. Corner waves:
+    T = (R + C - 1)(latency + m_half/B) + (N - 1)/N S/(2 B), the bytes of the lower bound.
     """
 
-    def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
-        """Return the form on blocks of any sides."""
-        block = block_of(group)
-        phases = block.inner + block.outer - 2.0
-        slope = even_share(block) / block.bandwidth_bytes_per_s
-        return block.applies, phases * block.message_s, slope
-
-    def plan(self, inner: int, outer: int) -> WavePlan:
-        """Return equal waves."""
-        return even_plan(inner, outer)
-
-
-class CornerWave(Wave):
-    """T = (R + C - 1)(latency + m_half/B) + (N - 1)/N S/(2 B): the bytes of the lower bound."""
+    loads_corners: bool = False
+    """Corner waves, on blocks of at least three rows and columns that differ."""
 
     def gather(self, group: Group[Num]) -> tuple[Mask, Num, Num]:
-        """Return the form on blocks of at least three rows and columns that differ."""
+        """Return the form of even waves, or of corner waves."""
         block = block_of(group)
+        hops = block.inner + block.outer
+        if not self.loads_corners:
+            slope = even_share(block) / block.bandwidth_bytes_per_s
+            return block.applies, (hops - 2.0) * block.message_s, slope
         short = smaller(block.inner, block.outer)
         applies = block.applies & (short >= 3.0) & (block.inner != block.outer)
-        phases = block.inner + block.outer - 1.0
         slope = (block.size - 1.0) / block.size / 2.0 / block.bandwidth_bytes_per_s
-        return applies, phases * block.message_s, slope
+        return applies, (hops - 1.0) * block.message_s, slope
 
-    def plan(self, inner: int, outer: int) -> WavePlan:
-        """Return waves that load both links of a corner alike."""
-        return corner_plan(inner, outer)
+    def pieces_per_shard(self, inner: int, outer: int) -> int:
+        """Return the pieces that the plan cuts."""
+        return self._plan(inner, outer).num_pieces
+
+    def messages(self, inner: int, outer: int) -> Iterator[BlockMessage]:
+        """Yield one message for each link and phase."""
+        return gather_messages(self._plan(inner, outer), inner, outer)
+
+    def _plan(self, inner: int, outer: int) -> WavePlan:
+        return corner_plan(inner, outer) if self.loads_corners else even_plan(inner, outer)
 
 
 @dataclass(frozen=True)
@@ -391,26 +357,18 @@ class PipelinedWaveAllReduce(Algorithm):
             source, destination = message.source, message.destination
             numbers = np.array(message.pieces) @ (plan.num_pieces, 1)
             for piece in range(self.num_pieces):
-                chunks = (numbers + piece * size * plan.num_pieces).tolist()
+                numbered = (numbers + piece * size * plan.num_pieces).tolist()
                 start = piece * period
                 up, down = start + period - 3 - message.phase, start + period - 1 + message.phase
-                added[up, destination, source, message.dimension] += chunks
-                kept[down, source, destination, message.dimension] += chunks
+                added[up, destination, source, message.dimension] += numbered
+                kept[down, source, destination, message.dimension] += numbered
         for place in sorted(added.keys() | kept.keys()):
             step, source, destination, dimension = place
             final = tuple(kept.get(place, ()))
-            sent = tuple(added.get(place, ())) + final
-            yield Transfer(
-                step,
-                source,
-                destination,
-                chunk_bytes * len(sent),
-                sent,
-                levels[dimension],
-                0 if destination > source else 1,
-                reduces=place in added,
-                kept=final,
-            )
+            chunks = tuple(added.get(place, ())) + final
+            sent = (step, source, destination, chunk_bytes * len(chunks), chunks)
+            link = (levels[dimension], 0 if destination > source else 1)
+            yield Transfer(*sent, *link, reduces=place in added, kept=final)
 
 
 class CentralAllReduce(Algorithm):
@@ -436,31 +394,20 @@ class CentralAllReduce(Algorithm):
             slope = slope + (span.size - 1.0) / span.bandwidth_bytes_per_s
         return where_it_applies(spans_only(group, grids=True), group, fixed_s, slope)
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return one: everything is sent at once."""
-        return 1
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield both ways of every line, one dimension after the other."""
+        """Yield both directions of every line, one dimension after the other."""
         shape, first_step = shape_of(group), 0
         for level, size in enumerate(shape):
             low, high = (size - 1) // 2, size // 2
             for place in coordinates_of(shape):
                 at = place[level]
-                # (step, way, reduces): to the middle from both ends, and back.
+                # (step, direction, reduces): to the middle from both ends, and back.
                 sends = [(at, 1, True)] if at < high else []
                 sends += [(size - 1 - at, -1, True)] if at > low else []
                 sends += [(size - 1 - at, -1, False)] if 0 < at <= low else []
                 sends += [(at, 1, False)] if high <= at < size - 1 else []
-                for step, way, reduces in sends:
-                    yield Transfer(
-                        first_step + step,
-                        rank_of(shape, place),
-                        rank_of(shape, moved(place, level, at + way)),
-                        num_bytes,
-                        (0,),
-                        level,
-                        0 if way > 0 else 1,
-                        reduces=reduces,
-                    )
+                for step, direction, reduces in sends:
+                    target = rank_of(shape, moved(place, level, at + direction))
+                    sent = (first_step + step, rank_of(shape, place), target, num_bytes, (0,))
+                    yield Transfer(*sent, level, 0 if direction > 0 else 1, reduces=reduces)
             first_step += size - 1

@@ -26,7 +26,7 @@ def lower_bound_s(kind: CollectiveKind, num_bytes: Num, group: Group[Num]) -> Nu
 
 
 def latency_bound_s(kind: CollectiveKind, group: Group[Num]) -> Num:
-    """Return the latency of the way that one byte cannot avoid [s].
+    """Return the latency of the path that no byte can avoid [s].
 
     The links of every grid dimension up to its farthest member, or, where a switch is spanned, one
     message through the outermost spanned level. A send may be between nearest neighbours, so its
@@ -130,7 +130,7 @@ def _fewest_links(span: Span[Num]) -> Num:
 def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, group_size: Num) -> Num:
     """Return what no algorithm does without: bytes that each rank sends, on average [bytes].
 
-    Every rank needs the n - 1 parts of the others, or hands on its own n - 1; a sum of whole
+    Every rank needs the n - 1 parts of the others, or passes on its own n - 1; a sum of whole
     tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
 
     Parameters

@@ -120,10 +120,7 @@ def crossed_level(shape: tuple[int, ...], source: int, destination: int) -> int:
 
 
 def make_group(
-    levels: Sequence[NetworkLevel],
-    stride: N,
-    degree: N,
-    efficiency: Sequence[Num] | None = None,
+    levels: Sequence[NetworkLevel], stride: N, degree: N, efficiency: Sequence[Num] | None = None
 ) -> Group[N]:
     """Return what the groups of one parallel axis see of each network level.
 
@@ -197,7 +194,7 @@ def _misaligned(levels: Sequence[NetworkLevel], factors: Sequence[Num]) -> tuple
     """Return the bandwidth [bytes/s] and latency [s] of a shift that crosses any of the levels.
 
     Every device sends one message at once. In dimension order each line of d devices sees a shift
-    by some w: d - w of them go w steps one way, w of them d - w steps the other way, so a link
+    by some w: d - w of them go w steps forwards, w of them d - w steps backwards, so a link
     carries min(w, d - w) messages. A message passes at most d - 1 links of a line, and one switch.
     """
     bandwidths: list[Num] = []

@@ -37,7 +37,7 @@ class Transfer:
     level: int = 0
     """Index of the span that the message crosses."""
     lane: int = 0
-    """Which way out of the sender into that level: the direction on a grid, a share of a port."""
+    """Which link of the sender into that level: the direction on a grid, a share of a port."""
     share: float = 1.0
     """Part of the bandwidth of the span that the lane has."""
     channel: int = 0
@@ -62,12 +62,14 @@ class Algorithm(ABC):
     """
 
     kind: CollectiveKind
+    num_pieces: int = 1
+    """Pieces of the data that follow one another."""
     min_grid_dims: int = 0
     """Grid dimensions that a network needs, or no group on it can use the algorithm."""
 
     @property
     def replay_slack(self) -> float:
-        """How far the closed form may lie above the replay of the transfers, relative to it [1].
+        """How far the closed form may be above the replay of the transfers, relative to it [1].
 
         0 for lock-step algorithms; more where messages overlap that the form charges one by one.
         """
@@ -77,15 +79,15 @@ class Algorithm(ABC):
     def affine(self, group: Group[Num]) -> Affine:
         """Return (fixed_s, seconds_per_byte); (infinity, 0) where it does not apply."""
 
-    @abstractmethod
     def num_chunks(self, group: Group[float]) -> int:
-        """Return the number of equal pieces into which ``transfers`` cuts the data.
+        """Return the number of equal chunks into which ``transfers`` cuts the data.
 
         Chunks are numbered by owner: the k-th n-th part of them belongs to member k (in an
         all-reduce, which leaves all with everything, their order says nothing). In an
         all-to-all they are those that one member sends, numbered by destination, and the chunk c
-        of member i is called i * num_chunks + c.
+        of member i is called i * num_chunks + c. Where nothing else is said, a chunk is a piece.
         """
+        return self.num_pieces
 
     @abstractmethod
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
@@ -135,8 +137,7 @@ def affine_forms(kind: CollectiveKind, group: Group[Num]) -> list[Candidate]:
     """
     num_grid_dims = sum(span.is_grid for span in group.spans)
     forms: list[Candidate] = []
-    for name in collective_algorithms:
-        algorithm = collective_algorithms[name]
+    for name, algorithm in collective_algorithms.items():
         if algorithm.kind is kind and num_grid_dims >= algorithm.min_grid_dims:
             forms.append((name, *algorithm.affine(group)))
     return forms

@@ -1,8 +1,8 @@
 """Rings and lines: on one level, in stages over several levels, or on all grid dimensions at once.
 
-Around a ring or a switch every member passes on what it received last; a torus dimension sends both
-ways; on a line each member passes on what comes from either side. (d - 1) messages of S/d for a
-gather or a reduction, twice that for an all-reduce.
+Around a ring or a switch every member passes on what it received last; a torus dimension sends in
+both directions; on a line each member passes on what comes from either side. (d - 1) messages of
+S/d for a gather or a reduction, twice that for an all-reduce.
 Each has a closed form (seconds, and seconds per byte) and an enumeration (moves, transfers). A
 reduce-scatter is the all-gather in reverse, an all-reduce is one after the other: an algorithm
 states how it gathers, the rest follows.
@@ -40,15 +40,11 @@ from meshwright.collectives.registry import (
 )
 from meshwright.spec.collective import CollectiveKind
 
-GATHER_KINDS = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-)
+GATHER_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 
 def gather_steps(span: Span[Num]) -> Num:
-    """Return the messages that follow one another: d - 1, or floor(d / 2) when both ways close."""
+    """Return the messages that follow one another: d - 1; floor(d / 2) on a ring of a torus."""
     if not span.is_grid:
         return span.size - 1.0
     return where(span.closes == 1.0, np.floor(span.size / 2.0), span.size - 1.0)
@@ -58,7 +54,7 @@ def gather_affine(span: Span[Num]) -> Affine:
     """Return (fixed_s, seconds_per_byte) of gathering a tensor whose shards are along one span.
 
     The busiest link carries (d - 1)/d of the gathered bytes, and half of it where a torus
-    dimension sends both ways.
+    dimension sends in both directions.
     """
     share = (span.size - 1.0) / span.size
     if span.is_grid:
@@ -81,15 +77,15 @@ class Move:
 def gather_moves(size: int, *, is_grid: bool, closes: bool) -> Iterator[Move]:
     """Yield the moves that bring the block of every member of a span to all of them.
 
-    One way round a switch; both ways on a grid, where a ring gets the farthest block in halves, one
-    from each side.
+    In one direction on a switch, in both on a grid, where a ring gets the farthest block in
+    halves, one from each side.
     """
-    ways = (1, -1) if is_grid else (1,)
+    directions = (1, -1) if is_grid else (1,)
     is_ring = is_grid and closes
     for step in range(size // 2 if is_ring else size - 1):
         in_halves = is_ring and size % 2 == 0 and step == size // 2 - 1
-        for rank, (lane, way) in product(range(size), enumerate(ways)):
-            origin, target = rank - way * step, rank + way
+        for rank, (lane, direction) in product(range(size), enumerate(directions)):
+            origin, target = rank - direction * step, rank + direction
             if closes or not is_grid or (0 <= origin < size and 0 <= target < size):
                 half = lane if in_halves else None
                 yield Move(step, rank, target % size, origin % size, half, lane)
@@ -140,16 +136,11 @@ def all_gather_transfers(
                 chunks = tuple(
                     (owner * len(streams) + index) * 2 + half for owner in owners for half in halves
                 )
-                yield Transfer(
-                    (stream.channel + phase) * phase_steps + move.step,
-                    rank_of(shape, moved(place, level, move.source)),
-                    rank_of(shape, moved(place, level, move.destination)),
-                    len(chunks) * chunk_bytes,
-                    chunks,
-                    level,
-                    move.lane,
-                    channel=stream.channel,
-                )
+                step = (stream.channel + phase) * phase_steps + move.step
+                source = rank_of(shape, moved(place, level, move.source))
+                target = rank_of(shape, moved(place, level, move.destination))
+                sent = (step, source, target, len(chunks) * chunk_bytes, chunks)
+                yield Transfer(*sent, level, move.lane, channel=stream.channel)
 
 
 def all_gather_traffic(group: Group[float], streams: Sequence[Stream]) -> FloatArray:

@@ -65,13 +65,13 @@ def pipeline_affine(
     Parameters
     ----------
     hops
-        Links of each level on the longest way [1].
+        Links of each level on the longest path [1].
     num_pieces
         Pieces that follow one another [1].
     share
         Part of a member's bandwidth that the link has [1].
     part
-        Part of the bytes that goes this way [1].
+        Part of the bytes that takes this path [1].
     """
     fixed_s: Num = 0.0
     slope: Num = 0.0
@@ -203,7 +203,7 @@ class TreeAllReduce(Algorithm):
         return 2 * self.num_pieces
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield each piece on its way up and down its tree."""
+        """Yield each piece up and down its tree."""
         piece_bytes = num_bytes / self.num_chunks(group)
         return double_tree_transfers(shape_of(group), self.num_pieces, piece_bytes)
 
@@ -244,38 +244,24 @@ class TreeOverRingsAllReduce(Algorithm):
         """Yield the reduction inside, the trees and the gather."""
         shape = shape_of(group)
         outermost = max((k for k, size in enumerate(shape) if size > 1), default=0)
-        gather = [
-            replace(
-                transfer,
-                chunks=tuple(
-                    half * self.num_pieces + piece
-                    for half in transfer.chunks
-                    for piece in range(self.num_pieces)
-                ),
-            )
-            for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))])
-            if transfer.level != outermost
-        ]
+        pieces, gather = range(self.num_pieces), []
+        for transfer in all_gather_transfers(num_bytes, group, [Stream(outermost_first(group))]):
+            if transfer.level != outermost:
+                halves = [half * self.num_pieces for half in transfer.chunks]
+                chunks = tuple(half + piece for half in halves for piece in pieces)
+                gather.append(replace(transfer, chunks=chunks))
         chunk_bytes = num_bytes / self.num_chunks(group)
         trees = []
         # Trees over each line of members of equal position, on the shards of all of them.
         for place in coordinates_of(moved(shape, outermost, 1)):
             line = [rank_of(shape, moved(place, outermost, at)) for at in range(shape[outermost])]
-            for move in double_tree_transfers(
-                (shape[outermost],), self.num_pieces, chunk_bytes * len(line)
-            ):
+            line_bytes = chunk_bytes * len(line)
+            for move in double_tree_transfers((shape[outermost],), self.num_pieces, line_bytes):
                 (piece,) = move.chunks
-                shards = tuple(owner * 2 * self.num_pieces + piece for owner in line)
                 source, destination = line[move.source], line[move.destination]
-                trees.append(
-                    replace(
-                        move,
-                        source=source,
-                        destination=destination,
-                        chunks=shards,
-                        level=outermost,
-                    )
-                )
+                shards = tuple(owner * 2 * self.num_pieces + piece for owner in line)
+                ends = replace(move, source=source, destination=destination)
+                trees.append(replace(ends, chunks=shards, level=outermost))
         first_step = 0
         for part in (list(reversed_transfers(gather)), trees, gather):
             for transfer in part:
@@ -303,10 +289,6 @@ class InNetworkAllReduce(Algorithm):
         hops = [(span.size > 1.0) * 2.0 for span in group.spans]
         return where_it_applies(applies, group, *pipeline_affine(group, hops, self.num_pieces))
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return the pieces."""
-        return self.num_pieces
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece up to the switch, whose number is the group size, and down to all."""
         shape = shape_of(group)
@@ -331,10 +313,6 @@ class ChainBroadcast(Algorithm):
         hops = [span.size - 1.0 for span in group.spans]
         return where_it_applies(True, group, *pipeline_affine(group, hops, self.num_pieces))
 
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return the pieces."""
-        return self.num_pieces
-
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield each piece along every edge of the nested chains."""
         for edge in nested_tree(shape_of(group), chain):
@@ -354,10 +332,6 @@ class BinomialBroadcast(Algorithm):
         """Return ceil(log2 d) rounds per level of one message each."""
         form = pipeline_affine(group, [ceil_log2(span.size) for span in group.spans], 1)
         return where_it_applies(spans_only(group, grids=False), group, *form)
-
-    def num_chunks(self, group: Group[float]) -> int:
-        """Return 1: the message goes as a whole."""
-        return 1
 
     def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
         """Yield the rounds of the outermost level, then those inside each domain."""

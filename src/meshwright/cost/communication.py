@@ -14,17 +14,30 @@ from operator import add, mul
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
+from meshwright.base.arrays import (
+    BoolArray,
+    FloatArray,
+    Num,
+    larger,
+    positive_part,
+    smaller,
+    where,
+)
 from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import affine_forms, best_affine_candidates
 from meshwright.cost.operator import OpCost
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
-from meshwright.network.placement import block_reaches, uses_blocks
+from meshwright.network.placement import block_reaches
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, StrategyOf
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    StrategyColumns,
+    StrategyOf,
+)
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel, SystemSpec
@@ -494,3 +507,12 @@ def _joined(first: Columns, second: Columns) -> Columns:
             )
         )
     return Group(tuple(spans))
+
+
+def uses_blocks(levels: Sequence[NetworkLevel]) -> bool:
+    """Tell whether axes fill blocks: on grids without wraps, of two sides or more.
+
+    Where sides wrap, an axis that owns a whole side closes a ring, which blocks would break.
+    """
+    meshes = [level for level in levels if level.kind == "mesh" and level.size > 1]
+    return len(meshes) > 1 and all(level.kind != "torus" for level in levels)

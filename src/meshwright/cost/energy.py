@@ -9,13 +9,21 @@ import math
 from collections.abc import Mapping
 
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
-from meshwright.cost.data_parallel import synced_bytes
+from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.cost.parts import StepTime, TimePart
-from meshwright.cost.pipeline import MeanWork, PipelinePrice
+from meshwright.cost.pipeline import (
+    MeanWork,
+    PipelinePrice,
+)
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import PlanOptions, StrategyOf
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    StrategyOf,
+)
+from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, SystemSpec
+from meshwright.spec.workload import OptimizerPreset
 
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan
@@ -278,3 +286,34 @@ def _mean_of(price: PipelinePrice) -> MeanWork:
     """Return what a device does on average."""
     assert price.mean is not None
     return price.mean
+
+
+def synced_bytes(
+    params: Num, shards: Num, replicas: Num, num_micro_batches: Num, structure: PlanOptions,
+    optimizer: OptimizerPreset,
+) -> Num:  # fmt: skip
+    """Return what a rank sends at the least to synchronise parameters in a step [bytes].
+
+    As often as the stage of ZeRO asks for it: once, or for each micro-batch.
+
+    Parameters
+    ----------
+    params
+        On one rank, before they are sharded [1].
+    shards, replicas
+        Ranks that share one copy of the state, and copies [1].
+    """
+    gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
+    weight_bytes = params * optimizer.gathered_weight_bytes_per_param
+    stage = structure.zero_stage
+    if stage == 0:
+        kind = CollectiveKind.ALL_REDUCE
+        sent: Num = least_sent_bytes(kind, gradient_bytes, shards * replicas)
+        return sent
+    scattered = least_sent_bytes(CollectiveKind.REDUCE_SCATTER, gradient_bytes, shards)
+    gathered = least_sent_bytes(CollectiveKind.ALL_GATHER, weight_bytes, shards)
+    summed = least_sent_bytes(CollectiveKind.ALL_REDUCE, gradient_bytes / shards, replicas)
+    num_scatters = num_micro_batches if stage >= 2 else 1.0
+    num_gathers = num_micro_batches * (1.0 + structure.reshard_after_forward) if stage == 3 else 1.0
+    result: Num = num_scatters * scattered + num_gathers * gathered + summed
+    return result

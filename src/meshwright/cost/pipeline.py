@@ -32,7 +32,7 @@ from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part, weighte
 from meshwright.cost.memory import StageState, heaviest, num_axes
 from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.problem import Problem, ProblemOf
-from meshwright.schedule.registry import schedules
+from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.derivation import stage_boundary_calls
 from meshwright.sharding.local_sizes import local_elements
 from meshwright.sharding.strategy import PlanOptions, ScheduleKind, StrategyOf

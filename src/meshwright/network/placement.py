@@ -85,15 +85,6 @@ def _gather_cost(shape: Shape, rates: tuple[float, ...], apart: Shape) -> tuple[
     return (1.0 / corner if spanned else 0.0, float(hops))
 
 
-def uses_blocks(levels: Sequence[NetworkLevel]) -> bool:
-    """Tell whether axes fill blocks: on grids without wraps, of two sides or more.
-
-    Where sides wrap, an axis that owns a whole side closes a ring, which blocks would break.
-    """
-    meshes = [level for level in levels if level.kind == "mesh" and level.size > 1]
-    return len(meshes) > 1 and all(level.kind != "torus" for level in levels)
-
-
 def block_reaches(
     levels: Sequence[NetworkLevel], axis_order: Sequence[str], strategy: StrategyColumns
 ) -> Mapping[str, Reach[FloatArray]]:

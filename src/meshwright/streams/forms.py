@@ -16,7 +16,7 @@ from meshwright.base.registry import Registry
 
 
 class Send(NamedTuple):
-    """One item that one member hands to another during a round; usable there one round later."""
+    """One item that one member sends to another during a round; usable there one round later."""
 
     round: int
     source: int
@@ -166,7 +166,7 @@ class Cycle(Ring):
         return 0 * num_members + 1
 
     def transfers(self, num_members: Num) -> Num:
-        """N (N - 1): every sub-tensor crosses N - 1 links, half of it each way."""
+        """N (N - 1): every sub-tensor crosses N - 1 links, half of it in each direction."""
         return num_members * (num_members - 1)
 
     def uses(self, num_members: int) -> list[list[tuple[int, ...]]]:
@@ -264,7 +264,7 @@ class Line(TensorStream):
     def sends(self, num_members: int) -> list[Send]:
         """Express waves, then on each side the waves that bring back what was not held."""
         waves: list[Send] = []
-        # Every sub-tensor leaves its home in round 0 at full speed, both ways.
+        # Every sub-tensor leaves its home in round 0 at full speed, in both directions.
         for item in range(num_members):
             waves += [Send(turn, item - turn, item - turn - 1, item) for turn in range(item)]
             rightward = range(num_members - 1 - item)
@@ -327,7 +327,7 @@ def enumerate_rounds(stream: TensorStream, num_members: int) -> StreamRounds:
 
 
 def reverse(rounds: StreamRounds) -> StreamRounds:
-    """Return the stream of the gradient accumulators: time and every send turned round.
+    """Return the stream of the gradient accumulators: time and every send reversed.
 
     A copy tree of an item becomes a reduction tree to its home: in the reversed round in which a
     member used the item it forms its partial and adds it to the accumulator that has arrived.

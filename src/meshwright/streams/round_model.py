@@ -287,10 +287,7 @@ def stream_time(num_members: Num, round_compute_s: Num, local_s: Num, exposed_s:
 
 
 def stream_buffer_bytes(
-    sub_tensor_bytes: Num,
-    num_buffers: Num,
-    accumulator_ratio: Num = 0.0,
-    num_chunks: Num = 1,
+    sub_tensor_bytes: Num, num_buffers: Num, accumulator_ratio: Num = 0.0, num_chunks: Num = 1
 ) -> Num:
     """On-chip bytes of the sub-tensors in flight: (4 + h) m (1 + e_g / e) / c [bytes].
 

@@ -23,7 +23,7 @@ def _dragonfly(num_devices: int, link: LinkSpec) -> Topology | None:
 
 
 def _fat_tree(num_devices: int, link: LinkSpec) -> Topology | None:
-    """Return the tree where k^3 / 4 devices are asked for."""
+    """Return the tree of k^3 / 4 devices, where that is their number."""
     sizes = {radix**3 // 4: radix for radix in range(2, 2 + 2 * num_devices, 2)}
     return fat_tree(sizes[num_devices], link) if num_devices in sizes else None
 

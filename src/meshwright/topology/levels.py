@@ -121,9 +121,10 @@ def occupied(levels: Sequence[NetworkLevel], num_devices: int) -> Network:
 
 
 def _level_link(level: NetworkLevel) -> LinkSpec:
-    """Return all links of one device into a level as one; half of a switch's latency on each way.
+    """Return all links of one device into a level as one.
 
-    A device of a fully connected level has an equal share of them to each other member.
+    Half of the latency of a switch is on the link up, half on the link down. A device of a fully
+    connected level has an equal share of them to each other member.
     """
     num_links = level.links_per_device
     if level.kind == "fully_connected":

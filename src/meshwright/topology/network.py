@@ -36,7 +36,7 @@ class Network:
     forwards: IntArray
     """1 for nodes that pass on what is not for them: switches, and the dies of a grid."""
     position_m: FloatArray
-    """Where each node lies, (num_nodes, 2): x to the right, y downwards [m]."""
+    """Place of each node, (num_nodes, 2): x to the right, y downwards [m]."""
     speed_factor: FloatArray
     """Share of its full rate that each device computes at; 0 for a dead one."""
     grid_shape: tuple[int, ...] = ()
@@ -130,7 +130,7 @@ class Topology:
     num_links: int
     """Directed links: two for each wire."""
     diameter: int
-    """Links on the shortest way between the two devices that are farthest apart."""
+    """Links on the shortest path between the two devices that are farthest apart."""
     bisection_bytes_per_s: float
     """Smallest bandwidth from one half of the devices to the other, one direction [bytes/s].
 
@@ -145,7 +145,7 @@ class Topology:
 
 
 topologies: Registry[Callable[[int, LinkSpec], Topology | None]] = Registry("topology")
-"""The usual shape of each topology with so many devices, or None where it has none."""
+"""Number of devices and link -> the usual shape of each topology, None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -251,12 +251,6 @@ def circle_m(number: int) -> FloatArray:
     radius_m = NOMINAL_PITCH_M * number / (2 * np.pi)
     angle = 2 * np.pi * np.arange(number) / number
     return radius_m * np.column_stack([np.sin(angle), -np.cos(angle)])
-
-
-def row_m(number: int, width_m: float, height_m: float) -> FloatArray:
-    """Return the places of this many nodes spread over a row of a width, at a height [m]."""
-    x_m = (np.arange(number) + 0.5) * width_m / number
-    return np.column_stack([x_m, np.full(number, -height_m)])
 
 
 def grid_m(sides: Sequence[int], pitches_m: Sequence[float]) -> FloatArray:

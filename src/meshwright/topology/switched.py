@@ -18,7 +18,6 @@ from meshwright.topology.network import (
     assemble,
     circle_m,
     pair_ends,
-    row_m,
 )
 
 
@@ -233,7 +232,10 @@ def dragonfly(
 def _rows_m(numbers: Sequence[int], gap: float) -> FloatArray:
     """Return the places of layers of nodes, one above the other, as wide as the lowest one [m]."""
     width_m = numbers[0] * NOMINAL_PITCH_M
-    rows = [row_m(n, width_m, gap * layer * NOMINAL_PITCH_M) for layer, n in enumerate(numbers)]
+    rows = []
+    for layer, number in enumerate(numbers):
+        x_m = (np.arange(number) + 0.5) * width_m / number
+        rows.append(np.column_stack([x_m, np.full(number, -(gap * layer * NOMINAL_PITCH_M))]))
     return np.concatenate(rows)
 
 

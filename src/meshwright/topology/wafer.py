@@ -7,16 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
 from meshwright.topology.grid import grid_wires, mesh
-from meshwright.topology.network import (
-    LinkSpec,
-    Network,
-    Topology,
-    Wires,
-    assemble,
-    grid_m,
-)
+from meshwright.topology.network import LinkSpec, Network, Topology, Wires, assemble, grid_m
 
 IO_DEPTH_M = 7.5e-3
 """Depth of an IO die, away from the edge of the wafer [m]."""
@@ -45,25 +37,6 @@ class Wafer:
     def num_io_dies(self) -> int:
         """One for each row and column at either end."""
         return 2 * sum(self.sides)
-
-    def edge_devices(self) -> IntArray:
-        """Return the die that each IO die is attached to."""
-        rows, columns = self.sides
-        row, column = np.arange(rows) * columns, np.arange(columns)
-        return np.concatenate([row, row + columns - 1, column, column + (rows - 1) * columns])
-
-    def die_position_m(self) -> FloatArray:
-        """Return the centres of the dies [m]."""
-        width_m, height_m = self.die_m
-        return grid_m(self.sides, (height_m, width_m))
-
-    def io_position_m(self) -> FloatArray:
-        """Return the centres of the IO dies [m]."""
-        rows, columns = self.sides
-        out_m = (np.array(self.die_m) + IO_DEPTH_M) / 2
-        away = np.repeat([[-1, 0], [1, 0], [0, -1], [0, 1]], [rows, rows, columns, columns], axis=0)
-        position_m: FloatArray = self.die_position_m()[self.edge_devices()] + away * out_m
-        return position_m
 
 
 def one_wafer(wafer: Wafer) -> Topology:
@@ -122,27 +95,30 @@ def wafers_in_a_row(num_wafers: int, wafer: Wafer, seam: LinkSpec) -> Topology:
 def _network(
     wafer: Wafer, count: int, seams: Sequence[Wires], *, grid_shape: tuple[int, ...] = ()
 ) -> Network:
-    """Return so many wafers in a row, with the wires of their seams."""
+    """Return this many wafers in a row, with the wires of their seams."""
+    rows, columns = wafer.sides
     row_link, column_link = wafer.links
-    num_dies = wafer.sides[0] * wafer.sides[1]
-    die = (np.arange(count)[:, None] * num_dies + wafer.edge_devices()).ravel()
-    io_die = count * num_dies + np.arange(count * wafer.num_io_dies)
-    at_side = np.arange(len(die)) % wafer.num_io_dies < 2 * wafer.sides[0]
-    step_m = wafer.sides[1] * wafer.die_m[0] + 4 * IO_DEPTH_M
+    row, column = np.arange(rows) * columns, np.arange(columns)
+    # Of each IO die: the die that it is attached to, and the direction out of it.
+    edge = np.concatenate([row, row + columns - 1, column, column + (rows - 1) * columns])
+    away = np.repeat([[-1, 0], [1, 0], [0, -1], [0, 1]], [rows, rows, columns, columns], axis=0)
+    die_m = grid_m(wafer.sides, wafer.die_m[::-1])
+    io_m = die_m[edge] + away * ((np.array(wafer.die_m) + IO_DEPTH_M) / 2)
+    step_m = columns * wafer.die_m[0] + 4 * IO_DEPTH_M
     shift_m = np.arange(count)[:, None, None] * [step_m, 0.0]
-    places_m = [
-        (of_one_m[None] + shift_m).reshape(-1, 2)
-        for of_one_m in (wafer.die_position_m(), wafer.io_position_m())
-    ]
+    num_dies = count * rows * columns
+    die = (np.arange(count)[:, None] * (rows * columns) + edge).ravel()
+    io_die = num_dies + np.arange(len(die))
+    at_side = np.arange(len(die)) % wafer.num_io_dies < 2 * rows
     return assemble(
-        count * num_dies,
+        num_dies,
         [
-            *grid_wires(wafer.sides, wafer.links, count * num_dies),
+            *grid_wires(wafer.sides, wafer.links, num_dies),
             Wires(die[at_side], io_die[at_side], column_link, 0),
             Wires(die[~at_side], io_die[~at_side], row_link, 1),
             *seams,
         ],
-        np.concatenate(places_m),
+        np.concatenate([(of_one_m[None] + shift_m).reshape(-1, 2) for of_one_m in (die_m, io_m)]),
         devices_forward=True,
         grid_shape=grid_shape,
     )

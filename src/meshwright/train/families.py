@@ -36,7 +36,6 @@ from meshwright.cost.communication import (
     crosses_data_parallel_network,
     plain,
 )
-from meshwright.cost.data_parallel import DataParallelLinks, SyncLinks, sync_links
 from meshwright.cost.energy import least_pipeline_s, throttled
 from meshwright.cost.layer import LayerPrices, price_layers
 from meshwright.cost.memory import (
@@ -49,7 +48,14 @@ from meshwright.cost.memory import (
 from meshwright.cost.parts import MemoryPart, StepTime
 from meshwright.cost.pipeline import PipelinePrice, price_pipeline
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import send_s, step_time, step_times
+from meshwright.cost.step import (
+    DataParallelLinks,
+    SyncLinks,
+    send_s,
+    step_time,
+    step_times,
+    sync_links,
+)
 from meshwright.search.counts import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (

@@ -22,7 +22,7 @@ from meshwright.network.routing import make_routes
 from meshwright.network.simulation.fluid import run_tasks, simulate_tasks
 from meshwright.network.simulation.tasks import TaskGraph, flow_graph
 from meshwright.network.simulation.timeline import Timeline, critical_path, seconds_by_track
-from meshwright.schedule.registry import schedules
+from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.collective import CollectiveKind
 from meshwright.topology.network import Network

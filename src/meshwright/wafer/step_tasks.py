@@ -18,7 +18,7 @@ from meshwright.network.placement import Ranks
 from meshwright.network.routing import Routes, default_routes
 from meshwright.network.simulation.tasks import NONE, TaskGraph, TaskGraphBuilder
 from meshwright.network.traffic import Demands, placed
-from meshwright.schedule.registry import Task, TaskKind
+from meshwright.schedule.pipeline_schedules import Task, TaskKind
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams

@@ -2,9 +2,8 @@
 
 import pytest
 
-from meshwright.cli import progress
-from meshwright.cli.output import show
-from meshwright.cli.progress import Counter
+from meshwright.cli import output as progress
+from meshwright.cli.output import Counter, show
 
 
 @pytest.fixture

@@ -5,11 +5,10 @@ from dataclasses import fields
 import pytest
 
 from meshwright.cost.communication import Transfer, overlapped, plain, slowdown_s
-from meshwright.cost.data_parallel import DataParallelLinks, gradient_sync, sharding_copies_s
 from meshwright.cost.memory import StageState
 from meshwright.cost.parts import Phase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelineCost
-from meshwright.cost.step import step_time
+from meshwright.cost.step import DataParallelLinks, gradient_sync, sharding_copies_s, step_time
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.workload import OptimizerPreset
 

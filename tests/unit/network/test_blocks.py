@@ -5,7 +5,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from meshwright.network.placement import block_reaches, block_shapes, uses_blocks
+from meshwright.cost.communication import uses_blocks
+from meshwright.network.placement import block_reaches, block_shapes
 from meshwright.sharding.strategy import AXES, make_strategy, stack
 from meshwright.spec.system import NetworkLevel
 

@@ -3,7 +3,7 @@
 import pytest
 from oracles.pipeline_timeline import StageTimes, build_timeline
 
-from meshwright.schedule.registry import schedules
+from meshwright.schedule.pipeline_schedules import schedules
 
 
 def words(name, stage, p, v, m):

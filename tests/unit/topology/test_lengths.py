@@ -22,7 +22,12 @@ DIES = Wafer((6, 8), (LINK, LINK))
 def joined(*pairs):
     """Return the dies of the wafer with these wires only."""
     first, second = np.array(pairs).T
-    return assemble(48, [Wires(first, second, LINK)], DIES.die_position_m(), devices_forward=True)
+    return assemble(
+        48,
+        [Wires(first, second, LINK)],
+        one_wafer(DIES).build().position_m[:48],
+        devices_forward=True,
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh
 from meshwright.frameworks.chakra.recorder import Form, Recorder, write_stream
 from meshwright.frameworks.chakra.steps import Exchange, Pieces, Step, Work
 from meshwright.frameworks.chakra.wire import Groups, Node, encoded_trace
-from meshwright.schedule.registry import Task, TaskKind, schedules
+from meshwright.schedule.pipeline_schedules import Task, TaskKind, schedules
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import PlanOptions, Strategy, StreamForm
 from meshwright.spec.collective import CollectiveKind

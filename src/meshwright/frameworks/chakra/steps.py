@@ -18,7 +18,7 @@ from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
 from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.graph.op import Op, OpKind, Phase
-from meshwright.schedule.registry import TaskKind
+from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, Streamed, stack

@@ -17,7 +17,6 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, column, take_rows
 from meshwright.cost.communication import Transfer, plain
-from meshwright.cost.data_parallel import gradient_sync
 from meshwright.cost.layer import LayerCost, LayerPrices, weighted_sum
 from meshwright.cost.memory import ShardDegrees, step_memory
 from meshwright.cost.parts import MemoryUse, StepTime
@@ -27,7 +26,7 @@ from meshwright.cost.pipeline import (
     price_pipeline,
     table_params,
 )
-from meshwright.cost.step import optimizer_step_s, step_time
+from meshwright.cost.step import gradient_sync, optimizer_step_s, step_time
 from meshwright.graph.op import LayerGraph
 from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, stack

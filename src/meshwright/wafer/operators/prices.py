@@ -16,9 +16,9 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray, joined, take_rows
 from meshwright.cost.communication import Collectives
-from meshwright.cost.data_parallel import DataParallelLinks, sync_links
 from meshwright.cost.layer import BlockCost, LayerCost, PricedPiece, layer_cost
 from meshwright.cost.problem import Problem
+from meshwright.cost.step import DataParallelLinks, sync_links
 from meshwright.cost.streamed_layer import streamed_pieces
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.network.placement import block_ranks

@@ -16,7 +16,7 @@ from meshwright.frameworks.chakra.recorder import CumulativeRounding
 from meshwright.frameworks.chakra.step_program import StepProgram
 from meshwright.frameworks.chakra.steps import Exchange, Stream
 from meshwright.frameworks.chakra.wire import Collective, Compute, Message
-from meshwright.schedule.registry import TaskKind
+from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.strategy import (
     AXES,
     ContextKind,
