@@ -382,14 +382,12 @@ class _FieldType:
 
     def is_plain(self, value: Any) -> bool:
         """Tell whether a value has the plain type of the field, without any conversion."""
-        if get_origin(self.core) is Literal:
-            return True
-        if self.core in (float, int):
-            allowed: Any = int | float if self.core is float else int
-            return isinstance(value, allowed) and not isinstance(value, bool)
-        if self.core in (bool, str):
-            return isinstance(value, self.core)
-        return get_origin(self.core) is None
+        if self.core not in _PLAIN:
+            return get_origin(self.core) in (None, Literal)
+        allowed = int | float if self.core is float else self.core
+        return self.core is Any or (
+            isinstance(value, allowed) and isinstance(value, bool) == (self.core is bool)
+        )
 
 
 def file_keys(model: type[Declaration]) -> dict[str, FieldInfo]:
