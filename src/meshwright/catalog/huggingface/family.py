@@ -417,8 +417,10 @@ STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(ru
 """The same for classes whose default is a number that fits one published model only."""
 
 
-def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) -> AttentionSpec:
-    """Return multi-head or grouped-query attention.
+def attention_of(
+    fields: Fields, *, kv_heads: int | None = None, bias: bool = False, **rest: Any
+) -> AttentionSpec:
+    """Return multi-head or grouped-query attention; ``bias`` is that of all its projections.
 
     The head size is stated, or hidden over heads, which must then divide. Key and value heads are
     given, or stated, or as many as query heads. Raises all faults recorded before.
@@ -429,13 +431,11 @@ def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) ->
     fields.finish()
     heads = fields.count("num_attention_heads")
     head_size = head_size or fields.count("hidden_size") // heads
+    kv_heads = kv_heads or fields.count_or_none("num_key_value_heads") or heads
     return AttentionSpec(
-        num_heads=heads,
-        num_kv_heads=kv_heads or fields.count_or_none("num_key_value_heads") or heads,
-        head_size=head_size,
-        value_head_size=head_size,
-        **rest,
-    )
+        num_heads=heads, num_kv_heads=kv_heads, head_size=head_size, value_head_size=head_size,
+        **({"qkv_bias": bias, "output_bias": bias} | rest),
+    )  # fmt: skip
 
 
 def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:
