@@ -5,7 +5,7 @@ both directions; on a line each member passes on what comes from either side. (d
 S/d for a gather or a reduction, twice that for an all-reduce.
 Each has a closed form (seconds, and seconds per byte) and an enumeration (moves, transfers). A
 reduce-scatter is the all-gather in reverse, an all-reduce is one after the other: an algorithm
-states how it gathers, the rest follows.
+states how it gathers, the rest follows. A send to the next member is one step of a line.
 Sources: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Chan et al. 2007,
 section 3: a reduce-scatter is an all-gather run backwards.
 """
