@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.catalog.files import Location, PlainValues, Tree, path_text, read_json
+from meshwright.catalog.files import Location, PlainValues, Tree, path_text, read_json, shown
 
 LARGEST = 1e24
 """No bandwidth, size or time of a file is larger."""
@@ -94,11 +94,6 @@ class Record:
 def is_label(value: object) -> bool:
     """Tell whether a value can name a link or a flow."""
     return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
-
-
-def shown(value: object) -> str:
-    """Return a value for a message, shortened."""
-    return f"{value!r:.40}"
 
 
 SCHEMA = "flows-on-a-mesh/1"
