@@ -17,7 +17,7 @@ from meshwright.cost.streamed_layer import StreamedPiece, stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.forms import reverse, streams
-from meshwright.streams.round_model import Transfer
+from meshwright.streams.round_model import StreamedTensor
 
 TOKENS, HIDDEN, FFN = 384, 64, 256
 LAYER = LayerSpec(attention=gqa(4, 4), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))
@@ -80,7 +80,7 @@ def test_a_row_layer_is_the_transposed_column_layer(shape):
     """Sums of the output come home; its gradient passes once, and nothing of the inner tensor."""
     of_rows, of_columns = travels(way_of(*shape), ROW)
     mirrored, weights = travels(way_of(*shape), COLUMN)
-    assert of_rows.transfer is Transfer.SUMS
+    assert of_rows.transfer is StreamedTensor.SUMS
     assert only(of_rows.forward_sum_bytes) == only(mirrored.backward_sum_bytes)
     assert only(of_rows.backward_item_bytes) == only(mirrored.forward_item_bytes)
     assert only(of_rows.forward_item_bytes) == only(of_rows.backward_sum_bytes) == 0.0

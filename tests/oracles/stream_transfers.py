@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshwright.base.arrays import N, larger, positive_part, where
-from meshwright.streams.round_model import StreamTime, Transfer, stream_time
+from meshwright.streams.round_model import StreamedTensor, StreamTime, stream_time
 
 
 def received_bytes(tensor_bytes: N, num_members: N) -> N:
@@ -203,7 +203,7 @@ class TransferPolicy(NamedTuple):
 
     total: Any
     transfers: list[Any]
-    """Of each operator, values of :class:`Transfer`."""
+    """Of each operator, values of :class:`StreamedTensor`."""
     reshards: list[Any]
     """Whether the output of each operator changes its layout."""
 
@@ -228,19 +228,19 @@ def cheapest_transfers(operators: Sequence[OperatorPrices]) -> TransferPolicy:
     tokens, columns = _Chain(0.0, [], []), _Chain(np.inf, [], [])
     for prices in operators:
         to_tokens = _cheaper(
-            _after(tokens, Transfer.WEIGHTS, prices.weights),
-            _after(columns, Transfer.SUMS, prices.sums),
+            _after(tokens, StreamedTensor.WEIGHTS, prices.weights),
+            _after(columns, StreamedTensor.SUMS, prices.sums),
         )
         to_columns = _cheaper(
-            _after(tokens, Transfer.INPUTS, prices.inputs),
-            _after(columns, Transfer.NOTHING, prices.nothing),
+            _after(tokens, StreamedTensor.INPUTS, prices.inputs),
+            _after(columns, StreamedTensor.NOTHING, prices.nothing),
         )
         tokens = _cheaper(to_tokens, _resharded(to_columns, prices.reshard))
         columns = _cheaper(to_columns, _resharded(to_tokens, prices.reshard))
     return TransferPolicy(*tokens)
 
 
-def _after(way: _Chain, transfer: Transfer, price: Any) -> _Chain:
+def _after(way: _Chain, transfer: StreamedTensor, price: Any) -> _Chain:
     """Return a way with one more operator."""
     return _Chain(way.price + price, [*way.transfers, int(transfer)], [*way.reshards, False])
 

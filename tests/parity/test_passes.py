@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 from small_problems import dense, experts, gqa, level, mla, model, problem, system
 
-from meshwright.collectives.bounds import least_sent_bytes
+from meshwright.collectives.registry import least_sent_bytes
 from meshwright.cost.layer import price_layers, streamed_blocks
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (

@@ -77,6 +77,15 @@ def fault_at(lines: Mapping[Location, int], at: Location, message: str, fix: str
     return Fault(path_text(at), f"{message}{where}", fix)
 
 
+def shown(value: Any) -> str:
+    """Return a value as a message shows it: cut where it is long."""
+    try:
+        written = repr(value)
+    except ValueError:
+        return "a number of too many digits"
+    return written if len(written) <= 60 else f"{written[:57]}..."
+
+
 def read_tree(text: str, origin: str) -> Tree:
     """Return the tree of a YAML text.
 
@@ -86,15 +95,26 @@ def read_tree(text: str, origin: str) -> Tree:
         With all faults of the text: bad syntax, duplicate keys, tags, aliases, empty values.
     """
     builder = _TreeBuilder(yaml.parse(text, Loader=_Parser))
+    events, faults = builder.events, builder.faults
+    value: Any = {}
     try:
-        value = builder.document()
+        next(events)
+        if isinstance(next(events), yaml.StreamEndEvent):
+            faults.append(Fault("", "the file is empty"))
+        else:
+            value = builder.node(next(events), ())
+            next(events)
+            if not isinstance(next(events), yaml.StreamEndEvent):
+                faults.append(Fault("", "the file holds more than one document"))
+            if not isinstance(value, dict):
+                faults.append(Fault("", "the file must be a mapping of fields to values"))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}: " if mark else ""
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        builder.faults.append(Fault("", f"{where}this is not YAML: {what}"))
-    if builder.faults:
-        raise SpecError(builder.faults, origin=origin)
+        faults.append(Fault("", f"{where}this is not YAML: {what}"))
+    if faults:
+        raise SpecError(faults, origin=origin)
     return Tree(value, builder.lines)
 
 
@@ -105,20 +125,6 @@ class _TreeBuilder:
     events: Iterator[Any]
     faults: list[Fault] = field(default_factory=list)
     lines: dict[Location, int] = field(default_factory=dict)
-
-    def document(self) -> Any:
-        """Return the one document of the text, which must be a mapping."""
-        next(self.events)
-        if isinstance(next(self.events), yaml.StreamEndEvent):
-            self.faults.append(Fault("", "the file is empty"))
-            return {}
-        value = self.node(next(self.events), ())
-        next(self.events)
-        if not isinstance(next(self.events), yaml.StreamEndEvent):
-            self.faults.append(Fault("", "the file holds more than one document"))
-        if not isinstance(value, dict):
-            self.faults.append(Fault("", "the file must be a mapping of fields to values"))
-        return value
 
     def refuse(self, at: Location, message: str) -> None:
         """Note a fault."""
@@ -382,14 +388,12 @@ class _FieldType:
 
     def is_plain(self, value: Any) -> bool:
         """Tell whether a value has the plain type of the field, without any conversion."""
-        if get_origin(self.core) is Literal:
-            return True
-        if self.core in (float, int):
-            allowed: Any = int | float if self.core is float else int
-            return isinstance(value, allowed) and not isinstance(value, bool)
-        if self.core in (bool, str):
-            return isinstance(value, self.core)
-        return get_origin(self.core) is None
+        if self.core not in _PLAIN:
+            return get_origin(self.core) in (None, Literal)
+        allowed = int | float if self.core is float else self.core
+        return self.core is Any or (
+            isinstance(value, allowed) and isinstance(value, bool) == (self.core is bool)
+        )
 
 
 def file_keys(model: type[Declaration]) -> dict[str, FieldInfo]:
@@ -420,7 +424,7 @@ class _FieldCheck:
         if isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict):
-            message = f"expected a mapping of fields, found {_shown(value)}"
+            message = f"expected a mapping of fields, found {shown(value)}"
             self.plain.refuse(at, message, is_last=True)
             return value
         kinds, known = _types_of(model), {}
@@ -453,15 +457,9 @@ class _FieldCheck:
             return None
         is_nested = isinstance(value, dict | list)
         if is_nested or (not kind.has_reader and not kind.is_plain(value)):
-            message = f"expected {kind.expected}, found {_shown(value)}"
+            message = f"expected {kind.expected}, found {shown(value)}"
             self.plain.refuse(at, message, is_last=True)
         return value
-
-
-def _shown(value: Any) -> str:
-    """Return a found value, shortened."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 # files to declarations
@@ -609,7 +607,7 @@ def _pydantic_fault(model: type[Declaration], tree: Tree, error: Any, at: Locati
         message = f"expected one of {', '.join(known)}, found {found!r}"
         return fault_at(tree.lines, at, message, nearest(str(found), known))
     if kind != "value_error":
-        message = f"{message[0].lower()}{message[1:]}, found {_shown(found)}"
+        message = f"{message[0].lower()}{message[1:]}, found {shown(found)}"
     elif (named := _NAMED_FIELD.fullmatch(message)) and isinstance(found, dict):
         at, message = (*at, file_key(named[1])), named[2]
     return fault_at(tree.lines, at, message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
-from meshwright.catalog.files import read_json
+from meshwright.catalog.files import Location, PlainValues, Tree, path_text, read_json, shown
 
 LARGEST = 1e24
 """No bandwidth, size or time of a file is larger."""
@@ -25,29 +25,18 @@ SMALLEST = 1e-9
 Label = int | str
 
 
-@dataclass
-class Complaints:
-    """What is wrong with a file, and what is merely not read."""
-
-    faults: list[Fault] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-
-    def refuse(self, path: str, message: str, fix: str = "") -> None:
-        """Note a fault."""
-        self.faults.append(Fault(path, message, fix))
-
-
 @dataclass(frozen=True)
 class Record:
-    """One JSON object, and its path."""
+    """One JSON object and its place; faults of the file and what is not read of it are noted."""
 
     value: Mapping[str, Any]
-    path: str
-    complaints: Complaints
+    at: Location
+    plain: PlainValues
+    warnings: list[str]
 
-    def at(self, name: str) -> str:
-        """Return the path of a field."""
-        return f"{self.path}.{name}" if self.path else name
+    def refuse(self, name: str, message: str, fix: str = "") -> None:
+        """Note a fault of a field."""
+        self.plain.refuse((*self.at, name), message, fix)
 
     def expect(self, known: Sequence[str], ignored: Sequence[str]) -> None:
         """Note fields that are not read; one that must mean a missing field is a fault."""
@@ -56,18 +45,18 @@ class Record:
             if name in known or name in ignored:
                 continue
             if difflib.get_close_matches(name.lower(), [m.lower() for m in missing], 1, 0.6):
-                self.complaints.refuse(self.at(name), "unknown field", nearest(name, missing))
+                self.refuse(name, "unknown field", nearest(name, missing))
             else:
-                self.complaints.warnings.append(f"{self.at(name)}: not read: unknown field")
+                self.warnings.append(f"{path_text((*self.at, name))}: not read: unknown field")
 
     def take(self, name: str, is_right: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a field, or None where it is missing or wrong, which is noted."""
         found = self.value.get(name)
         if found is None:
             what = "is null" if name in self.value else "is missing"
-            self.complaints.refuse(self.at(name), what, f"expected {expected}")
+            self.refuse(name, what, f"expected {expected}")
         elif not is_right(found):
-            self.complaints.refuse(self.at(name), f"found {shown(found)}, expected {expected}")
+            self.refuse(name, f"found {shown(found)}, expected {expected}")
             return None
         return found
 
@@ -95,21 +84,16 @@ class Record:
     def records(self, name: str) -> Iterator[Record]:
         """Yield the objects of a list."""
         for index, entry in enumerate(self.entries(name)):
-            path = f"{self.at(name)}[{index}]"
+            at = (*self.at, name, index)
             if isinstance(entry, dict):
-                yield Record(entry, path, self.complaints)
+                yield Record(entry, at, self.plain, self.warnings)
             else:
-                self.complaints.refuse(path, f"found {shown(entry)}, expected an object")
+                self.plain.refuse(at, f"found {shown(entry)}, expected an object")
 
 
 def is_label(value: object) -> bool:
     """Tell whether a value can name a link or a flow."""
     return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
-
-
-def shown(value: object) -> str:
-    """Return a value for a message, shortened."""
-    return f"{value!r:.40}"
 
 
 SCHEMA = "flows-on-a-mesh/1"
@@ -157,27 +141,25 @@ def read_flow_file(path: Path) -> FlowFile:
     SpecError
         With all faults of the file.
     """
-    content, complaints = read_json(path), Complaints()
+    content = read_json(path)
     if not isinstance(content, dict):
         found = type(content).__name__
         raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
-    top = Record(content, "", complaints)
-    if top.value.get("schema", SCHEMA) != SCHEMA:
-        found = shown(top.value["schema"])
-        complaints.refuse("schema", f"found {found}, this command reads {SCHEMA!r}")
-        raise SpecError(complaints.faults, origin=str(path))
+    if content.get("schema", SCHEMA) != SCHEMA:
+        message = f"found {shown(content['schema'])}, this command reads {SCHEMA!r}"
+        raise SpecError(Fault("schema", message), origin=str(path))
+    top = Record(content, (), PlainValues(Tree(content, {}), content), [])
     records = [top]
-    if "scenarios" in top.value or "flows" not in top.value:
+    if "scenarios" in content or "flows" not in content:
         top.expect(*_FILE)
         records = list(top.records("scenarios"))
-        if top.value.get("scenarios") == []:
-            complaints.refuse("scenarios", "is empty", "at least one scenario")
+        if content.get("scenarios") == []:
+            top.refuse("scenarios", "is empty", "at least one scenario")
     scenarios = tuple(map(_scenario, records))
-    names = ((r.at("name"), s.name) for r, s in zip(records, scenarios, strict=True))
-    _refuse_repeated(names, complaints)
-    if complaints.faults:
-        raise SpecError(complaints.faults, origin=str(path))
-    return FlowFile(scenarios, tuple(complaints.warnings))
+    _refuse_repeated(records, "name", [scenario.name for scenario in scenarios])
+    if top.plain.faults:
+        raise SpecError(top.plain.faults, origin=str(path))
+    return FlowFile(scenarios, tuple(top.warnings))
 
 
 def _scenario(record: Record) -> FlowScenario:
@@ -188,7 +170,10 @@ def _scenario(record: Record) -> FlowScenario:
         entry.expect(*_LINK)
     for entry in flows:
         entry.expect(*_FLOW)
-    link_ids, flow_ids = _ids(links, record.complaints), _ids(flows, record.complaints)
+    link_ids = tuple(link.label("id") for link in links)
+    flow_ids = tuple(flow.label("id") for flow in flows)
+    _refuse_repeated(links, "id", link_ids)
+    _refuse_repeated(flows, "id", flow_ids)
     number = {name: index for index, name in enumerate(link_ids)}
     return FlowScenario(
         name=str(record.label("name")),
@@ -206,19 +191,14 @@ def _column(values: Iterable[float]) -> FloatArray:
     return np.array(list(values), dtype=np.float64)
 
 
-def _ids(records: Iterable[Record], complaints: Complaints) -> tuple[Label, ...]:
-    """Return the names of links or flows, of which no two are the same."""
-    listed = [(record.at("id"), record.label("id")) for record in records]
-    _refuse_repeated(listed, complaints)
-    return tuple(name for _, name in listed)
-
-
-def _refuse_repeated(listed: Iterable[tuple[str, Label]], complaints: Complaints) -> None:
-    """Note names that are given twice."""
-    first: dict[Label, str] = {}
-    for path, name in listed:
-        if name != "" and first.setdefault(name, path) != path:
-            complaints.refuse(path, f"{name!r} is the name at {first[name]} already")
+def _refuse_repeated(records: Sequence[Record], key: str, names: Sequence[Label]) -> None:
+    """Note names that two records have."""
+    first: dict[Label, Record] = {}
+    for record, name in zip(records, names, strict=True):
+        before = first.setdefault(name, record)
+        if name != "" and before is not record:
+            path = path_text((*before.at, key))
+            record.refuse(key, f"{name!r} is the name at {path} already")
 
 
 def _route(flow: Record, number: dict[Label, int]) -> Iterator[int]:
@@ -227,16 +207,16 @@ def _route(flow: Record, number: dict[Label, int]) -> Iterator[int]:
     ends = flow.value.get("src"), flow.value.get("dst")
     if entries == [] and isinstance(flow.value.get("route"), list) and ends[0] != ends[1]:
         message = f"is empty, but src {shown(ends[0])} and dst {shown(ends[1])} differ"
-        flow.complaints.refuse(flow.at("route"), message, "list its links")
+        flow.refuse("route", message, "list its links")
     seen: set[int] = set()
     for index, entry in enumerate(entries):
-        path = f"{flow.at('route')}[{index}]"
+        at = (*flow.at, "route", index)
         link = number.get(entry) if is_label(entry) else None
         if link is None:
             fix = nearest(str(entry), map(str, number))
-            flow.complaints.refuse(path, f"{shown(entry)} is no link of this scenario", fix)
+            flow.plain.refuse(at, f"{shown(entry)} is no link of this scenario", fix)
         elif link in seen:
-            flow.complaints.refuse(path, f"passes {shown(entry)} twice")
+            flow.plain.refuse(at, f"passes {shown(entry)} twice")
         else:
             seen.add(link)
             yield link

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.base.registry import import_siblings
-from meshwright.catalog.files import read_json
+from meshwright.catalog.files import read_json, shown
 from meshwright.catalog.huggingface import families as family_files
 from meshwright.catalog.huggingface.family import (
     FIXED,
@@ -25,7 +25,6 @@ from meshwright.catalog.huggingface.family import (
     Fields,
     families,
     is_harmless,
-    shown,
 )
 from meshwright.spec.declaration import Declaration, Source
 from meshwright.spec.model import ModelSpec
@@ -202,7 +201,7 @@ def _open_fields(
         found = "missing" if inner is None else f"found {shown(inner)}"
         fault = Fault("text_config", f"{found}; {label} needs a nested section")
         raise SpecError(fault, origin=origin)
-    outer = Fields(config, {}, family=label, harmless=family.outer_harmless | {"text_config"})
+    outer = Fields(config, {}, family=label, harmless=f"text_config {family.outer_harmless}")
     tied = config.get("tie_word_embeddings")
     merged = dict(inner) if tied is None else {"tie_word_embeddings": tied} | dict(inner)
     fields = Fields(
@@ -294,7 +293,7 @@ def _nearest_family(config: Mapping[str, Any], label: str) -> tuple[str, list[st
         family = families[entry]
         keys = [(key.names or (role,), key.is_required) for role, key in family.keys.items()]
         missing = [names[0] for names, needed in keys if needed and stated.isdisjoint(names)]
-        known = family.harmless.union(FIXED, *(names for names, _ in keys))
+        known = {*family.harmless.split(), *FIXED}.union(*(names for names, _ in keys))
         unknown = sorted(key for key in stated - known if not is_harmless(key))
         differences[entry] = missing, unknown
     near = min(differences, key=lambda entry: (sum(map(len, differences[entry])), entry))

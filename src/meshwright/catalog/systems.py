@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import model_validator
 
 from meshwright.base.errors import Fault, SpecError, UnknownNameError, UnsupportedError, nearest
@@ -26,6 +25,8 @@ from meshwright.catalog.files import (
     find_name,
     load_file,
     looks_like_path,
+    read_text,
+    read_tree,
 )
 from meshwright.spec.declaration import Count, Declaration, Provenance
 from meshwright.spec.system import ChipSpec, NetworkLevel, SystemSpec
@@ -50,10 +51,7 @@ def load_chip(name_or_path: str) -> ChipSpec:
     return load_file(ChipSpec, path) if looks_like_path(name_or_path) else _catalog_chip(path)
 
 
-@cache
-def _catalog_chip(path: Path) -> ChipSpec:
-    """Return a chip of the catalog, read once."""
-    return load_file(ChipSpec, path)
+_catalog_chip = cache(partial(load_file, ChipSpec))
 
 
 Shape = tuple[int, ...]
@@ -408,10 +406,11 @@ def refuse_mixed_chips(system: SystemSpec) -> None:
 
 
 @cache
-def _best_mfu() -> dict[str, Any]:
+def _best_mfu() -> Mapping[Any, Any]:
+    """Return the best MFU reported, by chip and type."""
     path = data_names("evidence")["best_mfu"]
-    table: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return table
+    chips: Mapping[Any, Any] = read_tree(read_text(path), str(path)).value["chips"]
+    return chips
 
 
 def best_measured_mfu(chip: str, dtype: str) -> float | None:
@@ -419,5 +418,5 @@ def best_measured_mfu(chip: str, dtype: str) -> float | None:
 
     No evidence supports a higher one. FP16 counts as bf16; None where nothing is reported.
     """
-    value = _best_mfu()["chips"].get(chip, {}).get("bf16" if dtype == "fp16" else dtype)
+    value = _best_mfu().get(chip, {}).get("bf16" if dtype == "fp16" else dtype)
     return None if value is None else float(value)

@@ -1,9 +1,9 @@
 """Collectives: what a group sees of the network, algorithms with two faces, lower bounds."""
 
-from meshwright.collectives.all_to_all import DirectAllToAll, NeighbourSend, StagedAllToAll
+from meshwright.collectives.all_to_all import DirectAllToAll, StagedAllToAll
 from meshwright.collectives.block import CentralAllReduce, Cycle, PipelinedWaveAllReduce, Wave
 from meshwright.collectives.registry import Algorithm, collective_algorithms
-from meshwright.collectives.ring import GATHER_KINDS, Bucket, Hierarchical, Ring
+from meshwright.collectives.ring import GATHER_KINDS, Bucket, Hierarchical, NeighbourSend, Ring
 from meshwright.collectives.tree import (
     BinomialBroadcast,
     ChainBroadcast,

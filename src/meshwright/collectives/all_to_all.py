@@ -1,4 +1,4 @@
-"""Messages between pairs: all-to-all, direct or in stages over the levels, and a send to the next.
+"""All-to-all: direct on switches, or in stages, one for each level of the network.
 
 Direct: each member sends every other one its part, back to back. Bytes for members outside a domain
 leave through the member's own link into the next level: S (n - members inside) / n. The links into
@@ -31,33 +31,6 @@ from meshwright.collectives.group import (
 )
 from meshwright.collectives.registry import Affine, Algorithm, Transfer, where_it_applies
 from meshwright.spec.collective import CollectiveKind
-
-
-class NeighbourSend(Algorithm):
-    """Every member but the last sends its message to the next one, as between pipeline stages.
-
-    The slowest pair decides: the one that crosses the slowest spanned level.
-    Assumes: on grids the members follow each other in a snake, so that one hop suffices.
-    """
-
-    kind = CollectiveKind.SEND
-
-    def affine(self, group: Group[Num]) -> Affine:
-        """Return one message through the slowest spanned level."""
-        fixed_s: Num = 0.0
-        slope: Num = 0.0
-        for span in group.spans:
-            spanned = span.size > 1.0
-            fixed_s = larger(fixed_s, where(spanned, message_s(span), 0.0))
-            slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
-        return where_it_applies(True, group, fixed_s, slope)
-
-    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
-        """Yield the message of each member to the next one."""
-        shape = shape_of(group)
-        for rank in range(prod(shape) - 1):
-            level = crossed_level(shape, rank, rank + 1)
-            yield Transfer(0, rank, rank + 1, num_bytes, (rank,), level)
 
 
 class DirectAllToAll(Algorithm):

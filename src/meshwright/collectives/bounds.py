@@ -127,25 +127,6 @@ def _fewest_links(span: Span[Num]) -> Num:
     return where(span.closes == 1.0, 2.0, 1.0) if span.is_grid else 1.0
 
 
-def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, group_size: Num) -> Num:
-    """Return what no algorithm does without: bytes that each rank sends, on average [bytes].
-
-    Every rank needs the n - 1 parts of the others, or passes on its own n - 1; a sum of whole
-    tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
-
-    Parameters
-    ----------
-    num_bytes
-        Of the full tensor on one rank [bytes].
-
-    Source: Chan et al. 2007, section 2.
-    """
-    others = (group_size - 1.0) / group_size
-    if kind is CollectiveKind.SEND:
-        return num_bytes * (group_size > 1)
-    return num_bytes * others * (2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0)
-
-
 def bus_bytes(kind: CollectiveKind, num_bytes: float, size: float) -> float:
     """Return the bytes that a member must send, for a bandwidth that compares with a link [bytes].
 

@@ -126,6 +126,27 @@ def where_it_applies(
     )
 
 
+def least_sent_bytes(kind: CollectiveKind, num_bytes: Num, size: Num) -> Num:
+    """Return what no algorithm does without: bytes that each rank sends, on average [bytes].
+
+    Every rank needs the n - 1 parts of the others, or passes on its own n - 1; a sum of whole
+    tensors gathers n - 1 of them and returns as many results. Each byte crosses one link at least.
+
+    Parameters
+    ----------
+    num_bytes
+        Of the full tensor on one rank [bytes].
+    size
+        Members of the group, n.
+
+    Source: Chan et al. 2007, section 2.
+    """
+    others = (size - 1.0) / size
+    if kind is CollectiveKind.SEND:
+        return num_bytes * (size > 1)
+    return num_bytes * others * (2.0 if kind is CollectiveKind.ALL_REDUCE else 1.0)
+
+
 collective_algorithms: Registry[Algorithm] = Registry("collective algorithm")
 
 

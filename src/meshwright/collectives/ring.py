@@ -5,7 +5,7 @@ both directions; on a line each member passes on what comes from either side. (d
 S/d for a gather or a reduction, twice that for an all-reduce.
 Each has a closed form (seconds, and seconds per byte) and an enumeration (moves, transfers). A
 reduce-scatter is the all-gather in reverse, an all-reduce is one after the other: an algorithm
-states how it gathers, the rest follows.
+states how it gathers, the rest follows. A send to the next member is one step of a line.
 Sources: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms"; Chan et al. 2007,
 section 3: a reduce-scatter is an all-gather run backwards.
 """
@@ -24,6 +24,7 @@ from meshwright.base.arrays import FloatArray, Mask, Num, larger, where
 from meshwright.collectives.group import (
     Group,
     Span,
+    crossed_level,
     group_size,
     members_inside,
     message_s,
@@ -397,3 +398,30 @@ class Bucket(StreamGather):
         alone = [level for level, size in enumerate(shape) if size == 1]
         count = max(len(spanned), 1)
         return [Stream((*spanned[first:], *spanned[:first], *alone)) for first in range(count)]
+
+
+class NeighbourSend(Algorithm):
+    """Every member but the last sends its message to the next one, as between pipeline stages.
+
+    The slowest pair decides: the one that crosses the slowest spanned level.
+    Assumes: on grids the members follow each other in a snake, so that one hop suffices.
+    """
+
+    kind = CollectiveKind.SEND
+
+    def affine(self, group: Group[Num]) -> Affine:
+        """Return one message through the slowest spanned level."""
+        fixed_s: Num = 0.0
+        slope: Num = 0.0
+        for span in group.spans:
+            spanned = span.size > 1.0
+            fixed_s = larger(fixed_s, where(spanned, message_s(span), 0.0))
+            slope = larger(slope, where(spanned, 1.0 / span.bandwidth_bytes_per_s, 0.0))
+        return where_it_applies(True, group, fixed_s, slope)
+
+    def transfers(self, num_bytes: float, group: Group[float]) -> Iterator[Transfer]:
+        """Yield the message of each member to the next one."""
+        shape = shape_of(group)
+        for rank in range(prod(shape) - 1):
+            level = crossed_level(shape, rank, rank + 1)
+            yield Transfer(0, rank, rank + 1, num_bytes, (rank,), level)

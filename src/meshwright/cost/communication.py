@@ -23,9 +23,8 @@ from meshwright.base.arrays import (
     smaller,
     where,
 )
-from meshwright.collectives.bounds import least_sent_bytes
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
-from meshwright.collectives.registry import affine_forms, best_affine_candidates
+from meshwright.collectives.registry import affine_forms, best_affine_candidates, least_sent_bytes
 from meshwright.cost.operator import OpCost
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
-from meshwright.collectives.bounds import least_sent_bytes
+from meshwright.collectives.registry import least_sent_bytes
 from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.pipeline import (
     MeanWork,

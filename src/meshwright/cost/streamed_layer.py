@@ -28,7 +28,7 @@ from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyOf, Str
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import TensorStream, streams
 from meshwright.streams.round_model import (
-    Transfer,
+    StreamedTensor,
     num_chunks_to_fit,
     relay_bytes,
     round_link_s,
@@ -126,7 +126,7 @@ ROWS = "tp"
 class StreamedBytes:
     """Sub-tensors that travel beside one operator: what one member owns of each [bytes]."""
 
-    transfer: Transfer
+    transfer: StreamedTensor
     forward_item_bytes: Num = 0.0
     """Copies that go round: weights, inputs, or keys and values."""
     forward_sum_bytes: Num = 0.0
@@ -146,22 +146,22 @@ class StreamedBytes:
         return self.backward_item_bytes + self.backward_sum_bytes
 
 
-def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> Transfer:
+def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
     """Return what travels for an operator, from the dim of its weight that an axis splits.
 
     Logits gather their tokens whole: their part of the table is too large to be read in each
     round.
     """
     if op.kind is OpKind.ATTENTION:
-        return Transfer.WEIGHTS
+        return StreamedTensor.WEIGHTS
     if op.kind is not OpKind.MATMUL:
-        return Transfer.NOTHING
+        return StreamedTensor.NOTHING
     dim = weight_sharding(op.weights[0], structure).dim_of(axis)
     if dim in (None, "vocab"):
-        return Transfer.NOTHING
+        return StreamedTensor.NOTHING
     if dim == FLAT:
-        return Transfer.WEIGHTS
-    return Transfer.SUMS if dim in op.contracted else Transfer.INPUTS
+        return StreamedTensor.WEIGHTS
+    return StreamedTensor.SUMS if dim in op.contracted else StreamedTensor.INPUTS
 
 
 def overlapped_ops(
@@ -204,7 +204,7 @@ def _is_cut(call: CollectiveCall, structure: PlanOptions) -> bool:
 
 
 def _streams_weight(op: Op, structure: PlanOptions) -> bool:
-    return op.kind is OpKind.MATMUL and transfer_of(op, structure) is Transfer.WEIGHTS
+    return op.kind is OpKind.MATMUL and transfer_of(op, structure) is StreamedTensor.WEIGHTS
 
 
 def _computes(op: Op) -> bool:
@@ -241,11 +241,11 @@ def streamed_bytes(
     axis
         Along which it travels.
     """
-    transfers: dict[str, Transfer] = {}
+    transfers: dict[str, StreamedTensor] = {}
     owned_bytes: dict[str, dict[str, Num]] = {}
     for op in layer.ops:
         transfer = transfer_of(op, structure, axis)
-        if op.kind is OpKind.MATMUL and transfer is not Transfer.NOTHING:
+        if op.kind is OpKind.MATMUL and transfer is not StreamedTensor.NOTHING:
             transfers[op.name] = transfer
     for call, worker in zip(calls, overlapped_ops(calls, layer, structure), strict=True):
         if worker is None or call.replayed or call.axis != axis:

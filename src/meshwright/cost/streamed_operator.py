@@ -30,7 +30,7 @@ from meshwright.cost.streamed_layer import (
 from meshwright.graph.op import Op
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.streams.round_model import (
-    Transfer,
+    StreamedTensor,
     backward_s,
     exchange_s,
     forward_s,
@@ -97,7 +97,7 @@ def streamed_matmul_cost(
         return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
     whole, times = matmul_shape(op, layer), link_times(travel, links, rates)
     cost = _in_rounds(op, round_shape(whole, travel.transfer, links), travel, links, times, rates)
-    if travel.transfer is not Transfer.WEIGHTS:
+    if travel.transfer is not StreamedTensor.WEIGHTS:
         at_once = _at_once(op, whole, travel, links, times, rates)
         cost = _faster_passes(at_once, cost, links.num_members > 1)
     return replace(
@@ -107,15 +107,15 @@ def streamed_matmul_cost(
     )
 
 
-def round_shape(whole: MatmulShape, transfer: Transfer, links: StreamLinks) -> MatmulShape:
+def round_shape(whole: MatmulShape, transfer: StreamedTensor, links: StreamLinks) -> MatmulShape:
     """Return the products of one round: some columns of the weight, or some rows."""
-    if transfer is Transfer.WEIGHTS:
+    if transfer is StreamedTensor.WEIGHTS:
         return whole._replace(columns=ceil_div(whole.columns, links.num_members))
     return whole._replace(rows=whole.rows / links.num_members)
 
 
 def stream_traffic_bytes(
-    transfer: Transfer, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates
+    transfer: StreamedTensor, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates
 ) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
 
@@ -134,15 +134,15 @@ def stream_traffic_bytes(
     w = word * count * inner * columns
     y = rates.activation_bytes * count * rows * columns
     accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
-    stays = (x if transfer is Transfer.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
+    stays = (x if transfer is StreamedTensor.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
 
     def staying(num_bytes: Num) -> Num:
         return where(stays, num_bytes / rounds, num_bytes)
 
-    if transfer is Transfer.WEIGHTS:
+    if transfer is StreamedTensor.WEIGHTS:
         each = w / rounds + staying(x) + y
         return each, each, staying(x) + y + accumulated / rounds
-    own, third = (x / rounds, y) if transfer is Transfer.INPUTS else (y / rounds, x)
+    own, third = (x / rounds, y) if transfer is StreamedTensor.INPUTS else (y / rounds, x)
     each = own + staying(w) + third
     return each, each, own + third + staying(accumulated)
 
@@ -169,10 +169,10 @@ def _in_rounds(
 
 
 def _casts(
-    shape: MatmulShape, transfer: Transfer, rounds: Num, word: float, rates: DeviceRates
+    shape: MatmulShape, transfer: StreamedTensor, rounds: Num, word: float, rates: DeviceRates
 ) -> tuple[Num, Num]:
     """Return the seconds of casts: of its own part before it travels, else in every round [s]."""
-    if transfer is Transfer.SUMS:
+    if transfer is StreamedTensor.SUMS:
         return cast_s(shape, word, rates, input_times=rounds)
     return cast_s(shape, word, rates, output_times=rounds)
 
@@ -239,8 +239,8 @@ def _on_block(
     """
     of_weight, of_rows = columns.travels[op.name], rows.travels[op.name]
     r, c = columns.links.num_members, rows.links.num_members
-    word, is_sum = word_of(op, rates), of_rows.transfer is Transfer.SUMS
-    shape = round_shape(whole, Transfer.WEIGHTS, columns.links)
+    word, is_sum = word_of(op, rates), of_rows.transfer is StreamedTensor.SUMS
+    shape = round_shape(whole, StreamedTensor.WEIGHTS, columns.links)
     num_cut = 1.0, 1.0 if is_sum else smaller(r, 2.0)
     made = _mean_rounds(op, shape, r, c, num_cut, rates)
     own_rows = c if is_sum else 1.0
@@ -274,7 +274,7 @@ def _mean_rounds(
     num_cut
         Sub-weights whose products are cut into c, forward and backward.
     """
-    moved = stream_traffic_bytes(Transfer.WEIGHTS, shape, r, word_of(op, rates), rates)
+    moved = stream_traffic_bytes(StreamedTensor.WEIGHTS, shape, r, word_of(op, rates), rates)
     parts = [num_bytes / c for num_bytes in moved]
     cut = products(op, shape._replace(rows=shape.rows / c), parts, rates)
     uncut = products(op, shape, moved, rates)
@@ -299,7 +299,7 @@ def _block_times(
         return _kept_s(link_s, num_bytes, c, rates)
 
     passed_s = kept_s(along.forward_s, of_rows.forward_bytes)
-    is_sum = of_rows.transfer is Transfer.SUMS
+    is_sum = of_rows.transfer is StreamedTensor.SUMS
     ahead = product_forward_s(
         r, c, made.forward.compute_s, 0.0 if is_sum else passed_s, weights.forward_s,
         made.forward.memory_s + weights.forward_relay_s / c, passed_s if is_sum else 0.0,

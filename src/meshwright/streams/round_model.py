@@ -347,7 +347,7 @@ def num_chunks_to_fit(buffer_bytes: Num, sram_bytes: Num, resident_bytes: Num) -
     return where(free_bytes > 0, chunks, np.inf)
 
 
-class Transfer(IntEnum):
+class StreamedTensor(IntEnum):
     """What travels for an operator."""
 
     WEIGHTS = 0

@@ -169,28 +169,30 @@ def line_ends(
     coordinate c + 1. A closed line has one more, from the last to the first, so two members have
     two wires.
     """
-    device = np.arange(num_devices)
-    coordinate = device // stride % size
-    first = device[(coordinate < size - 1) & (device + stride < num_devices)]
-    second = first + stride
+    first, second = pair_ends(num_devices, size, stride, farthest=1)
     if closes and size > 1:
-        last = device[coordinate == size - 1]
+        device = np.arange(num_devices)
+        last = device[device // stride % size == size - 1]
         first = np.concatenate([first, last])
         second = np.concatenate([second, last - (size - 1) * stride])
     return first, second
 
 
-def pair_ends(num_devices: int, size: int, stride: int) -> tuple[IntArray, IntArray]:
-    """Return the ends of the wires of each pair that differs in one coordinate only."""
+def pair_ends(
+    num_devices: int, size: int, stride: int, *, farthest: int | None = None
+) -> tuple[IntArray, IntArray]:
+    """Return the ends of the wires of each pair that differs in one coordinate only.
+
+    It differs by at most ``farthest``, or by any number.
+    """
     device = np.arange(num_devices)
     coordinate = device // stride % size
-    firsts = [
-        device[(coordinate + apart < size) & (device + apart * stride < num_devices)]
-        for apart in range(1, size)
-    ]
-    seconds = [first + apart * stride for apart, first in enumerate(firsts, start=1)]
-    none = np.zeros(0, dtype=np.int64)
-    return np.concatenate([none, *firsts]), np.concatenate([none, *seconds])
+    firsts, seconds = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.int64)]
+    for apart in range(1, size if farthest is None else min(size, farthest + 1)):
+        fits = (coordinate + apart < size) & (device + apart * stride < num_devices)
+        firsts.append(device[fits])
+        seconds.append(device[fits] + apart * stride)
+    return np.concatenate(firsts), np.concatenate(seconds)
 
 
 def assemble(

@@ -20,7 +20,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.spec.workload import SoftwareStack
-from meshwright.streams.round_model import Transfer
+from meshwright.streams.round_model import StreamedTensor
 
 N, TOKENS, HIDDEN, KEYS, FFN = 8, 512, 64, 32, 256
 PLAIN = LayerSpec(attention=gqa(4, 2), feed_forward=FeedForwardSpec(ffn_size=FFN, gated=False))
@@ -110,12 +110,12 @@ def test_what_no_stream_carries_is_one_local_product():
 def test_layouts_say_what_travels():
     inputs, weights = way_of(Streamed.INPUTS).streams, way_of(Streamed.WEIGHTS).streams
     assert {name: travel.transfer for name, travel in inputs.travels.items()} == {
-        "attention.qkv": Transfer.INPUTS,
-        "attention.output": Transfer.SUMS,
-        "feed_forward.up": Transfer.INPUTS,
-        "feed_forward.down": Transfer.SUMS,
+        "attention.qkv": StreamedTensor.INPUTS,
+        "attention.output": StreamedTensor.SUMS,
+        "feed_forward.up": StreamedTensor.INPUTS,
+        "feed_forward.down": StreamedTensor.SUMS,
     }
-    assert {travel.transfer for travel in weights.travels.values()} == {Transfer.WEIGHTS}
+    assert {travel.transfer for travel in weights.travels.values()} == {StreamedTensor.WEIGHTS}
     assert "attention.core" in weights.travels
 
 

@@ -15,15 +15,15 @@ from oracles.stream_transfers import (
     received_bytes,
 )
 
-from meshwright.streams.round_model import Transfer
+from meshwright.streams.round_model import StreamedTensor
 
 prices = st.floats(0.0, 10.0) | st.just(np.inf)
 operators = st.builds(OperatorPrices, prices, prices, prices, prices, prices)
 LAYOUTS = {  # before and after: tokens or columns
-    Transfer.WEIGHTS: ("tokens", "tokens"),
-    Transfer.INPUTS: ("tokens", "columns"),
-    Transfer.SUMS: ("columns", "tokens"),
-    Transfer.NOTHING: ("columns", "columns"),
+    StreamedTensor.WEIGHTS: ("tokens", "tokens"),
+    StreamedTensor.INPUTS: ("tokens", "columns"),
+    StreamedTensor.SUMS: ("columns", "tokens"),
+    StreamedTensor.NOTHING: ("columns", "columns"),
 }
 
 
@@ -45,14 +45,14 @@ def price_of(chain, transfers, reshards):
 @given(st.lists(operators, min_size=1, max_size=4))
 def test_policy_is_the_cheapest_of_all_chains(chain):
     ways = itertools.product(
-        itertools.product(Transfer, repeat=len(chain)),
+        itertools.product(StreamedTensor, repeat=len(chain)),
         itertools.product((False, True), repeat=len(chain)),
     )
     best = min(price_of(chain, *way) for way in ways)
     found = cheapest_transfers(chain)
     assert found.total == pytest.approx(best)
     if np.isfinite(best):
-        transfers = [Transfer(int(each)) for each in found.transfers]
+        transfers = [StreamedTensor(int(each)) for each in found.transfers]
         assert price_of(chain, transfers, found.reshards) == pytest.approx(best)
 
 
@@ -70,17 +70,36 @@ def attention(tokens, h=12288.0, kv=12288.0, n=8.0):
 
 def test_mlp_streams_its_smaller_side():
     # weights 8 h^2 (2 e + e_acc) = 48 h^2 against inputs 6 S h and sums 4 S h: S = 4.8 h
-    assert cheapest_transfers(mlp(4.7 * 12288)).transfers == [Transfer.INPUTS, Transfer.SUMS]
-    assert cheapest_transfers(mlp(4.9 * 12288)).transfers == [Transfer.WEIGHTS] * 2
+    assert cheapest_transfers(mlp(4.7 * 12288)).transfers == [
+        StreamedTensor.INPUTS,
+        StreamedTensor.SUMS,
+    ]
+    assert cheapest_transfers(mlp(4.9 * 12288)).transfers == [StreamedTensor.WEIGHTS] * 2
 
 
 @pytest.mark.parametrize(
     ("share", "transfers", "reshards"),
     [
-        (1.6, [Transfer.INPUTS, Transfer.NOTHING, Transfer.SUMS], [False, False, False]),
-        (1.8, [Transfer.INPUTS, Transfer.NOTHING, Transfer.WEIGHTS], [False, True, False]),
-        (3.9, [Transfer.INPUTS, Transfer.NOTHING, Transfer.WEIGHTS], [False, True, False]),
-        (4.1, [Transfer.WEIGHTS, Transfer.NOTHING, Transfer.WEIGHTS], [True, True, False]),
+        (
+            1.6,
+            [StreamedTensor.INPUTS, StreamedTensor.NOTHING, StreamedTensor.SUMS],
+            [False, False, False],
+        ),
+        (
+            1.8,
+            [StreamedTensor.INPUTS, StreamedTensor.NOTHING, StreamedTensor.WEIGHTS],
+            [False, True, False],
+        ),
+        (
+            3.9,
+            [StreamedTensor.INPUTS, StreamedTensor.NOTHING, StreamedTensor.WEIGHTS],
+            [False, True, False],
+        ),
+        (
+            4.1,
+            [StreamedTensor.WEIGHTS, StreamedTensor.NOTHING, StreamedTensor.WEIGHTS],
+            [True, True, False],
+        ),
     ],
 )
 def test_attention_of_whole_heads_reshards_rather_than_streams_keys(share, transfers, reshards):
@@ -97,10 +116,10 @@ def test_attention_of_shared_heads_streams_keys_among_few_members():
     # h_kv = h / 8 on 4: weights 13.5 h^2 and keys 1.5 S h, against 10 S h: S = 1.59 h
     h = 8192.0
     few, many = (attention(share * h, h, h / 8, 4.0) for share in (1.55, 1.65))
-    pair = [Transfer.INPUTS, Transfer.NOTHING, Transfer.SUMS]
+    pair = [StreamedTensor.INPUTS, StreamedTensor.NOTHING, StreamedTensor.SUMS]
     assert cheapest_transfers(few).transfers == pair
     found = cheapest_transfers(many)
-    assert (found.transfers, found.reshards) == ([Transfer.WEIGHTS] * 3, [False] * 3)
+    assert (found.transfers, found.reshards) == ([StreamedTensor.WEIGHTS] * 3, [False] * 3)
 
 
 def test_a_block_of_inputs_moves_what_the_replay_counted():
@@ -113,7 +132,7 @@ def test_a_reshard_is_paid_where_a_partner_is_missing():
     # one layer alone: inputs 2 and a reshard 1 against weights 4
     alone = OperatorPrices(weights=4.0, inputs=2.0, sums=9.0, reshard=1.0)
     found = cheapest_transfers([alone])
-    assert (found.total, found.transfers, found.reshards) == (3, [Transfer.INPUTS], [True])
+    assert (found.total, found.transfers, found.reshards) == (3, [StreamedTensor.INPUTS], [True])
 
 
 def test_rows_of_columns_are_chosen_one_by_one():

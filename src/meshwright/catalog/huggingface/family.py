@@ -8,13 +8,14 @@ lists, or it is a fault. A field that no family reads must be known to change no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
 
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.base.registry import Registry
+from meshwright.catalog.files import shown
 from meshwright.spec.model import AttentionSpec, ExpertSpec, FeedForwardSpec, LayerSpec, ModelSpec
 
 REQUIRED: Final = object()
@@ -114,25 +115,11 @@ def layer_types(*allowed: str) -> Key:
     return Key("texts", None, nullable=True, allowed=allowed, rule=rule)
 
 
-def words(listed: str) -> frozenset[str]:
-    """Return the words of a text."""
-    return frozenset(listed.split())
-
-
 def _is_whole(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
-def shown(value: Any) -> str:
-    """Return a value as a message shows it: cut where it is long."""
-    try:
-        written = repr(value)
-    except ValueError:
-        return "a number of too many digits"
-    return written if len(written) <= 60 else f"{written[:57]}..."
-
-
-HARMLESS: Final = words("""
+_HARMLESS: Final = """
     architectures model_type transformers_version torch_dtype dtype auto_map name_or_path
     _name_or_path _attn_implementation _attn_implementation_autoset _commit_hash
     attn_implementation attribute_map base_model_tp_plan base_model_pp_plan
@@ -158,7 +145,8 @@ HARMLESS: Final = words("""
     remove_invalid_values
     partial_rotary_factor rotary_pct rotary_emb_base rotary_dim original_max_position_embeddings
     tf_legacy_loss use_mamba_kernels onnx_export cache_implementation output_past
-    """)
+    """
+HARMLESS: Final = frozenset(_HARMLESS.split())
 
 HARMLESS_PREFIXES: Final = ("rope_",)
 """Rotary tables hold no parameters and cost one elementwise pass, whatever their base."""
@@ -200,7 +188,7 @@ class Fields:
         family: str,
         origin: str = "",
         prefix: str = "",
-        harmless: Iterable[str] = (),
+        harmless: str = "",
     ) -> None:
         self.keys = keys
         self.family = family
@@ -212,7 +200,7 @@ class Fields:
         self._values: dict[str, Any] = {}
         self._stated: dict[str, str] = {}
         self._read_all(config)
-        self._refuse_unknown(config, frozenset(harmless))
+        self._refuse_unknown(config, harmless.split())
         self._check_rules()
 
     def _read_all(self, config: Mapping[str, Any]) -> None:
@@ -253,7 +241,7 @@ class Fields:
         self._values |= {f"{role}.{part}": value for part, value in inner._values.items()}
         self.defaults |= {f"{role}.{part}": value for part, value in inner.defaults.items()}
 
-    def _refuse_unknown(self, config: Mapping[str, Any], harmless: frozenset[str]) -> None:
+    def _refuse_unknown(self, config: Mapping[str, Any], harmless: Sequence[str]) -> None:
         known = {name for role, key in self.keys.items() for name in key.names or (role,)}
         for name in config:
             if name in known or name in harmless:
@@ -342,54 +330,39 @@ class Fields:
         return value
 
 
+Reader = Callable[[Fields], ModelSpec]
+
+
 @dataclass(frozen=True)
 class Family:
     """Which configurations a family reads, and how they become a model."""
 
-    model_types: tuple[str, ...]
-    """Values of ``model_type`` that it reads."""
     architectures: tuple[str, ...]
-    """Values of ``architectures`` that go with them."""
+    """Values of ``architectures`` that it reads."""
+    read: Reader
+    model_types: tuple[str, ...]
+    """Values of ``model_type`` that go with them."""
     keys: Mapping[str, Key]
     """Every field that changes the structure."""
-    read: Callable[[Fields], ModelSpec]
-    harmless: frozenset[str] = frozenset()
-    """Further fields that occur in this family and change no dim, count or operator."""
+    harmless: str = ""
+    """Names of further fields of this family that change no dim, count or operator."""
     nested_types: tuple[str, ...] = ()
     """Values of ``model_type`` whose text model is in ``text_config``."""
-    outer_harmless: frozenset[str] = frozenset()
-    """Fields next to ``text_config`` that do not concern the text model."""
+    outer_harmless: str = ""
+    """Names of fields next to ``text_config`` that do not concern the text model."""
 
 
 families: Registry[Family] = Registry("model family")
 
 
-def family(
-    name: str,
-    *architectures: str,
-    keys: Mapping[str, Key],
-    model_types: tuple[str, ...] = (),
-    harmless: str = "",
-    nested_types: tuple[str, ...] = (),
-    outer_harmless: str = "",
-) -> Callable[[Callable[[Fields], ModelSpec]], Callable[[Fields], ModelSpec]]:
-    """Return a decorator that registers a reader as a family; see :class:`Family`.
+def family(name: str, *architectures: str, **rest: Any) -> Callable[[Reader], Reader]:
+    """Return a decorator that registers a reader as a family, with further fields of it.
 
-    Parameters
-    ----------
-    model_types
-        Without them the name of the family is the one that it reads.
-    harmless, outer_harmless
-        Names of fields, separated by spaces.
+    Without ``model_types`` the name of the family is the one that it reads.
     """
 
-    def register(read: Callable[[Fields], ModelSpec]) -> Callable[[Fields], ModelSpec]:
-        families.register(name)(
-            Family(
-                model_types or (name,), architectures, keys, read, words(harmless), nested_types,
-                words(outer_harmless),
-            )
-        )  # fmt: skip
+    def register(read: Reader) -> Reader:
+        families.register(name)(Family(architectures, read, **({"model_types": (name,)} | rest)))
         return read
 
     return register
@@ -417,8 +390,10 @@ STATED_KV_KEYS: dict[str, Key] = GROUPED_KEYS | {"num_key_value_heads": count(ru
 """The same for classes whose default is a number that fits one published model only."""
 
 
-def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) -> AttentionSpec:
-    """Return multi-head or grouped-query attention.
+def attention_of(
+    fields: Fields, *, kv_heads: int | None = None, bias: bool = False, **rest: Any
+) -> AttentionSpec:
+    """Return multi-head or grouped-query attention; ``bias`` is that of all its projections.
 
     The head size is stated, or hidden over heads, which must then divide. Key and value heads are
     given, or stated, or as many as query heads. Raises all faults recorded before.
@@ -429,13 +404,11 @@ def attention_of(fields: Fields, *, kv_heads: int | None = None, **rest: Any) ->
     fields.finish()
     heads = fields.count("num_attention_heads")
     head_size = head_size or fields.count("hidden_size") // heads
+    kv_heads = kv_heads or fields.count_or_none("num_key_value_heads") or heads
     return AttentionSpec(
-        num_heads=heads,
-        num_kv_heads=kv_heads or fields.count_or_none("num_key_value_heads") or heads,
-        head_size=head_size,
-        value_head_size=head_size,
-        **rest,
-    )
+        num_heads=heads, num_kv_heads=kv_heads, head_size=head_size, value_head_size=head_size,
+        **({"qkv_bias": bias, "output_bias": bias} | rest),
+    )  # fmt: skip
 
 
 def experts_of(fields: Fields, **rest: Any) -> ExpertSpec:

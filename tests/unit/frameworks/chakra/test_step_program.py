@@ -8,7 +8,7 @@ import pytest
 from chakra_replay import Replay
 from small_problems import SYSTEMS, dense, experts, gqa, level, model, problem, system
 
-from meshwright.collectives.bounds import least_sent_bytes
+from meshwright.collectives.registry import least_sent_bytes
 from meshwright.cost.layer import op_cost, price_layers
 from meshwright.cost.step import price_one
 from meshwright.frameworks.chakra.groups import PIPELINE_ENDS, RankMesh

@@ -16,7 +16,7 @@ from meshwright.cost.operator import MatmulShape, matmul_compute_s, whole_traffi
 from meshwright.cost.streamed_operator import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.forms import streams
-from meshwright.streams.round_model import Transfer, forward_s, round_link_s
+from meshwright.streams.round_model import StreamedTensor, forward_s, round_link_s
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
@@ -112,7 +112,7 @@ def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
 
 def round_traffic_bytes(tokens: float, rates: DeviceRates) -> Any:
     """Return what a die moves to and from its main memory in one round [bytes]."""
-    transfer = Transfer.INPUTS if tokens < HIDDEN else Transfer.WEIGHTS
+    transfer = StreamedTensor.INPUTS if tokens < HIDDEN else StreamedTensor.WEIGHTS
     shape = MatmulShape(1.0, tokens / MEMBERS, HIDDEN, HIDDEN / MEMBERS)
     streamed = stream_traffic_bytes(transfer, shape, MEMBERS, WORD_BYTES, rates)[0]
     alone = whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, rates)[0]

@@ -44,7 +44,7 @@ from meshwright.spec.model import ModelSpec
 )
 def read_gpt2(fields: Fields) -> ModelSpec:
     """Return GPT-2: multi-head attention, learned positions, biases everywhere, tied head."""
-    attention = attention_of(fields, qkv_bias=True, output_bias=True)
+    attention = attention_of(fields, bias=True)
     return model_of(
         fields,
         dense_layer(fields, attention, gated=False, bias=True),
@@ -71,7 +71,7 @@ def read_gpt_neox(fields: Fields) -> ModelSpec:
     ``attention_bias`` covers the projections in and out.
     """
     bias, is_parallel = fields.flag("attention_bias"), fields.flag("use_parallel_residual")
-    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    attention = attention_of(fields, bias=bias)
     layer = dense_layer(fields, attention, gated=False, bias=True, parallel_residual=is_parallel)
     return model_of(fields, layer, norm="layer")
 
@@ -98,7 +98,7 @@ def read_bloom(fields: Fields) -> ModelSpec:
 
     The feed-forward is always four times as wide as the hidden size.
     """
-    attention = attention_of(fields, qkv_bias=True, output_bias=True)
+    attention = attention_of(fields, bias=True)
     layer = dense_layer(fields, attention, gated=False, bias=True)
     return model_of(fields, layer, norm="layer", embedding_norm=True)
 
@@ -127,7 +127,7 @@ def read_opt(fields: Fields) -> ModelSpec:
     A factored embedding (OPT-350M) is refused.
     """
     bias, positions = fields.flag("enable_bias"), fields.count("max_position_embeddings")
-    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    attention = attention_of(fields, bias=bias)
     removed = fields.flag("_remove_final_layer_norm")
     return model_of(
         fields,
@@ -172,7 +172,7 @@ def read_falcon(fields: Fields) -> ModelSpec:
     else:
         kv_heads = 1 if fields.flag("multi_query") else kv_heads
         num_norms = 1 if is_parallel else 2
-    attention = attention_of(fields, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias)
+    attention = attention_of(fields, kv_heads=kv_heads, bias=bias)
     layer = dense_layer(
         fields, attention, gated=False, bias=bias, num_norms=num_norms,
         parallel_residual=is_new or is_parallel,
@@ -241,7 +241,7 @@ def read_mpt(fields: Fields) -> ModelSpec:
     message = "true with biases, which is not modelled"
     fields.require(not (bias and has_norm), "attn_config.qk_ln", message)
     attention = attention_of(
-        fields, kv_heads=kv_heads, qkv_bias=bias, output_bias=bias,
+        fields, kv_heads=kv_heads, bias=bias,
         qk_norm="full" if has_norm else "none",
     )  # fmt: skip
     width = fields.count("expansion_ratio") * fields.count("hidden_size")
@@ -286,7 +286,7 @@ def read_megatron_gpt(fields: Fields) -> ModelSpec:
     ``megatron/training/arguments.py``; Narayanan et al. 2021, equation 2.
     """
     bias, positions = fields.flag("add_bias_linear"), fields.count("max_position_embeddings")
-    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    attention = attention_of(fields, bias=bias)
     has_table = fields.text("position_embedding_type") == "learned_absolute"
     return model_of(
         fields,

@@ -25,7 +25,7 @@ from meshwright.catalog.huggingface.family import (
     layer_types,
     model_of,
 )
-from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
+from meshwright.spec.model import LayerSpec, ModelSpec
 
 _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 
@@ -39,8 +39,7 @@ _AMONG_EXPERTS: Rule = ("at_most", "num_experts")
 )
 def read_llama(fields: Fields) -> ModelSpec:
     """Return Llama 1, 2 or 3; ``attention_bias`` covers the four projections."""
-    bias = fields.flag("attention_bias")
-    attention = attention_of(fields, qkv_bias=bias, output_bias=bias)
+    attention = attention_of(fields, bias=fields.flag("attention_bias"))
     return model_of(fields, dense_layer(fields, attention, bias=fields.flag("mlp_bias")))
 
 
@@ -117,50 +116,36 @@ _QWEN3_BIAS = {"attention_bias": flag(False)}
 
 
 @family("qwen2", "Qwen2ForCausalLM", keys=_QWEN_KEYS)
-def read_qwen2(fields: Fields) -> ModelSpec:
-    """Return Qwen2: biases on queries, keys and values."""
-    attentions = _qwen_attentions(fields, qkv_bias=True)
-    return model_of(fields, [dense_layer(fields, attention) for attention in attentions])
-
-
-@family("qwen3", "Qwen3ForCausalLM", keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)})
-def read_qwen3(fields: Fields) -> ModelSpec:
-    """Return Qwen3: norms on the heads of queries and keys."""
-    bias = fields.flag("attention_bias")
-    attentions = _qwen_attentions(fields, qkv_bias=bias, output_bias=bias, qk_norm="head")
-    return model_of(fields, [dense_layer(fields, attention) for attention in attentions])
-
-
 @family(
     "qwen2_moe",
     "Qwen2MoeForCausalLM",
     keys=_QWEN_MOE_KEYS | {"shared_expert_intermediate_size": count(), "qkv_bias": flag(True)},
     harmless="norm_topk_prob",
 )
-def read_qwen2_moe(fields: Fields) -> ModelSpec:
-    """Return Qwen2 with routed experts and a gated shared one."""
-    attentions = _qwen_attentions(fields, qkv_bias=fields.flag("qkv_bias"))
-    shared = fields.count("shared_expert_intermediate_size")
-    return model_of(fields, _qwen_moe_layers(fields, attentions, shared))
+def read_qwen2(fields: Fields) -> ModelSpec:
+    """Return Qwen2: biases on queries, keys and values; with experts also a gated shared one."""
+    has_bias = "qkv_bias" not in fields.keys or fields.flag("qkv_bias")
+    return model_of(fields, _qwen_layers(fields, qkv_bias=has_bias))
 
 
+@family("qwen3", "Qwen3ForCausalLM", keys=_QWEN_KEYS | _QWEN3_BIAS | {"head_dim": count(128)})
 @family(
     "qwen3_moe",
     "Qwen3MoeForCausalLM",
     keys=_QWEN_MOE_KEYS | _QWEN3_BIAS | {"head_dim": count_or_none()},
     harmless="norm_topk_prob",
 )
-def read_qwen3_moe(fields: Fields) -> ModelSpec:
-    """Return Qwen3 with routed experts only."""
+def read_qwen3(fields: Fields) -> ModelSpec:
+    """Return Qwen3: norms on the heads of queries and keys; no shared expert."""
     bias = fields.flag("attention_bias")
-    attentions = _qwen_attentions(fields, qkv_bias=bias, output_bias=bias, qk_norm="head")
-    return model_of(fields, _qwen_moe_layers(fields, attentions, 0))
+    return model_of(fields, _qwen_layers(fields, bias=bias, qk_norm="head"))
 
 
-def _qwen_attentions(fields: Fields, **rest: Any) -> list[AttentionSpec]:
-    """Return the attention of each layer.
+def _qwen_layers(fields: Fields, **rest: Any) -> list[LayerSpec]:
+    """Return the layers of a dense model, or of one with experts.
 
-    A window holds from layer ``max_window_layers`` on, and only where it is used.
+    A window holds from layer ``max_window_layers`` on, and only where it is used. Experts are at
+    each ``decoder_sparse_step``, except in ``mlp_only_layers``.
     """
     num_layers, window = fields.count("num_hidden_layers"), fields.count_or_none("sliding_window")
     first = fields.count("max_window_layers") if fields.flag("use_sliding_window") else num_layers
@@ -172,16 +157,12 @@ def _qwen_attentions(fields: Fields, **rest: Any) -> list[AttentionSpec]:
     fields.require(has_window, "sliding_window", message)
     full = attention_of(fields, **rest)
     sliding = full.model_copy(update={"window": window})
-    return [sliding if kind == "sliding_attention" else full for kind in kinds]
-
-
-def _qwen_moe_layers(
-    fields: Fields, attentions: list[AttentionSpec], shared_ffn_size: int
-) -> list[LayerSpec]:
-    """Return the layers: experts at each ``decoder_sparse_step``, except ``mlp_only_layers``."""
-    experts = experts_of(fields, shared_ffn_size=shared_ffn_size, shared_gate=shared_ffn_size > 0)
-    dense = set(fields.listed("mlp_only_layers") or ())
-    step = fields.count("decoder_sparse_step")
+    attentions = [sliding if kind == "sliding_attention" else full for kind in kinds]
+    if "num_experts" not in fields.keys:
+        return [dense_layer(fields, attention) for attention in attentions]
+    shared = fields.count_or_none("shared_expert_intermediate_size") or 0
+    experts = experts_of(fields, shared_ffn_size=shared, shared_gate=shared > 0)
+    dense, step = set(fields.listed("mlp_only_layers") or ()), fields.count("decoder_sparse_step")
     return [
         dense_layer(fields, attention)
         if place in dense or (place + 1) % step

@@ -87,7 +87,7 @@ def read_gemma3(fields: Fields) -> ModelSpec:
 def _gemma(fields: Fields, *, period: int, qk_norm: Literal["none", "head"]) -> ModelSpec:
     """Return a model with four norms in each layer."""
     num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
-    full = attention_of(fields, qkv_bias=bias, output_bias=bias, qk_norm=qk_norm)
+    full = attention_of(fields, bias=bias, qk_norm=qk_norm)
     by_rule = [_SLIDING if (place + 1) % period else _FULL for place in range(num_layers)]
     attentions = _windowed(fields, full, by_rule)
     return model_of(fields, [dense_layer(fields, each, num_norms=4) for each in attentions])
@@ -115,7 +115,7 @@ def read_gpt_oss(fields: Fields) -> ModelSpec:
     Without ``layer_types`` the first layer has the window.
     """
     num_layers, bias = fields.count("num_hidden_layers"), fields.flag("attention_bias")
-    full = attention_of(fields, qkv_bias=bias, output_bias=bias, sinks=True)
+    full = attention_of(fields, bias=bias, sinks=True)
     experts = experts_of(fields, bias=True, router_bias=True)
     by_rule = [_FULL if place % 2 else _SLIDING for place in range(num_layers)]
     attentions = _windowed(fields, full, by_rule)
@@ -166,7 +166,7 @@ def read_llama4(fields: Fields) -> ModelSpec:
     fields.require(len(rotary) == num_layers, "no_rope_layers", message)
     kinds = fields.listed("layer_types") or [_CHUNKED if turned else _FULL for turned in rotary]
 
-    full = attention_of(fields, window_kind="chunked", qkv_bias=bias, output_bias=bias)
+    full = attention_of(fields, window_kind="chunked", bias=bias)
     norm = "unweighted" if fields.flag("use_qk_norm") else "none"
     chunk = fields.count_or_none("attention_chunk_size")
     experts = experts_of(fields, shared_ffn_size=fields.count("moe_intermediate_size"))
