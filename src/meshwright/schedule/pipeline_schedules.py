@@ -7,6 +7,7 @@ layers of one stage, so one chunk takes 1 / v of them. No network and no memory 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Task(NamedTuple):
     chunk: int
 
 
-class PipelineSchedule:
+class PipelineSchedule(ABC):
     """Closed forms and order of a schedule; here of one chunk per stage: fill, work, drain.
 
     Closed forms take numbers or columns, shape (rows,).
@@ -63,15 +64,16 @@ class PipelineSchedule:
         return 2 * num_virtual_stages
 
     @staticmethod
+    @abstractmethod
     def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """Return the sends a step waits for, beyond the bubble, although they are asynchronous.
 
         Where the stage waits for each send instead, all of them are exposed:
         ``num_micro_batches * sends_per_micro_batch(num_virtual_stages)``.
         """
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def peak_in_flight(
         stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
     ) -> Num:
@@ -79,14 +81,13 @@ class PipelineSchedule:
 
         In units of all the layers of the stage, so it need not be whole where a stage has chunks.
         """
-        raise NotImplementedError
 
     @staticmethod
+    @abstractmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
         """Return what a stage does, in its order."""
-        raise NotImplementedError
 
 
 class GPipe(PipelineSchedule):
