@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, prod
 from typing import Any
 
@@ -93,6 +94,10 @@ def reshaped(to: GraphBuilder, name: str, value: Value, shape: Sequence[int]) ->
         return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
 
 
+def _reshape(to: GraphBuilder, call: Call) -> Value:
+    return reshaped(to, call.name, call.first, call.shape)
+
+
 def _permute(to: GraphBuilder, call: Call) -> Value:
     """Return the axes in another order, the reverse one where none is stated."""
     return call.first.permuted(call["dims"] or range(len(call.first.axes) - 1, -1, -1))
@@ -152,6 +157,11 @@ def _stack(to: GraphBuilder, call: Call) -> Value:
     ones = [size if number != axis else 1 for number, size in enumerate(call.shape)]
     values = [reshaped(to, call.name, value, ones) for value in call["tensors"]]
     return moved(to, call.name, values, call.shape, [axis])
+
+
+def _overwritten(to: GraphBuilder, call: Call) -> Value:
+    """Return a tensor with another one put into a part of one axis."""
+    return moved(to, call.name, [call["self"], call["src"]], call.shape, [call.axis()])
 
 
 def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
@@ -238,6 +248,10 @@ def _add(to: GraphBuilder, call: Call) -> Value:
     return elementwise(to, call.name, call.values, is_sum=is_sum, word_bytes=word)
 
 
+def _dropout(to: GraphBuilder, call: Call) -> Value:
+    return _elementwise(to, call) if call["train"] else call.first
+
+
 # products
 
 
@@ -304,6 +318,11 @@ def attention(
     operands = [(weights, [*row, "key"]), (value, [*pair, "out"])]
     out = to.emit(f"{name}.values", "matrix", operands, [*row, "out"])
     return out.reshaped([*query.shape[:-1], value.shape[-1]])
+
+
+def _attention(to: GraphBuilder, call: Call) -> Value:
+    parts = call["query"], call["key"], call["value"], call["attn_mask"]
+    return attention(to, call.name, *parts)
 
 
 def _convolution(to: GraphBuilder, call: Call) -> Value:
@@ -473,93 +492,66 @@ def _first_of(rule: Rule) -> Rule:
     return lambda to, call: [rule(to, call), *[None] * (len(call.shapes) - 1)]
 
 
-_RULES: tuple[tuple[Rule, str], ...] = (
-    # views, which are no kernels: a copy, a cast, dropout in inference
-    (
-        lambda to, call: call.first,
-        "alias clone contiguous detach to type_as _to_copy lift_fresh_copy lift_fresh "
-        "_assert_tensor_metadata",
-    ),
-    (
-        lambda to, call: reshaped(to, call.name, call.first, call.shape),
-        "view reshape _unsafe_view view_as reshape_as flatten unflatten squeeze unsqueeze",
-    ),
-    (_permute, "permute t numpy_T"),
-    (_transpose, "transpose swapaxes swapdims"),
-    (
-        lambda to, call: call.first.expanded(call.shape, to.num_names),
-        "expand expand_as broadcast_to",
-    ),
-    # what is copied over a tensor, which is not read
-    (lambda to, call: call["src"].expanded(call.shape, to.num_names), "copy"),
-    # moves
-    (_part, "slice narrow split split_with_sizes chunk diff pad constant_pad_nd"),
-    (_cat, "cat concat"),
-    (_stack, "stack"),
-    (
-        lambda to, call: moved(
-            to, call.name, [call["self"], call["src"]], call.shape, [call.axis()]
-        ),
-        "slice_scatter select_scatter",
-    ),
-    (_unbind, "unbind"),
-    (lambda to, call: rows(to, call.name, call["weight"], 0, call["indices"]), "embedding"),
-    (lambda to, call: rows(to, call.name, call["self"], call["dim"], None), "select"),
-    (_rows, "index_select"),
-    (_gather, "gather"),
-    (_index, "index"),
-    (
-        _constant,
-        "arange full ones zeros empty full_like ones_like zeros_like "
-        "fill empty_like new_full new_ones new_zeros new_empty scalar_tensor",
-    ),
-    # functions of each element
-    (
-        _elementwise,
-        "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
-        "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
-        "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
-        "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
-        "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
-        "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
-        "softsign",
-    ),
-    (_add, "add"),
-    (
-        lambda to, call: _elementwise(to, call) if call["train"] else call.first,
-        "dropout feature_dropout",
-    ),
-    # products
-    (_linear, "linear"),
-    (lambda to, call: matmul(to, call.name, *call.values), "matmul mm bmm mv dot"),
-    (_addmm, "addmm baddbmm"),
-    (_einsum, "einsum"),
-    (
-        lambda to, call: attention(
-            to, call.name, call["query"], call["key"], call["value"], call["attn_mask"]
-        ),
-        "scaled_dot_product_attention",
-    ),
-    (_convolution, "conv1d conv2d conv3d convolution"),
-    # what needs whole axes
-    (_along, "softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll"),
-    (_norm, "layer_norm rms_norm"),
-    (_first_of(_norm), "native_layer_norm _fused_rms_norm"),
-    (_group_norm, "group_norm"),
-    (_batch_norm, "batch_norm"),
-    (_first_of(_batch_norm), "_native_batch_norm_legit_no_training"),
-    (lambda to, call: _reduce(to, call, needs_whole=False), "sum mean"),
-    (
-        lambda to, call: _reduce(to, call, needs_whole=True),
-        "amax amin max min argmax argmin var std prod any all",
-    ),
-    (_sort, "sort topk"),
-    (_first_of(_pooling), "max_pool2d_with_indices max_pool3d_with_indices"),
-    (
-        _pooling,
-        "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d "
-        "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
-    ),
+_ELEMENTWISE = (
+    "sub rsub mul div neg pow sqrt rsqrt exp log log1p sin cos tanh sigmoid relu relu6 gelu "
+    "silu mish elu leaky_relu hardtanh hardswish hardsigmoid softplus erf abs reciprocal "
+    "sign floor ceil round clamp clamp_min clamp_max maximum minimum where masked_fill "
+    "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
+    "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
+    "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
+    "softsign"
 )
-RULES: Mapping[str, Rule] = {name: rule for rule, names in _RULES for name in names.split()}
+_CONSTANTS = (
+    "arange full ones zeros empty full_like ones_like zeros_like fill empty_like new_full "
+    "new_ones new_zeros new_empty scalar_tensor"
+)
+_RULES: Mapping[str, Rule] = {
+    # views, which are no kernels: a copy, a cast, dropout in inference
+    "alias clone contiguous detach to type_as _to_copy": lambda to, call: call.first,
+    "lift_fresh_copy lift_fresh _assert_tensor_metadata": lambda to, call: call.first,
+    "view reshape _unsafe_view view_as reshape_as": _reshape,
+    "flatten unflatten squeeze unsqueeze": _reshape,
+    "permute t numpy_T": _permute,
+    "transpose swapaxes swapdims": _transpose,
+    "expand expand_as broadcast_to": lambda to, call: call.first.expanded(call.shape, to.num_names),
+    # what is copied over a tensor, which is not read
+    "copy": lambda to, call: call["src"].expanded(call.shape, to.num_names),
+    # moves
+    "slice narrow split split_with_sizes chunk diff pad constant_pad_nd": _part,
+    "cat concat": _cat,
+    "stack": _stack,
+    "slice_scatter select_scatter": _overwritten,
+    "unbind": _unbind,
+    "embedding": lambda to, call: rows(to, call.name, call["weight"], 0, call["indices"]),
+    "select": lambda to, call: rows(to, call.name, call["self"], call["dim"], None),
+    "index_select": _rows,
+    "gather": _gather,
+    "index": _index,
+    _CONSTANTS: _constant,
+    # functions of each element
+    _ELEMENTWISE: _elementwise,
+    "add": _add,
+    "dropout feature_dropout": _dropout,
+    # products
+    "linear": _linear,
+    "matmul mm bmm mv dot": lambda to, call: matmul(to, call.name, *call.values),
+    "addmm baddbmm": _addmm,
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "conv1d conv2d conv3d convolution": _convolution,
+    # what needs whole axes
+    "softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll": _along,
+    "layer_norm rms_norm": _norm,
+    "native_layer_norm _fused_rms_norm": _first_of(_norm),
+    "group_norm": _group_norm,
+    "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": _first_of(_batch_norm),
+    "sum mean": partial(_reduce, needs_whole=False),
+    "amax amin max min argmax argmin var std prod any all": partial(_reduce, needs_whole=True),
+    "sort topk": _sort,
+    "max_pool2d_with_indices max_pool3d_with_indices": _first_of(_pooling),
+    "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d": _pooling,
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d": _pooling,
+}
+RULES: Mapping[str, Rule] = {name: rule for names, rule in _RULES.items() for name in names.split()}
 """By the name of the operator without its overload."""
