@@ -179,7 +179,7 @@ def their_memory(point: Point, theirs: TheirPoint) -> Breakdown:
 def our_time(point: Point, question: Question, priced: Priced) -> Breakdown:
     """Return our step by mechanism; what the slowest stage has beside its layers are edges."""
     time = priced.step.time.row()
-    pipeline = priced.pipeline.pipeline
+    pipeline = priced.pipeline
     layers = number(pipeline.num_layers * pipeline.num_micro_batches)
     by_kind = _our_layer(question)
     layer = _layer_price(question)
@@ -246,7 +246,7 @@ def _layer_price(question: Question) -> LayerCost:
     assert isinstance(problem, Problem)
     network = problem.network(structure.axis_order, stack([question.strategy]))
     prices = price_layers(problem, structure, network, (structure.recompute,), uses_tatp=False)
-    return prices[structure.recompute].kinds[0]
+    return prices[structure.recompute][0]
 
 
 def our_memory(point: Point, question: Question, priced: Priced, theirs: TheirPoint) -> Breakdown:

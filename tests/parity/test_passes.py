@@ -72,7 +72,7 @@ def both_ways(name, spec, streamed, recompute):
         what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
     )[structure.recompute]
     passes = piece_passes(what, structure, strategy, network)
-    return list(zip((*prices.kinds, prices.embedding, prices.head), passes, strict=True))
+    return list(zip(prices, passes, strict=True))
 
 
 def seconds(works, *, launches=False):

@@ -130,7 +130,7 @@ def beside_s(asked, strategy, structure, price):
                     load = exchange.routes.link_load_bytes(sizes, physical)
                     busiest_s = (load / physical.bandwidth_bytes_per_s).max()
                     total_s += times * (busiest_s + exchange.waits_s(message.num_bytes, 1.0))
-    return total_s * only(price.closed_form.pipeline.pipeline.num_micro_batches)
+    return total_s * only(price.closed_form.pipeline.num_micro_batches)
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -269,7 +269,7 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
     forward_s = [stage_s("forward", 0), stage_s("forward", 1)]
     backward_s = [stage_s("backward", 0), stage_s("backward", 1)]
     send_s = asked.rates.activation_bytes * 64 * 64 / 1e11
-    count = int(only(price.closed_form.pipeline.pipeline.num_micro_batches))
+    count = int(only(price.closed_form.pipeline.num_micro_batches))
     times = blocking(forward_s, backward_s, send_s)
     expected_s = build_timeline(schedules[schedule], 2, 1, count, times).makespan_s
     assert step.timeline.makespan_s == pytest.approx(expected_s, **EXACT)

@@ -172,43 +172,27 @@ def step_energy_parts_j(
         Of all links, for each device in use [J]; if not given, that of the bytes that no algorithm
         does without, each over one link.
     """
-    work = _mean_of(price)
     if link_j is None:
-        link_j = least_link_j(problem, structure, strategy, work, price)
-    busy_s = work.busy_s + time[TimePart.OPTIMIZER]
-    memory_bytes = work.memory_traffic_bytes + _update_bytes(problem, time)
-    system = problem.system
-    dynamic_j = dynamic_parts_j(system.chip, busy_s, work.flops, memory_bytes, link_j)
-    return system_parts_j(system, dynamic_j, time.total_s, strategy.num_devices)
+        link_j = least_link_j(problem, structure, strategy, price)
+    mean_j, _ = _device_parts_j(problem, price, time, link_j)
+    return system_parts_j(problem.system, mean_j, time.total_s, strategy.num_devices)
 
 
 def least_link_j(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], work: MeanWork,
-    price: PipelinePrice,
-) -> Num | None:  # fmt: skip
-    """Return the energy of what a device sends at the least in a step [J]; None: not known."""
-    num_bytes = work.link_traffic_bytes + data_parallel_bytes(
-        problem, structure, strategy, work, price.pipeline.num_micro_batches
-    )
-    return link_energy_j(problem.system, num_bytes)
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], price: PipelinePrice
+) -> Num | None:
+    """Return the energy of what a device sends at the least in a step [J]; None: not known.
 
-
-def data_parallel_bytes(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], work: MeanWork,
-    num_micro_batches: Num,
-) -> Num:  # fmt: skip
-    """Return what a device sends at the least over the data-parallel axes in a step [bytes]."""
+    Over the links of its layers and stages, and over the data-parallel axes.
+    """
+    work, m = mean_work(price), price.num_micro_batches
     optimizer = problem.workload.optimizer
-    sent = synced_bytes(
-        work.dense_params, strategy.dp_shard * strategy.cp, strategy.dp_replicate,
-        num_micro_batches, structure, optimizer,
-    )  # fmt: skip
-    if not problem.num_experts:
-        return sent
-    shards, replicas = (degree_of(f"edp_{name}", strategy) for name in ("shard", "replicate"))
-    return sent + synced_bytes(
-        work.expert_params, shards, replicas, num_micro_batches, structure, optimizer
-    )
+    shards, replicas = strategy.dp_shard * strategy.cp, strategy.dp_replicate
+    sent = synced_bytes(work.dense_params, shards, replicas, m, structure, optimizer)
+    if problem.num_experts:
+        shards, replicas = (degree_of(f"edp_{name}", strategy) for name in ("shard", "replicate"))
+        sent = sent + synced_bytes(work.expert_params, shards, replicas, m, structure, optimizer)
+    return link_energy_j(problem.system, work.link_traffic_bytes + sent)
 
 
 def throttled(
@@ -222,49 +206,54 @@ def throttled(
     link_j
         As in :func:`step_energy_parts_j`.
     """
-    system = problem.system
-    if not system.is_power_capped:
+    if not problem.system.is_power_capped:
         return time
-    work = _mean_of(price)
     if link_j is None:
-        link_j = least_link_j(problem, structure, strategy, work, price)
+        link_j = least_link_j(problem, structure, strategy, price)
     free_s = time.total_s - time[TimePart.THROTTLE]
-    update = _update_bytes(problem, time)
-    mean_j = dynamic_parts_j(
-        system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,
-        work.memory_traffic_bytes + update, link_j,
-    )  # fmt: skip
-    busiest_j = dynamic_parts_j(
-        system.chip,
-        time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + time[TimePart.OPTIMIZER],
-        price.flops, price.memory_traffic_bytes + update, link_j,
-    )  # fmt: skip
-    least_s = least_step_s(
-        system, sum(mean_j.values()), sum(busiest_j.values()), strategy.num_devices
-    )
+    least_s = _capped_s(problem, strategy, price, time, link_j)
     return time.plus({TimePart.THROTTLE: positive_part(least_s - free_s)})
 
 
-def least_pipeline_s(
-    problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice
-) -> Num:  # fmt: skip
+def least_pipeline_s(problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice) -> Num:
     """Return the step that the passes alone take below the caps [s]; 0 without caps.
 
     No way to shard the state takes less: its messages and its update only add.
     """
-    system = problem.system
-    if not system.is_power_capped:
+    if not problem.system.is_power_capped:
         return 0.0 * price.flops
-    work, passes = _mean_of(price), price.pipeline.time
-    link_j = link_energy_j(system, work.link_traffic_bytes)
-    mean_j = dynamic_parts_j(
-        system.chip, work.busy_s, work.flops, work.memory_traffic_bytes, link_j
+    link_j = link_energy_j(problem.system, mean_work(price).link_traffic_bytes)
+    return _capped_s(problem, strategy, price, price.time, link_j)
+
+
+def _capped_s(
+    problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice, time: StepTime,
+    link_j: Num | None,
+) -> Num:  # fmt: skip
+    """Return the step whose mean power is that of the caps [s]."""
+    mean_j, busiest_j = (
+        sum(parts.values()) for parts in _device_parts_j(problem, price, time, link_j)
     )
-    busiest_j = dynamic_parts_j(
-        system.chip, passes[TimePart.COMPUTE] + passes[TimePart.RECOMPUTE], price.flops,
-        price.memory_traffic_bytes, link_j,
-    )  # fmt: skip
-    return least_step_s(system, sum(mean_j.values()), sum(busiest_j.values()), strategy.num_devices)
+    return least_step_s(problem.system, mean_j, busiest_j, strategy.num_devices)
+
+
+def _device_parts_j(
+    problem: Problem, price: PipelinePrice, time: StepTime, link_j: Num | None
+) -> tuple[dict[str, Num], dict[str, Num]]:
+    """Return what the work of a device takes besides idle power, by part [J].
+
+    On average, and on the slowest stage. An update that ``time`` leaves out takes nothing.
+    """
+    chip, work = problem.system.chip, mean_work(price)
+    update_s = time.columns.get(TimePart.OPTIMIZER, 0.0)
+    update_bytes = update_s * problem.rates.memory_bytes_per_s
+    busiest_s = time[TimePart.COMPUTE] + time[TimePart.RECOMPUTE] + update_s
+    mean_bytes = work.memory_traffic_bytes + update_bytes
+    most_bytes = price.memory_traffic_bytes + update_bytes
+    return (
+        dynamic_parts_j(chip, work.busy_s + update_s, work.flops, mean_bytes, link_j),
+        dynamic_parts_j(chip, busiest_s, price.flops, most_bytes, link_j),
+    )
 
 
 def idles_above_cap(system: SystemSpec, num_devices: Num) -> Mask:
@@ -277,12 +266,7 @@ def idles_above_cap(system: SystemSpec, num_devices: Num) -> Mask:
     return idle
 
 
-def _update_bytes(problem: Problem, time: StepTime) -> Num:
-    """Return the memory traffic of the update [bytes]."""
-    return time[TimePart.OPTIMIZER] * problem.rates.memory_bytes_per_s
-
-
-def _mean_of(price: PipelinePrice) -> MeanWork:
+def mean_work(price: PipelinePrice) -> MeanWork:
     """Return what a device does on average."""
     assert price.mean is not None
     return price.mean

@@ -270,15 +270,6 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     return LayerCost(**{name: part + zero for name, part in parts.items()})
 
 
-@dataclass(frozen=True)
-class LayerPrices:
-    """Prices of each kind of layer and of both edges, under one kind of recomputation."""
-
-    kinds: tuple[LayerCost, ...]
-    embedding: LayerCost
-    head: LayerCost
-
-
 def price_layers(
     problem: Problem,
     structure: PlanOptions,
@@ -286,8 +277,8 @@ def price_layers(
     recomputes: tuple[Recompute, ...],
     *,
     uses_tatp: bool,
-) -> dict[Recompute, LayerPrices]:
-    """Return the prices of all pieces of the model, for each kind of recomputation.
+) -> dict[Recompute, tuple[LayerCost, ...]]:
+    """Return the price of each piece of the model, for each kind of recomputation.
 
     Parameters
     ----------
@@ -311,15 +302,11 @@ def price_layers(
                 blocks = [chosen_block(*pair) for pair in pairs]
             cost = layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
             if index == len(problem.pieces) - 1:
-                cost = _with_all_at_work(cost)
+                # The head goes backward at once: what it keeps is part of its work.
+                working = cost.working_bytes + cost.kept_bytes
+                cost = replace(cost, working_bytes=working, kept_bytes=cost.kept_bytes * 0.0)
             pieces[recompute].append(cost)
-    return {r: LayerPrices(tuple(p[:-2]), p[-2], p[-1]) for r, p in pieces.items()}
-
-
-def _with_all_at_work(head: LayerCost) -> LayerCost:
-    """Return the head, which goes backward at once: what it keeps is part of its work."""
-    working = head.working_bytes + head.kept_bytes
-    return replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
+    return {recompute: tuple(costs) for recompute, costs in pieces.items()}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ At the worst moment: the backward pass with all activations in flight.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 
 from meshwright.base.arrays import Mask, Num, larger, smaller, where
@@ -67,30 +67,40 @@ def resident_bytes(
 
 
 def memory_use(
-    state: StageState,
-    shards: ShardDegrees,
-    structure: PlanOptions,
-    optimizer: OptimizerPreset,
-    *,
-    capacity_bytes: float,
-    margin_fraction: Num,
-    buffer_bytes: Num,
-    communicator_bytes: Num = 0.0,
-    allocator_factor: Num = 1.0,
-) -> MemoryUse:
+    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset,
+    *, capacity_bytes: float, margin_fraction: Num, buffer_bytes: Num,
+    communicator_bytes: Num = 0.0, allocator_factor: Num = 1.0,
+) -> MemoryUse:  # fmt: skip
     """Return the memory of one device of a stage in training.
 
-    What is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. ZeRO-3 that keeps
-    gathered weights until the backward pass holds the whole stage. The allocator holds
+    ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
+    section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
+    last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``), and holds the whole stage
+    until the backward pass. Gradients that are sent together in one message are held twice. What
+    is offloaded leaves ``GATHERED_LAYERS`` layers of itself behind. The allocator holds
     ``allocator_factor`` times the tensors; each axis of several devices has communicators.
     """
-    weights, gradients, states = _state_bytes(state, shards, structure, optimizer)
+    stage = structure.zero_stage
+
+    def held(bytes_per_param: float, first_sharded: int) -> Num:
+        return resident_bytes(state, bytes_per_param, shards, is_sharded=stage >= first_sharded)
+
+    # Weights, gradients and optimizer state, each sharded from its stage of ZeRO on.
+    weights = held(optimizer.weight_bytes_per_param, 3)
+    states = held(optimizer.state_bytes_per_param + optimizer.update_bytes_per_param, 1)
+    again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
+    if stage >= 3 and not structure.reshard_after_forward:
+        again = again + state.all_params * state.sums_before_scatter
+    gradients = held(optimizer.gradient_bytes_per_param, 2)
+    gradients = gradients + again * optimizer.reduced_gradient_bytes_per_param
+    # Weights gathered for the layers at work, or for the whole stage.
     part_at_work = GATHERED_LAYERS / larger(state.num_layers, GATHERED_LAYERS)
     whole_stage = state.all_params * optimizer.gathered_weight_bytes_per_param
     whole_layers = whole_stage * part_at_work
-    brought_in = whole_layers if structure.reshard_after_forward else whole_stage
+    gathered = weights * 0.0
+    if stage >= 3:
+        gathered = whole_layers if structure.reshard_after_forward else whole_stage
     activations = state.kept_bytes * state.in_flight
-    gathered = brought_in if structure.zero_stage >= 3 else weights * 0.0
     if structure.offload in (Offload.OPTIMIZER, Offload.ALL):
         states = states * 0.0
     if structure.offload in (Offload.WEIGHTS, Offload.ALL):
@@ -110,29 +120,6 @@ def memory_use(
         MemoryPart.BUFFERS: buffer_bytes + communicator_bytes * state.num_communicators + zero,
         MemoryPart.MARGIN: margin_fraction * capacity_bytes + zero,
     })  # fmt: skip
-
-
-def _state_bytes(
-    state: StageState, shards: ShardDegrees, structure: PlanOptions, optimizer: OptimizerPreset
-) -> tuple[Num, Num, Num]:
-    """Return the bytes of weights, gradients and optimizer state on one device [bytes].
-
-    ZeRO 1, 2, 3 shard optimizer state, then gradients, then weights (Rajbhandari et al. 2020,
-    section 5). In a pipeline, ZeRO-3 that keeps gathered weights sums whole gradients until the
-    last micro-batch (PyTorch FSDP2, ``set_requires_gradient_sync``). Gradients that travel side by
-    side in one message stand there twice.
-    """
-    stage = structure.zero_stage
-    per_param = optimizer.state_bytes_per_param + optimizer.update_bytes_per_param
-    weights = resident_bytes(state, optimizer.weight_bytes_per_param, shards, is_sharded=stage >= 3)
-    gradients = resident_bytes(
-        state, optimizer.gradient_bytes_per_param, shards, is_sharded=stage >= 2
-    )
-    states = resident_bytes(state, per_param, shards, is_sharded=stage >= 1)
-    again = smaller(optimizer.bucket_params, state.all_params) * (shards.dense > 1)
-    if stage >= 3 and not structure.reshard_after_forward:
-        again = again + state.all_params * state.sums_before_scatter
-    return weights, gradients + again * optimizer.reduced_gradient_bytes_per_param, states
 
 
 def num_axes(*degrees: Num) -> Num:
@@ -166,13 +153,6 @@ def fullest(uses: tuple[MemoryUse, ...]) -> tuple[MemoryUse, Num]:
         parts = {part: where(wins, size, best[part]) for part, size in use.columns.items()}
         best, index = MemoryUse(parts), where(wins, float(number), index)
     return best, index
-
-
-def heaviest(states: Sequence[StageState]) -> StageState:
-    """Return the most of everything that any stage holds."""
-    return StageState(
-        **{f.name: reduce(larger, [getattr(s, f.name) for s in states]) for f in fields(StageState)}
-    )
 
 
 def kept_bytes(

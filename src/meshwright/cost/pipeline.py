@@ -3,14 +3,17 @@
 Layers are dealt to the chunks of the pipeline in equal runs; where they do not divide, the last
 chunk, then the first, then the others from the end hold one layer less, because the edge stages
 also carry the logits and the embedding.
+
+Prices of pieces are in the order of :attr:`ProblemOf.pieces`: each kind of layer, the embedding,
+the head. So are the counts of a :class:`StageLayout`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -28,8 +31,8 @@ from meshwright.base.arrays import (
     where,
 )
 from meshwright.cost.communication import EXPOSED_PART
-from meshwright.cost.layer import LayerCost, LayerPrices, weighted_part, weighted_sum
-from meshwright.cost.memory import StageState, heaviest, num_axes
+from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
+from meshwright.cost.memory import StageState, num_axes
 from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
@@ -43,40 +46,15 @@ POSITIONS = ("first", "middle", "last")
 
 @dataclass(frozen=True)
 class StageLayout:
-    """Layers of each kind in the first, the fullest middle and the last stage, and in all.
+    """Layers of each kind, embeddings and heads of stages: numbers, or columns of shape (rows,)."""
 
-    Each is one number, or one column, for each kind of layer.
-    """
-
-    first: tuple[Num, ...]
-    middle: tuple[Num, ...]
-    last: tuple[Num, ...]
+    counts: Mapping[str, tuple[Num, ...]]
+    """Of the first, the fullest middle and the last stage."""
     total: tuple[Num, ...]
+    """Of all stages together."""
+    is_last: Mapping[str, Num]
+    """1.0 where a position is the last stage (the first one where it is alone), else 0.0."""
     num_stages: Num
-    has_edges_on_all: bool = False
-    """Vocabulary parallelism: each stage has its part of the embedding and of the head."""
-
-    def layers_of(self, position: str) -> tuple[Num, ...]:
-        """Return the layers of each kind at a position."""
-        return {"first": self.first, "middle": self.middle, "last": self.last}[position]
-
-    def is_last(self, position: str) -> Num:
-        """Return 1.0 where a position is the last stage: the first one where it is alone."""
-        alone = (self.num_stages == 1) * 1.0
-        return alone if position == "first" else (1.0 - alone) * float(position == "last")
-
-    def edges_of(self, position: str) -> tuple[Num, Num]:
-        """Return whether a position carries the embedding and the head, as 1.0 or 0.0."""
-        whole = self.num_stages * 0.0 + 1.0
-        if self.has_edges_on_all:
-            return whole, whole
-        return whole * float(position == "first"), self.is_last(position)
-
-    @property
-    def everything(self) -> tuple[Num, ...]:
-        """Layers of each kind, embeddings and heads of all stages together."""
-        edges = self.num_stages if self.has_edges_on_all else 1.0
-        return (*self.total, edges, edges)
 
 
 def run_lengths(num_layers: int, num_runs: int) -> IntArray:
@@ -113,6 +91,11 @@ def stage_layout(
 
     The fullest middle stage holds, of each kind, the most layers that any middle stage holds:
     exact for models of one kind, at most one layer too many for alternating kinds.
+
+    Parameters
+    ----------
+    has_edges_on_all
+        Vocabulary parallelism: each stage has its part of the embedding and of the head.
     """
     pairs = np.stack([num_stages, num_chunks]).astype(np.int64)
     distinct, pair_of = groups_of(pairs)
@@ -126,64 +109,55 @@ def stage_layout(
         if stages > 2:
             table[1, :, place] = counts[1:-1].max(axis=0)
     columns = table[:, :, pair_of]
-    total = tuple(float(sum(1 for kind in pattern if kind == k)) for k in range(num_kinds))
-    first, middle, last = (tuple(columns[p, k] for k in range(num_kinds)) for p in range(3))
-    return StageLayout(first, middle, last, total, num_stages, has_edges_on_all)
-
-
-@dataclass(frozen=True)
-class StageCost:
-    """One micro-batch through the stage that decides the time, and through all the others."""
-
-    bottleneck: LayerCost
-    """The slowest stage: its layers and edges added up."""
-    layers_of_bottleneck: Num
-    others_forward_s: Num
-    """Mean over the other stages, forward [s]."""
-    others_backward_input_s: Num
-    others_backward_weight_s: Num
-
-
-def stage_cost(
-    kinds: Sequence[LayerCost], embedding: LayerCost, head: LayerCost, layout: StageLayout
-) -> StageCost:
-    """Return the slowest stage and the mean of the others.
-
-    The step of a pipeline takes m times the slowest stage, plus one micro-batch through each of
-    the other stages (filling and draining).
-    """
-    all_costs = (*kinds, embedding, head)
-    times = []
-    for position in POSITIONS:
-        counts = (*layout.layers_of(position), *layout.edges_of(position))
-        terms = [cost.total_s * count for cost, count in zip(all_costs, counts, strict=True)]
-        times.append(sum(terms[1:], terms[0]))
-    middle_wins = (times[1] > times[0]) & (times[1] >= times[2])
-    last_wins = (times[2] > times[0]) & np.logical_not(middle_wins)
-
-    def pick(first: Num, middle: Num, last: Num) -> Num:
-        return where(last_wins, last, where(middle_wins, middle, first))
-
-    by_position = [(*layout.layers_of(p), *layout.edges_of(p)) for p in POSITIONS]
-    chosen = [pick(*counts) for counts in zip(*by_position, strict=True)]
-    slowest = weighted_sum(all_costs, chosen)
-    whole = layout.everything
-    forward_s = weighted_part(all_costs, whole, "forward_total_s")
-    gradient_s = weighted_part(all_costs, whole, "weight_gradient_s")
-    total_s = weighted_part(all_costs, whole, "total_s")
-    others = larger(layout.num_stages - 1.0, 1.0)
-    layers = sum(chosen[1 : len(kinds)], chosen[0])
-    slowest_input_s = slowest.total_s - slowest.forward_total_s - slowest.weight_gradient_s
-    return StageCost(
-        bottleneck=slowest,
-        layers_of_bottleneck=layers,
-        others_forward_s=(forward_s - slowest.forward_total_s) / others,
-        others_backward_input_s=(total_s - forward_s - gradient_s - slowest_input_s) / others,
-        others_backward_weight_s=(gradient_s - slowest.weight_gradient_s) / others,
+    one, alone = num_stages * 0.0 + 1.0, (num_stages == 1) * 1.0
+    is_last = {"first": alone, "middle": alone * 0.0, "last": 1.0 - alone}
+    edges = {p: (one, one) if has_edges_on_all else (one * (p == "first"), is_last[p])
+             for p in POSITIONS}  # fmt: skip
+    total = [float(pattern.count(kind)) for kind in range(num_kinds)]
+    num_edges = num_stages if has_edges_on_all else 1.0
+    return StageLayout(
+        counts={p: (*columns[row], *edges[p]) for row, p in enumerate(POSITIONS)},
+        total=(*total, num_edges, num_edges),
+        is_last=is_last,
+        num_stages=num_stages,
     )
 
 
-_COMPUTATION = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
+def slowest_stage(costs: Sequence[LayerCost], layout: StageLayout) -> tuple[LayerCost, Num]:
+    """Return the slowest stage, its layers and edges added up, and the number of its layers."""
+    by_position = [layout.counts[position] for position in POSITIONS]
+    times = []
+    for counts in by_position:
+        terms = [cost.total_s * count for cost, count in zip(costs, counts, strict=True)]
+        times.append(sum(terms[1:], terms[0]))
+    middle_wins = (times[1] > times[0]) & (times[1] >= times[2])
+    last_wins = (times[2] > times[0]) & np.logical_not(middle_wins)
+    chosen = [
+        where(last_wins, last, where(middle_wins, middle, first))
+        for first, middle, last in zip(*by_position, strict=True)
+    ]
+    return weighted_sum(costs, chosen), sum(chosen[1:-2], chosen[0])
+
+
+def mean_of_others(
+    costs: Sequence[LayerCost], layout: StageLayout, slowest: LayerCost
+) -> tuple[Num, Num, Num]:
+    """Return one micro-batch through the other stages: forward, input and weight gradients [s].
+
+    Mean over the stages besides the slowest. The step of a pipeline takes m times the slowest
+    stage, plus one micro-batch through each of the others (filling and draining).
+    """
+    forward_s, gradient_s, total_s = (
+        weighted_part(costs, layout.total, name)
+        for name in ("forward_total_s", "weight_gradient_s", "total_s")
+    )
+    others = larger(layout.num_stages - 1.0, 1.0)
+    slowest_input_s = slowest.total_s - slowest.forward_total_s - slowest.weight_gradient_s
+    return (
+        (forward_s - slowest.forward_total_s) / others,
+        (total_s - forward_s - gradient_s - slowest_input_s) / others,
+        (gradient_s - slowest.weight_gradient_s) / others,
+    )
 
 
 @dataclass(frozen=True)
@@ -203,10 +177,25 @@ class MeanWork:
 
 @dataclass(frozen=True)
 class PipelinePrice:
-    """The pipeline of columns of strategies, and what its first, middle and last stages hold."""
+    """All micro-batches through the pipeline, for columns of strategies.
 
-    pipeline: PipelineCost
+    Also what the rest of the step needs to know of it; numbers, or columns of shape (rows,).
+    """
+
+    time: StepTime
+    """Parts of the passes; their sum is a lower bound of the step [s]."""
+    forward_window_s: Num
+    """Computation of one micro-batch on the slowest stage, forward [s]."""
+    backward_window_s: Num
+    num_micro_batches: Num
+    num_layers: Num
+    """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
+    tied_sync_s: Num
+    """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
+    hidden_s: Num
+    """Communication of all micro-batches that runs beside computation [s]."""
     states: tuple[StageState, ...]
+    """What the first, the fullest middle and the last stage hold."""
     heaviest: StageState
     """The most of everything that any stage holds."""
     jitter: Num
@@ -222,83 +211,80 @@ class PipelinePrice:
 
 
 def price_pipeline(
-    problem: Problem,
-    structure: PlanOptions,
-    strategy: StrategyOf[Num],
-    prices: LayerPrices,
-    send_s: Num,
-) -> PipelinePrice:
-    """Return the pipeline for columns of strategies whose layers have these prices.
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
+    costs: Sequence[LayerCost], send_s: Num,
+) -> PipelinePrice:  # fmt: skip
+    """Return the pipeline for columns of strategies whose pieces have these prices.
 
     Parameters
     ----------
     send_s
         Seconds to pass the activations of one micro-batch to the next stage [s].
     """
-    pattern, num_kinds = problem.model.layer_pattern, len(problem.graph.layers)
     layout = stage_layout(
-        pattern, num_kinds, column(strategy.pp), column(strategy.num_virtual_stages),
-        has_edges_on_all=structure.vocabulary_parallel,
+        problem.model.layer_pattern, len(problem.graph.layers), column(strategy.pp),
+        column(strategy.num_virtual_stages), has_edges_on_all=structure.vocabulary_parallel,
     )  # fmt: skip
-    stage = stage_cost(prices.kinds, prices.embedding, prices.head, layout)
-    num_micro_batches = micro_batches(problem, strategy)
-    schedule = schedules[structure.schedule]
-    bubble_s = schedule.bubble_s(
-        stage.others_forward_s, stage.others_backward_input_s, stage.others_backward_weight_s,
-        send_s, strategy.pp, strategy.num_virtual_stages, num_micro_batches,
-    )  # fmt: skip
-    slowest = stage.bottleneck
-    pipeline = PipelineCost(
-        time=_passes_time(
-            problem, slowest, num_micro_batches, bubble_s, strategy, structure, send_s
-        ),
-        forward_window_s=slowest.forward_s,
-        backward_window_s=slowest.input_gradient_s
-        + slowest.weight_gradient_s
-        + slowest.recompute_s,
-        num_micro_batches=num_micro_batches,
-        hidden_s=num_micro_batches * slowest.hidden_s,
-        num_layers=stage.layers_of_bottleneck,
-        tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
-    )
+    slowest, num_layers = slowest_stage(costs, layout)
+    others_s = mean_of_others(costs, layout, slowest)
+    p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
+    sends_s = exposed_sends_s(problem, structure, slowest, send_s, p, v, m)
+    gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
     states = tuple(
-        _stage_state(problem, structure, strategy, prices, layout, position, num_micro_batches)
+        _stage_state(problem, structure, strategy, costs, layout, position, m)
         for position in POSITIONS
     )
     return PipelinePrice(
-        pipeline=pipeline,
+        # m micro-batches through the slowest stage, its bubble and its sends.
+        time=StepTime({
+            TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
+            TimePart.RECOMPUTE: m * slowest.recompute_s,
+            TimePart.LAUNCH: m * slowest.launch_s,
+            **{part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()},
+            TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
+            TimePart.PP_COMM: sends_s * (p > 1) + m * slowest.pp_s,
+            TimePart.BUBBLE: schedules[structure.schedule].bubble_s(*others_s, send_s, p, v, m),
+        }),
+        forward_window_s=slowest.forward_s,
+        backward_window_s=gradients_s + slowest.recompute_s,
+        num_micro_batches=m,
+        num_layers=num_layers,
+        tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
+        hidden_s=m * slowest.hidden_s,
         states=states,
-        heaviest=heaviest(states),
+        heaviest=StageState(
+            **{f.name: reduce(larger, [getattr(s, f.name) for s in states])
+               for f in fields(StageState)}
+        ),
         jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
         tp_per_step_s=slowest.per_step_s,
-        flops=slowest.flops * num_micro_batches,
-        memory_traffic_bytes=slowest.memory_traffic_bytes * num_micro_batches,
-        mean=_mean_work(problem, structure, strategy, prices, layout, num_micro_batches),
-    )
+        flops=slowest.flops * m,
+        memory_traffic_bytes=slowest.memory_traffic_bytes * m,
+        mean=_mean_work(problem, structure, strategy, costs, layout, m),
+    )  # fmt: skip
 
 
 def _mean_work(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], prices: LayerPrices,
-    layout: StageLayout, num_micro_batches: Num,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
+    costs: Sequence[LayerCost], layout: StageLayout, num_micro_batches: Num,
 ) -> MeanWork:  # fmt: skip
     """Return what a device does in a step on average: all layers and edges, over the stages.
 
     Neighbouring stages hand each other each micro-batch once a chunk, both ways.
     """
-    costs, counts = (*prices.kinds, prices.embedding, prices.head), layout.everything
 
     def mean(name: str) -> Num:
-        return weighted_part(costs, counts, name) / strategy.pp
+        return weighted_part(costs, layout.total, name) / strategy.pp
 
     sends = 2.0 * (strategy.pp - 1.0) / strategy.pp * strategy.num_virtual_stages
     sent = mean("link_traffic_bytes") + sends * send_bytes(problem, structure, strategy)
-    table = _shared_table_params(problem, structure, strategy)
+    computation = ("forward_s", "input_gradient_s", "weight_gradient_s", "recompute_s")
     return MeanWork(
-        busy_s=num_micro_batches * sum(mean(name) for name in _COMPUTATION),
+        busy_s=num_micro_batches * sum(mean(name) for name in computation),
         flops=num_micro_batches * mean("flops"),
         memory_traffic_bytes=num_micro_batches * mean("memory_traffic_bytes"),
         link_traffic_bytes=num_micro_batches * sent,
-        dense_params=mean("dense_params") - table,
+        dense_params=mean("dense_params") - _shared_table_params(problem, structure, strategy),
         expert_params=mean("expert_params"),
     )
 
@@ -309,33 +295,22 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
     return ceil_div(sequences, strategy.micro_batch_size)
 
 
-def _passes_time(
-    problem: Problem, slowest: LayerCost, num_micro_batches: Num, bubble_s: Num,
-    strategy: StrategyOf[Num], structure: PlanOptions, send_s: Num,
-) -> StepTime:  # fmt: skip
-    """Return the parts of the pipeline: micro-batches times the slowest stage, bubble, sends.
+def exposed_sends_s(
+    problem: Problem, structure: PlanOptions, slowest: LayerCost, send_s: Num, num_stages: Num,
+    num_virtual_stages: Num, num_micro_batches: Num,
+) -> Num:  # fmt: skip
+    """Return the seconds for which the slowest stage waits for its sends in a step [s].
 
     Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
     chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
     of a chunk (forward and backward are three parts).
     """
-    schedule, v, m = schedules[structure.schedule], strategy.num_virtual_stages, num_micro_batches
+    schedule, v, m = schedules[structure.schedule], num_virtual_stages, num_micro_batches
     overlaps = problem.workload.software.overlaps_sends
     if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
         late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
-        sends_s = schedule.num_exposed_sends(strategy.pp, v, m) * send_s + late_s
-    else:
-        sends_s = m * schedule.sends_per_micro_batch(v) * send_s
-    gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
-    return StepTime({
-        TimePart.COMPUTE: m * (slowest.forward_s + gradients_s),
-        TimePart.RECOMPUTE: m * slowest.recompute_s,
-        TimePart.LAUNCH: m * slowest.launch_s,
-        **{part: m * getattr(slowest, name) for name, part in EXPOSED_PART.items()},
-        TimePart.TP_COMM: m * slowest.tp_s + slowest.per_step_s,
-        TimePart.PP_COMM: sends_s * (strategy.pp > 1) + m * slowest.pp_s,
-        TimePart.BUBBLE: bubble_s,
-    })  # fmt: skip
+        return schedule.num_exposed_sends(num_stages, v, m) * send_s + late_s
+    return m * schedule.sends_per_micro_batch(v) * send_s
 
 
 def send_bytes(
@@ -400,15 +375,15 @@ def _tied_sync_s(
 
 
 def _stage_state(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], prices: LayerPrices,
-    layout: StageLayout, position: str, num_micro_batches: Num,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
+    costs: Sequence[LayerCost], layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
     """Return what the stage at a position holds."""
-    costs = (*prices.kinds, prices.embedding, prices.head)
-    weights = (*layout.layers_of(position), *layout.edges_of(position))
-    index = {"first": 0.0 * strategy.pp, "middle": 1.0 + 0.0 * strategy.pp}.get(
-        position, strategy.pp - 1.0
-    )
+
+    def held(name: str) -> Num:
+        return weighted_part(costs, layout.counts[position], name)
+
+    index = {"first": 0.0, "middle": 1.0}.get(position, strategy.pp - 1.0) + 0.0 * strategy.pp
     in_flight = schedules[structure.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
     )
@@ -416,46 +391,28 @@ def _stage_state(
         # The barrier before the gradient of the logits keeps one micro-batch more (Yeung et al.
         # 2024, figure 10 b).
         in_flight = smaller(in_flight + 1.0, num_micro_batches)
-    counts = layout.layers_of(position)
-    is_last = layout.is_last(position)
-    kept = weighted_part(costs, weights, "kept_bytes")
+    is_last = layout.is_last[position]
+    kept = held("kept_bytes")
     if problem.workload.software.keeps_stage_outputs:
         sent = strategy.num_virtual_stages * resting_bytes(problem, structure, strategy)
         kept = kept + sent * (1.0 - is_last)
-    params = weighted_part(costs, weights, "dense_params")
+    params = held("dense_params")
     if structure.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, structure, strategy)
-    is_gpipe = structure.schedule is ScheduleKind.GPIPE
-    logits = prices.head.working_bytes * is_last
-    waiting = larger(num_micro_batches - 1.0, 0.0) * logits if is_gpipe else 0.0
+    waiting: Num = 0.0
+    if structure.schedule is ScheduleKind.GPIPE:
+        waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)
+    layers = layout.counts[position][:-2]
     return StageState(
         dense_params=params,
-        expert_params=weighted_part(costs, weights, "expert_params"),
+        expert_params=held("expert_params"),
         kept_bytes=kept,
         in_flight=where(in_flight > 0, in_flight, 0.0),
-        working_bytes=weighted_part(costs, weights, "working_bytes") + waiting,
-        num_layers=sum(counts[1:], counts[0]),
+        working_bytes=held("working_bytes") + waiting,
+        num_layers=sum(layers[1:], layers[0]),
         sums_before_scatter=(strategy.pp > 1) * 1.0,
         num_communicators=num_communicators(strategy),
     )
-
-
-@dataclass(frozen=True)
-class PipelineCost:
-    """All micro-batches through the pipeline, and what the rest of the step needs to know."""
-
-    time: StepTime
-    """Parts of the passes; their sum is a lower bound of the step [s]."""
-    forward_window_s: Num
-    """Computation of one micro-batch on the slowest stage, forward [s]."""
-    backward_window_s: Num
-    num_micro_batches: Num
-    num_layers: Num
-    """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
-    tied_sync_s: Num
-    """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
-    hidden_s: Num
-    """Communication of all micro-batches that runs beside computation [s]."""
 
 
 def jitter_fraction(num_devices: Num, spread: Num) -> Num:

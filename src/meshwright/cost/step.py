@@ -7,7 +7,7 @@ parameters have nothing left to hide behind, so something of the synchronisation
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial, reduce
 
 from meshwright.base.arrays import Num, larger, positive_part
@@ -32,7 +32,7 @@ from meshwright.cost.memory import (
     step_memory,
 )
 from meshwright.cost.parts import MemoryUse, StepTime, TimePart
-from meshwright.cost.pipeline import PipelineCost, PipelinePrice, price_pipeline, send_bytes
+from meshwright.cost.pipeline import PipelinePrice, price_pipeline, send_bytes
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.sharding.local_sizes import degree_of
 from meshwright.sharding.strategy import (
@@ -58,7 +58,7 @@ def optimizer_step_s(
 
 
 def offload_step_s(
-    state: StageState, shards: ShardDegrees, pipeline: PipelineCost, structure: PlanOptions,
+    state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, structure: PlanOptions,
     optimizer: OptimizerPreset, host_bytes_per_s: float,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of host traffic of a step: what nothing hides, and the rest.
@@ -91,7 +91,7 @@ def offload_step_s(
 
 
 def step_time(
-    pipeline: PipelineCost, data_parallel: Exposure, optimizer_s: Num, offload: Exposure,
+    pipeline: PipelinePrice, data_parallel: Exposure, optimizer_s: Num, offload: Exposure,
     *, sigma: Num, jitter: Num,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
@@ -143,33 +143,6 @@ class StepPrice:
         return reduce(larger, [use.total_bytes for use in self.memory])
 
 
-def price_step(
-    problem: Problem,
-    structure: PlanOptions,
-    strategy: StrategyOf[Num],
-    price: PipelinePrice,
-    links: SyncLinks,
-) -> StepPrice:
-    """Return the whole step for columns of strategies, whose pipelines have these prices."""
-    shards = shard_degrees(problem, strategy)
-    time = step_times(problem, structure, shards, price, links)
-    time = throttled(problem, structure, strategy, price, time)
-    on_host = [
-        host_bytes(state, shards, structure, problem.workload.optimizer) for state in price.states
-    ]
-    parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
-    return StepPrice(
-        time=time,
-        memory=step_memory(problem, structure, shards, price.states),
-        host_bytes=reduce(larger, on_host),
-        energy_j=total_energy_j(parts_j, time.total_s),
-        energy_parts_j=parts_j,
-        cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),
-        num_devices=strategy.num_devices,
-        flops=price.flops,
-    )
-
-
 def step_times(
     problem: Problem,
     structure: PlanOptions,
@@ -184,11 +157,11 @@ def step_times(
         kinds.append((heaviest.expert_params, links.expert))
     software = problem.workload.software
     synced = gradient_sync(
-        kinds, price.pipeline, structure, optimizer, sums_whole=software.sums_whole_gradients
+        kinds, price, structure, optimizer, sums_whole=software.sums_whole_gradients
     )
     if structure.zero_stage == 3 and software.copies_shards:
         copied = sharding_copies_s(
-            heaviest, price.pipeline, structure, problem.rates.elementwise_bytes_per_s
+            heaviest, price, structure, problem.rates.elementwise_bytes_per_s
         )
         synced = Exposure(synced.exposed_s + copied, synced.hidden_s)
     optimizer_s = optimizer_step_s(
@@ -197,11 +170,11 @@ def step_times(
     offloaded = plain(0.0 * optimizer_s)
     if structure.offload is not Offload.NONE:
         offloaded = offload_step_s(
-            heaviest, shards, price.pipeline, structure, optimizer,
+            heaviest, shards, price, structure, optimizer,
             host_of(problem).bandwidth_bytes_per_s,
         )  # fmt: skip
     return step_time(
-        price.pipeline, synced, optimizer_s, offloaded,
+        price, synced, optimizer_s, offloaded,
         sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
     )  # fmt: skip
 
@@ -236,9 +209,25 @@ def price_columns(
     )  # fmt: skip
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     send = send_s(problem, structure, strategy, collectives)
-    pipeline = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
-    step = price_step(problem, structure, strategy, pipeline, sync_links(problem, collectives))
-    return Priced(strategy, structure, step, pipeline)
+    price = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
+    shards = shard_degrees(problem, strategy)
+    time = step_times(problem, structure, shards, price, sync_links(problem, collectives))
+    time = throttled(problem, structure, strategy, price, time)
+    parts_j = step_energy_parts_j(problem, structure, strategy, price, time)
+    step = StepPrice(
+        time=time,
+        memory=step_memory(problem, structure, shards, price.states),
+        host_bytes=reduce(
+            larger,
+            [host_bytes(s, shards, structure, problem.workload.optimizer) for s in price.states],
+        ),
+        energy_j=total_energy_j(parts_j, time.total_s),
+        energy_parts_j=parts_j,
+        cost_usd=step_cost_usd(problem.system.chip, time.total_s, strategy.num_devices),
+        num_devices=strategy.num_devices,
+        flops=price.flops,
+    )
+    return Priced(strategy, structure, step, price)
 
 
 def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Priced:
@@ -276,7 +265,7 @@ SyncedKinds = Sequence[tuple[Num, DataParallelLinks]]
 
 
 def gradient_sync(
-    kinds: SyncedKinds, pipeline: PipelineCost, structure: PlanOptions,
+    kinds: SyncedKinds, pipeline: PipelinePrice, structure: PlanOptions,
     optimizer: OptimizerPreset, *, sums_whole: bool = False,
 ) -> Exposure:  # fmt: skip
     """Return the seconds of synchronising all kinds of parameters in a step.
@@ -302,10 +291,17 @@ def gradient_sync(
         exposure = show(_all_reduce_s(kinds, buckets, optimizer), backward_s)
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
         return Exposure(exposure.exposed_s + norm_s, exposure.hidden_s)
-    reduce_s, gather_s, replicas_s = _shard_s(kinds, buckets, optimizer)
+    gradient = optimizer.reduced_gradient_bytes_per_param
+    weight = optimizer.gathered_weight_bytes_per_param
+    reduce_s = sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds)
+    gather_s = sum(k.all_gather.time_s(n * weight, buckets) for n, k in kinds)
+    replicas_s = sum(k.replicate_all_reduce.time_s(n * gradient / k.degrees, 1.0) for n, k in kinds)
     if sums_whole and structure.zero_stage == 1:
         reduce_s, replicas_s = _all_reduce_s(kinds, buckets, optimizer), 0.0 * replicas_s
-    norm_s = sum(_norm_s(links) for _, links in kinds)
+    norm_s = sum(
+        sum(t.time_s(0.0, 1.0) for t in (k.reduce_scatter, k.all_gather, k.replicate_all_reduce))
+        for _, k in kinds
+    )
     repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
         reduced, gathered = show(reduce_s, backward_s), show(gather_s, forward_s)
@@ -327,25 +323,8 @@ def _all_reduce_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) 
     return sum(links.all_reduce.time_s(params * word, buckets) for params, links in kinds)
 
 
-def _shard_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> tuple[Num, Num, Num]:
-    """Return the seconds of scattering gradients, gathering weights, and summing over replicas."""
-    gradient = optimizer.reduced_gradient_bytes_per_param
-    weight = optimizer.gathered_weight_bytes_per_param
-    return (
-        sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds),
-        sum(k.all_gather.time_s(n * weight, buckets) for n, k in kinds),
-        sum(k.replicate_all_reduce.time_s(n * gradient / k.degrees, 1.0) for n, k in kinds),
-    )
-
-
-def _norm_s(links: DataParallelLinks) -> Num:
-    """Return the seconds of summing one number over shards and their replicas."""
-    transfers = (links.reduce_scatter, links.all_gather, links.replicate_all_reduce)
-    return sum(transfer.time_s(0.0, 1.0) for transfer in transfers)
-
-
 def sharding_copies_s(
-    state: StageState, pipeline: PipelineCost, structure: PlanOptions, memory_bytes_per_s: Num
+    state: StageState, pipeline: PipelinePrice, structure: PlanOptions, memory_bytes_per_s: Num
 ) -> Num:
     """Return the seconds in which full sharding copies in a step, where no compiler removes it.
 
@@ -368,28 +347,19 @@ class SyncLinks:
 
 def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
     """Return the data-parallel collectives for the strategies of a network."""
+
+    def over(shard: str, replicate: str, everyone: str, degrees: Num) -> DataParallelLinks:
+        return DataParallelLinks(
+            reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
+            all_gather=collectives.transfer(CollectiveKind.ALL_GATHER, shard),
+            replicate_all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, replicate),
+            all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, everyone),
+            degrees=degrees,
+        )
+
     s = collectives.network.strategy
-    dense = _links(collectives, "dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
-    degrees = s.dp_shard * s.cp
     experts = None
     if problem.num_experts:
-        shard_degree = degree_of("edp_shard", s)
-        experts = _links(collectives, "edp_shard", "edp_replicate", "edp", shard_degree)
-    return SyncLinks(_with_degrees(dense, degrees), experts)
-
-
-def _links(
-    collectives: Collectives, shard: str, replicate: str, everyone: str, degrees: Num = 1.0
-) -> DataParallelLinks:
-    return DataParallelLinks(
-        reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
-        all_gather=collectives.transfer(CollectiveKind.ALL_GATHER, shard),
-        replicate_all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, replicate),
-        all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, everyone),
-        degrees=degrees,
-    )
-
-
-def _with_degrees(links: DataParallelLinks, degrees: Num) -> DataParallelLinks:
-    parts = {f.name: getattr(links, f.name) for f in fields(links)}
-    return DataParallelLinks(**{**parts, "degrees": degrees})
+        experts = over("edp_shard", "edp_replicate", "edp", degree_of("edp_shard", s))
+    axes = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
+    return SyncLinks(over(*axes, s.dp_shard * s.cp), experts)

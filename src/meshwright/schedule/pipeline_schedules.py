@@ -7,10 +7,11 @@ layers of one stage, so one chunk takes 1 / v of them. No network and no memory 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
-from meshwright.base.arrays import N, ceil_div, positive_part, smaller
+from meshwright.base.arrays import Mask, Num, ceil_div, positive_part, smaller
 from meshwright.base.registry import Registry
 
 
@@ -32,34 +33,39 @@ class Task(NamedTuple):
     chunk: int
 
 
-class PipelineSchedule(Protocol):
-    """Closed forms and enumeration of one pipeline schedule."""
+class PipelineSchedule(ABC):
+    """Closed forms and order of a schedule; here of one chunk per stage: fill, work, drain.
 
-    rule: str
-    """When the schedule is legal, in words for a refusal."""
+    Closed forms take numbers or columns, shape (rows,).
+    """
 
     @staticmethod
-    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
+    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Mask:
         """Return whether (or for which rows) the schedule exists."""
+        return num_virtual_stages == 1
 
     @staticmethod
     def bubble_s(
-        forward_s: N,
-        backward_input_s: N,
-        backward_weight_s: N,
-        send_s: N,
-        num_stages: N,
-        num_virtual_stages: N,
-        num_micro_batches: N,
-    ) -> N:
-        """Return the idle time of one step on a stage, filling and draining sends included [s]."""
+        forward_s: Num, backward_input_s: Num, backward_weight_s: Num, send_s: Num,
+        num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num,
+    ) -> Num:  # fmt: skip
+        """Return the idle time of one step on a stage [s]: (p - 1) (t_f + t_b + 2 t_send).
+
+        Sends that fill and drain the pipeline included.
+        """
+        return (num_stages - 1) * (forward_s + backward_input_s + backward_weight_s + 2 * send_s)
 
     @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: N) -> N:
-        """Return how many sends, forward and backward, a middle stage makes per micro-batch."""
+    def sends_per_micro_batch(num_virtual_stages: Num) -> Num:
+        """Return how many sends a middle stage makes per micro-batch.
+
+        One activation forward and one gradient backward for each chunk.
+        """
+        return 2 * num_virtual_stages
 
     @staticmethod
-    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    @abstractmethod
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """Return the sends a step waits for, beyond the bubble, although they are asynchronous.
 
         Where the stage waits for each send instead, all of them are exposed:
@@ -67,61 +73,38 @@ class PipelineSchedule(Protocol):
         """
 
     @staticmethod
-    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    @abstractmethod
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
         """Return the most micro-batches whose activations a stage holds at once.
 
         In units of all the layers of the stage, so it need not be whole where a stage has chunks.
         """
 
     @staticmethod
+    @abstractmethod
     def order(
         stage: int, num_stages: int, num_virtual_stages: int, num_micro_batches: int
     ) -> list[Task]:
         """Return what a stage does, in its order."""
 
 
-class OneChunk:
-    """What schedules of one chunk per stage share: fill, work, drain."""
-
-    rule = "one virtual stage"
-
-    @staticmethod
-    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
-        """Return whether (or for which rows) the schedule exists."""
-        return num_virtual_stages == 1
-
-    @staticmethod
-    def bubble_s(
-        forward_s: N,
-        backward_input_s: N,
-        backward_weight_s: N,
-        send_s: N,
-        num_stages: N,
-        num_virtual_stages: N,
-        num_micro_batches: N,
-    ) -> N:
-        """Idle time of one step [s]: (p - 1) (t_f + t_b + 2 t_send)."""
-        return (num_stages - 1) * (forward_s + backward_input_s + backward_weight_s + 2 * send_s)
-
-    @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: N) -> N:
-        """One activation forward and one gradient backward for each chunk."""
-        return 2 * num_virtual_stages
-
-
-class GPipe(OneChunk):
+class GPipe(PipelineSchedule):
     """All micro-batches forward, then all backward; every activation is kept.
 
     Source: Huang et al. 2019, GPipe (arXiv 1811.06965), section 2.3.
     """
 
     @staticmethod
-    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """None: each pass waits for nothing but the filling pipeline."""
         return 0 * (num_stages * num_micro_batches)
 
     @staticmethod
-    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
         """All of them, on every stage."""
         return num_micro_batches + 0 * stage
 
@@ -134,14 +117,14 @@ class GPipe(OneChunk):
         return forward + [Task(TaskKind.BACKWARD, i, 0) for i in range(num_micro_batches)]
 
 
-class OneForwardOneBackward(OneChunk):
+class OneForwardOneBackward(PipelineSchedule):
     """PipeDream-flush: the bubble of GPipe with the activations of at most p micro-batches.
 
     Source: Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.1.
     """
 
     @staticmethod
-    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """2 floor((m - 1) (p - 1) / p): stages in step wait for each other's answers.
 
         The round trip of p micro-batches over the pipeline holds 2 (p - 1) sends and no slack.
@@ -149,14 +132,14 @@ class OneForwardOneBackward(OneChunk):
         Source: derived; equals the replayed timeline for equal stages.
         """
         between = num_micro_batches - 1
-        exposed: N = 2 * (between - ceil_div(between, num_stages))
-        return exposed
+        return 2 * (between - ceil_div(between, num_stages))
 
     @staticmethod
-    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
         """min(m, p - stage): stage s is p - s passes away from the first gradient."""
-        in_flight: N = smaller(num_micro_batches, num_stages - stage)
-        return in_flight
+        return smaller(num_micro_batches, num_stages - stage)
 
     @staticmethod
     def order(
@@ -172,7 +155,7 @@ class OneForwardOneBackward(OneChunk):
         return tasks + [Task(TaskKind.BACKWARD, i, 0) for i in left]
 
 
-class Interleaved:
+class Interleaved(PipelineSchedule):
     """1F1B over v chunks per stage: the bubble falls by v, sends and activations rise.
 
     Micro-batches go through a chunk in runs of p, then through the next chunk.
@@ -182,24 +165,17 @@ class Interleaved:
     p (1 + (p - 1) / (p v)) on stage 0: Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.3.
     """
 
-    rule = "two or more virtual stages, two or more stages, micro-batches a multiple of the stages"
-
     @staticmethod
-    def is_legal(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> Any:
-        """Return whether (or for which rows) the schedule exists."""
+    def is_legal(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Mask:
+        """Two or more virtual stages and stages, micro-batches a multiple of the stages."""
         many = (num_virtual_stages > 1) & (num_stages > 1)
         return many & (num_micro_batches % num_stages == 0)
 
     @staticmethod
     def bubble_s(
-        forward_s: N,
-        backward_input_s: N,
-        backward_weight_s: N,
-        send_s: N,
-        num_stages: N,
-        num_virtual_stages: N,
-        num_micro_batches: N,
-    ) -> N:
+        forward_s: Num, backward_input_s: Num, backward_weight_s: Num, send_s: Num,
+        num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num,
+    ) -> Num:  # fmt: skip
         """Idle time of one step [s]: (p - 1) ((t_f + t_b) / v + 2 t_send).
 
         A send carries the activations of one micro-batch whatever the number of chunks, so the
@@ -209,12 +185,7 @@ class Interleaved:
         return (num_stages - 1) * (stage_s / num_virtual_stages + 2 * send_s)
 
     @staticmethod
-    def sends_per_micro_batch(num_virtual_stages: N) -> N:
-        """One activation forward and one gradient backward for each chunk."""
-        return 2 * num_virtual_stages
-
-    @staticmethod
-    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """2 (v - 1) p: only warm-up and cool-down wait, once for each further chunk.
 
         Source: derived; equals the replayed timeline for equal stages.
@@ -223,11 +194,12 @@ class Interleaved:
         return 2 * (num_virtual_stages - 1) * num_stages
 
     @staticmethod
-    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
         """min(m, (2 (p - s - 1) + (v - 1) p + 1) / v): the warm-up and one more, in chunks."""
         warm_up = 2 * (num_stages - stage - 1) + (num_virtual_stages - 1) * num_stages
-        in_flight: N = smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
-        return in_flight
+        return smaller(num_micro_batches, (warm_up + 1) / num_virtual_stages)
 
     @staticmethod
     def order(
@@ -235,7 +207,11 @@ class Interleaved:
     ) -> list[Task]:
         """Warm-up, then F B in turn, then the remaining B, counted in passes of one chunk."""
         num_passes = num_virtual_stages * num_micro_batches
-        passes = [_chunk_pass(k, num_stages, num_virtual_stages) for k in range(num_passes)]
+        passes = []
+        for index in range(num_passes):  # a run of p micro-batches through each chunk in turn
+            run, within = divmod(index, num_stages * num_virtual_stages)
+            chunk, offset = divmod(within, num_stages)
+            passes.append((run * num_stages + offset, chunk))
         forward = [Task(TaskKind.FORWARD, i, chunk) for i, chunk in passes]
         last = num_virtual_stages - 1
         backward = [Task(TaskKind.BACKWARD, i, last - chunk) for i, chunk in passes]
@@ -246,14 +222,7 @@ class Interleaved:
         return forward[:warm_up] + [task for pair in pairs for task in pair] + backward[steady:]
 
 
-def _chunk_pass(index: int, num_stages: int, num_virtual_stages: int) -> tuple[int, int]:
-    """Return micro-batch and chunk of the index-th forward pass of a stage."""
-    run, within = divmod(index, num_stages * num_virtual_stages)
-    chunk, offset = divmod(within, num_stages)
-    return run * num_stages + offset, chunk
-
-
-class ZeroBubble(OneChunk):
+class ZeroBubble(PipelineSchedule):
     """1F1B whose backward pass is split; stage s delays its weight gradients by s micro-batches.
 
     Every stage then holds at most min(m, p) micro-batches: what stage 0 of 1F1B holds.
@@ -263,14 +232,9 @@ class ZeroBubble(OneChunk):
 
     @staticmethod
     def bubble_s(
-        forward_s: N,
-        backward_input_s: N,
-        backward_weight_s: N,
-        send_s: N,
-        num_stages: N,
-        num_virtual_stages: N,
-        num_micro_batches: N,
-    ) -> N:
+        forward_s: Num, backward_input_s: Num, backward_weight_s: Num, send_s: Num,
+        num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num,
+    ) -> Num:  # fmt: skip
         """Idle time of one step [s]: (p - 1) (t_f + t_bi + 2 t_send) - (min(m, p) - 1) t_fill.
 
         t_fill = min(t_f + t_send, t_bi + t_send, t_bw) is what one delayed weight gradient fills;
@@ -278,24 +242,23 @@ class ZeroBubble(OneChunk):
         """
         filled_s = smaller(smaller(forward_s, backward_input_s) + send_s, backward_weight_s)
         fill_and_drain_s = (num_stages - 1) * (forward_s + backward_input_s + 2 * send_s)
-        bubble: N = fill_and_drain_s - (smaller(num_micro_batches, num_stages) - 1) * filled_s
-        return bubble
+        return fill_and_drain_s - (smaller(num_micro_batches, num_stages) - 1) * filled_s
 
     @staticmethod
-    def num_exposed_sends(num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def num_exposed_sends(num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num) -> Num:
         """2 min(p - 1, max(m - 2, 0)): weight gradients hide the sends of the steady state.
 
         Source: derived; equals the replayed timeline for equal stages.
         Valid for: sends short against t_bw, and t_bw <= min(t_f, t_bi).
         """
-        exposed: N = 2 * smaller(num_stages - 1, positive_part(num_micro_batches - 2))
-        return exposed
+        return 2 * smaller(num_stages - 1, positive_part(num_micro_batches - 2))
 
     @staticmethod
-    def peak_in_flight(stage: N, num_stages: N, num_virtual_stages: N, num_micro_batches: N) -> N:
+    def peak_in_flight(
+        stage: Num, num_stages: Num, num_virtual_stages: Num, num_micro_batches: Num
+    ) -> Num:
         """min(m, p) on every stage, until the weight gradient has used the activations."""
-        in_flight: N = smaller(num_micro_batches, num_stages) + 0 * stage
-        return in_flight
+        return smaller(num_micro_batches, num_stages) + 0 * stage
 
     @staticmethod
     def order(

@@ -81,7 +81,7 @@ def price_passes(
     send = send_s(problem, structure, strategy, collectives) * (strategy.pp > 1)
     host = host_s(problem.constants, strategy.micro_batch_size)
     return PassPrice(
-        whole=sum_of_passes(costs, (*layout.total, 1.0, 1.0)),
+        whole=sum_of_passes(costs, layout.total),
         slowest_s=_slowest_stage_s(costs, layout, send) + host,
         send_s=send,
         host_s=host,
@@ -95,7 +95,7 @@ def _held(
     layout: StageLayout, position: str,
 ) -> StageHeld:  # fmt: skip
     """Return what the stage at a position holds; one device has a tied table once."""
-    held = sum_of_passes(costs, (*layout.layers_of(position), *layout.edges_of(position)))
+    held = sum_of_passes(costs, layout.counts[position])
     weights = held.weight_bytes
     if problem.graph.tied and position == "first":
         weights = weights - _shared_table_bytes(problem, strategy) * (strategy.pp == 1)
@@ -106,7 +106,7 @@ def _slowest_stage_s(costs: Sequence[PassCost], layout: StageLayout, send: Num) 
     """Return the seconds for which one group occupies the slowest stage, its send included."""
     times = []
     for position in POSITIONS:
-        counts = (*layout.layers_of(position), *layout.edges_of(position))
+        counts = layout.counts[position]
         terms = [cost.total_s * count for cost, count in zip(costs, counts, strict=True)]
         times.append(sum(terms[1:], terms[0]))
     return reduce(larger, times) + send

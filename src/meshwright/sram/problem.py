@@ -339,8 +339,7 @@ def _training_layers(
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
     prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
-    layers = prices[Recompute.NONE]
-    costs = [*layers.kinds, layers.embedding, layers.head]
+    costs = prices[Recompute.NONE]
     column, optimizer = _columns(costs, _order(priced.model)), priced.workload.optimizer
     held = {
         "weights": optimizer.weight_bytes_per_param,

@@ -88,7 +88,7 @@ def estimate_of(
         memory_capacity_bytes=problem.system.chip.main_memory.capacity_bytes,
         host_bytes_per_device=number_at(step.host_bytes, row),
         num_devices_used=num_devices,
-        num_micro_batches=int(number_at(priced.pipeline.pipeline.num_micro_batches, row)),
+        num_micro_batches=int(number_at(priced.pipeline.num_micro_batches, row)),
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=tokens_per_s / num_devices,
         mfu_causal=mfu_causal,

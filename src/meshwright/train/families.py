@@ -37,7 +37,7 @@ from meshwright.cost.communication import (
     plain,
 )
 from meshwright.cost.energy import least_pipeline_s, throttled
-from meshwright.cost.layer import LayerPrices, price_layers
+from meshwright.cost.layer import LayerCost, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -178,7 +178,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
     price = table.price
     nothing = plain(0.0 * price.jitter)
     alone = step_time(
-        price.pipeline, nothing, nothing.exposed_s, nothing,
+        price, nothing, nothing.exposed_s, nothing,
         sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
@@ -419,7 +419,7 @@ def _priced(
 
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
-) -> tuple[dict[Recompute, LayerPrices], IntArray, FloatArray]:
+) -> tuple[dict[Recompute, tuple[LayerCost, ...]], IntArray, FloatArray]:
     """Return the distinct layer prices, the price row of each row, and its sends."""
     first, groups = layer_keys(network, layout)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))

@@ -280,7 +280,7 @@ def _step_messages(
 ) -> Iterator[tuple[Message, float]]:  # fmt: skip
     """Yield what all stages send in a step, and how often; edges are on one stage of ``pp``."""
     passes = piece_passes(problem, structure, strategy, network)
-    num_passes = only(price.closed_form.pipeline.pipeline.num_micro_batches)
+    num_passes = only(price.closed_form.pipeline.num_micro_batches)
     for is_forward in (True, False):
         yield from layer_messages(problem, strategy, passes, num_passes, is_forward=is_forward)
     for edge in passes[len(problem.graph.layers) :]:

@@ -94,7 +94,7 @@ def simulate_step(
             for factor in speeds
         ]
     )
-    total = round(only(price.closed_form.pipeline.pipeline.num_micro_batches))
+    total = round(only(price.closed_form.pipeline.num_micro_batches))
     num_runs, played = _extent(strategy, total)
 
     def play(num_micro_batches: int) -> tuple[TaskGraph, Timeline]:
@@ -268,7 +268,7 @@ def _once_s(
     if structure.zero_stage == 0:
         sums = [(CollectiveKind.ALL_REDUCE, everyone)]
     norm_s = sum(only(collectives.time_s(kind, axis, 0.0)) for kind, axis in sums)
-    return norm_s + only(price.contended.pipeline.pipeline.tied_sync_s)
+    return norm_s + only(price.contended.pipeline.tied_sync_s)
 
 
 @dataclass(frozen=True)

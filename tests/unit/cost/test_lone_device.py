@@ -43,7 +43,7 @@ def test_no_axis_communicates_on_a_lone_device():
     )
     price = price_one(
         problem, PlanOptions(sequence_parallel=False, zero_stage=0), make_strategy()
-    ).pipeline.pipeline
+    ).pipeline
     communication = (TimePart.TP_COMM, TimePart.PP_COMM, TimePart.CP_COMM)
     assert all(price.time[part][0] == 0.0 for part in communication)
     assert price.time[TimePart.COMPUTE][0] > 0.0

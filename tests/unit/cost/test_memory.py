@@ -12,7 +12,7 @@ from meshwright.cost.memory import (
     memory_use,
 )
 from meshwright.cost.parts import MemoryPart, MemoryUse, Phase, StepTime, TimePart
-from meshwright.cost.pipeline import PipelineCost
+from meshwright.cost.pipeline import PipelinePrice
 from meshwright.cost.step import offload_step_s, optimizer_step_s
 from meshwright.sharding.strategy import Offload, PlanOptions
 from meshwright.spec.workload import OptimizerPreset
@@ -94,9 +94,9 @@ def test_the_fullest_stage_is_taken_whole():
 
 
 def pipeline(**given):
-    known = {entry.name: 0.0 for entry in fields(PipelineCost)}
+    known = {entry.name: 0.0 for entry in fields(PipelinePrice)}
     known["time"] = StepTime({p: given.pop(p, 0.0) for p in TimePart if p.phase == Phase.PASSES})
-    return PipelineCost(**(known | {"num_micro_batches": 5.0, "num_layers": 8.0} | given))
+    return PipelinePrice(**(known | {"num_micro_batches": 5.0, "num_layers": 8.0} | given))
 
 
 @pytest.mark.parametrize(("stage", "params"), [(0, 960), (1, SHARD), (2, SHARD), (3, SHARD)])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.cost.layer import LayerCost
-from meshwright.cost.pipeline import deal_layers, stage_cost, stage_layout
+from meshwright.cost.pipeline import deal_layers, mean_of_others, slowest_stage, stage_layout
 
 
 def layers_of(num_layers, stages, chunks=1):
@@ -57,44 +57,55 @@ def layout(num_layers, stages):
     return stage_layout((0,) * num_layers, 1, np.array([stages * 1.0]), np.ones(1))
 
 
+def transient(working_bytes):
+    return layer(working_bytes=working_bytes)
+
+
+def priced(costs, stages):
+    """Return the slowest stage, its layers, and the mean of the others."""
+    slowest, num_layers = slowest_stage(costs, stages)
+    return slowest, num_layers, mean_of_others(costs, stages, slowest)
+
+
 LAYER = layer(forward_s=1.0, input_gradient_s=2.0, weight_gradient_s=3.0, forward_total_s=1.0)
 
 
 def test_edges_belong_to_the_first_and_the_last_stage():
     one, three = layout(9, 1), layout(9, 3)
-    assert [one.edges_of(p)[0][0] for p in ("first", "middle", "last")] == [1, 0, 0]
-    assert [one.edges_of(p)[1][0] for p in ("first", "middle", "last")] == [1, 0, 0]
-    assert [three.edges_of(p)[0][0] for p in ("first", "middle", "last")] == [1, 0, 0]
-    assert [three.edges_of(p)[1][0] for p in ("first", "middle", "last")] == [0, 0, 1]
+    assert [one.counts[p][-2][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [one.counts[p][-1][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [three.counts[p][-2][0] for p in ("first", "middle", "last")] == [1, 0, 0]
+    assert [three.counts[p][-1][0] for p in ("first", "middle", "last")] == [0, 0, 1]
 
 
 def test_a_heavy_head_makes_the_last_stage_the_slowest():
     """Three stages of three layers of 6 s and a head of 10 s: 28 s; the others take 18 s each."""
     head = layer(forward_s=4.0, input_gradient_s=3.0, weight_gradient_s=3.0, forward_total_s=4.0)
-    cost = stage_cost([LAYER], layer(), head, layout(9, 3))
-    assert cost.bottleneck.total_s[0] == 28
-    assert cost.layers_of_bottleneck[0] == 3
-    assert cost.others_forward_s[0] == 3
-    assert cost.others_backward_input_s[0] == 6
-    assert cost.others_backward_weight_s[0] == 9
+    slowest, num_layers, others = priced([LAYER, layer(), head], layout(9, 3))
+    assert slowest.total_s[0] == 28
+    assert num_layers[0] == 3
+    assert others[0][0] == 3
+    assert others[1][0] == 6
+    assert others[2][0] == 9
 
 
 def test_a_light_head_leaves_the_fullest_middle_stage_the_slowest():
     """Five stages of 12 layers are 2 3 3 2 2 ... with the ends short; 3 layers of 6 s decide."""
-    cost = stage_cost([LAYER], layer(), layer(), layout(12, 5))
+    slowest, _, others = priced([LAYER, layer(), layer()], layout(12, 5))
     assert layers_of(12, 5) == [2, 3, 3, 2, 2]
-    assert cost.bottleneck.total_s[0] == 18
-    assert cost.others_forward_s[0] == 9 / 4
+    assert slowest.total_s[0] == 18
+    assert others[0][0] == 9 / 4
 
 
 def test_one_stage_has_no_others():
-    cost = stage_cost([LAYER], layer(forward_s=1.0, forward_total_s=1.0), layer(), layout(4, 1))
-    assert cost.bottleneck.total_s[0] == 25
-    assert cost.others_forward_s[0] == 0
+    embedding = layer(forward_s=1.0, forward_total_s=1.0)
+    slowest, _, others = priced([LAYER, embedding, layer()], layout(4, 1))
+    assert slowest.total_s[0] == 25
+    assert others[0][0] == 0
 
 
 def test_the_largest_transient_is_kept_not_summed():
-    kinds = [layer(working_bytes=5.0, kept_bytes=2.0)]
-    cost = stage_cost(kinds, layer(working_bytes=3.0), layer(working_bytes=9.0), layout(4, 1))
-    assert cost.bottleneck.working_bytes[0] == 9
-    assert cost.bottleneck.kept_bytes[0] == 8
+    costs = [layer(working_bytes=5.0, kept_bytes=2.0), *map(transient, (3.0, 9.0))]
+    slowest, _, _ = priced(costs, layout(4, 1))
+    assert slowest.working_bytes[0] == 9
+    assert slowest.kept_bytes[0] == 8

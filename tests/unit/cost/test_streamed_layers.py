@@ -122,7 +122,7 @@ def test_layouts_say_what_travels():
 def layer_of(way, recompute):
     structure = replace(way.structure, recompute=recompute)
     prices = price_layers(way.problem, structure, way.network, (recompute,), uses_tatp=True)
-    return prices[recompute].kinds[0]
+    return prices[recompute][0]
 
 
 def test_recomputation_sends_the_forward_stream_again():
@@ -189,7 +189,7 @@ def test_the_choice_is_the_cheaper_one_block_by_block():
     def total_s(streamed, groups):
         structure = PlanOptions(sequence_parallel=False, streamed=streamed)
         prices = price_layers(what, structure, groups, (Recompute.NONE,), uses_tatp=True)
-        return prices[Recompute.NONE].kinds[0].total_s.item()
+        return prices[Recompute.NONE][0].total_s.item()
 
     fixed = [total_s(Streamed.WEIGHTS, network), total_s(Streamed.INPUTS, network)]
     assert total_s(Streamed.AUTO, network) < min(fixed)

@@ -67,7 +67,7 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
         return None
     price = placed[0]
     step = simulate_step(problem, structure, strategy, price, physical)
-    if step.num_micro_batches < only(alone.pipeline.pipeline.num_micro_batches):
+    if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
         return None
     return Row(
         features(problem, network, alone)[0],
@@ -127,7 +127,7 @@ def _power_w(
     time, work, engine = alone.step.time, alone.pipeline.mean, problem.rates
     assert work is not None
     if link_j is None:
-        link_j = least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
+        link_j = least_link_j(problem, alone.structure, alone.strategy, alone.pipeline)
     update_bytes = time[TimePart.OPTIMIZER] * engine.memory_bytes_per_s
     dynamic_j = dynamic_parts_j(
         problem.system.chip, work.busy_s + time[TimePart.OPTIMIZER], work.flops,

@@ -70,7 +70,7 @@ def features(problem: Problem, network: AxisNetwork, alone: Priced) -> FloatArra
     """
     time, strategy = alone.step.time, alone.strategy
     step_s = time.total_s
-    pipeline = alone.pipeline.pipeline
+    pipeline = alone.pipeline
     columns = [
         *(_share(time[name], step_s) for name in SHOWN_PARTS),
         pipeline.num_micro_batches * pipeline.forward_window_s / step_s,
@@ -99,9 +99,7 @@ def _share(part: Any, whole: Any) -> Any:
 
 def _link_energy_j(problem: Problem, alone: Priced) -> Any:
     """Return the energy of the links of one device in closed form [J]."""
-    work = alone.pipeline.mean
-    assert work is not None
-    return least_link_j(problem, alone.structure, alone.strategy, work, alone.pipeline)
+    return least_link_j(problem, alone.structure, alone.strategy, alone.pipeline)
 
 
 def _energy_j(alone: Priced) -> Any:
@@ -115,7 +113,7 @@ def _busy(problem: Problem, alone: Priced) -> list[Any]:
     step_s, work = time.total_s, price.mean
     assert work is not None
     return [
-        price.pipeline.hidden_s / step_s,
+        price.hidden_s / step_s,
         price.tp_per_step_s / step_s,
         price.memory_traffic_bytes / problem.rates.memory_bytes_per_s / step_s,
         work.link_traffic_bytes / link.bandwidth_bytes_per_s / step_s,

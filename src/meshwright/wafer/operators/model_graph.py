@@ -17,7 +17,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, column, take_rows
 from meshwright.cost.communication import Transfer, plain
-from meshwright.cost.layer import LayerCost, LayerPrices, weighted_sum
+from meshwright.cost.layer import LayerCost, weighted_sum
 from meshwright.cost.memory import ShardDegrees, step_memory
 from meshwright.cost.parts import MemoryUse, StepTime
 from meshwright.cost.pipeline import (
@@ -88,8 +88,8 @@ def price_assigned(
     optimizer = problem.workload.optimizer
     kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
     time = step_time(
-        price.pipeline,
-        gradient_sync(kinds, price.pipeline, structure, optimizer),
+        price,
+        gradient_sync(kinds, price, structure, optimizer),
         optimizer_step_s(
             price.heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
         ),
@@ -97,9 +97,7 @@ def price_assigned(
         sigma=problem.calibration.overlap_slowdown,
         jitter=price.jitter,
     )
-    times = float(column(price.pipeline.num_micro_batches)[0]) * (
-        1.0 + float(column(price.jitter)[0])
-    )
+    times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
     return Assigned(
         places=tuple(places),
         options=tuple(options),
@@ -110,7 +108,7 @@ def price_assigned(
     )
 
 
-def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> LayerPrices:
+def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[LayerCost, ...]:
     """Return the mean layer of each kind, and the edges."""
     found = []
     for number, piece in enumerate(prices.problem.pieces):
@@ -125,7 +123,7 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> LayerPr
     head = found[-1]
     working = head.working_bytes + head.kept_bytes
     head = replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
-    return LayerPrices(tuple(found[:-2]), found[-2], head)
+    return (*found[:-1], head)
 
 
 def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Any:

@@ -142,7 +142,7 @@ def layer_costs(what, structure, strategy):
     prices = price_layers(
         what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
     )[structure.recompute]
-    return (*prices.kinds, prices.embedding, prices.head)
+    return prices
 
 
 def pieces_of(program, rank):
