@@ -23,7 +23,11 @@ def framework_refusals(plan: Plan) -> list[Fault]:
 
 def plan_refusals(plan: Plan) -> list[Fault]:
     """Return what keeps a plan from any target: its shape, its batch, its legality."""
-    return [fault for check in (_segments, _axis_order, _batch, _rules) for fault in check(plan)]
+    return [
+        fault
+        for check in (_segments, _vocabulary, _axis_order, _batch, _rules)
+        for fault in check(plan)
+    ]
 
 
 def _segments(plan: Plan) -> Iterator[Fault]:

@@ -286,7 +286,8 @@ def simulate(plan: Plan) -> SimulatedPlan:
     Raises
     ------
     UnsupportedError
-        The plan has no placement: its system is no grid of devices, or too large a one.
+        The plan has no placement: its system is no grid of devices, or too large a one. Or it
+        splits the vocabulary over the stages.
     """
     problem, entry = problem_of(plan), plan.best
     if entry.placement is None:
@@ -294,6 +295,8 @@ def simulate(plan: Plan) -> SimulatedPlan:
             f"the plan for {plan.system.name} has no placement to simulate: that takes a mesh or "
             "a torus of devices, such as wafer-6x8 or tpu-v5p-4x4x4"
         )
+    if entry.structure.vocabulary_parallel:
+        raise UnsupportedError("embedding and logits on all stages are priced, but not simulated")
     physical = physical_network(problem)
     price = price_as_placed(problem, entry, physical)
     if price is None:

@@ -96,3 +96,15 @@ def test_it_is_searched_on_request_only():
     assert asked.best.estimate.step_time_s == pytest.approx(step_s, rel=1e-12)
     assert asked.coverage.gap == pytest.approx(0.0, abs=1e-12)
     assert "vocabulary_parallel" in asked.best.text
+
+
+def test_it_is_neither_simulated_nor_exported():
+    found = mw.estimate(
+        "gpt3-76b", on="wafer-4x8", seq="2k", global_batch=128, pp=2, tp=4, tatp=4, mbs=8,
+        vocab_parallel="on",
+    )  # fmt: skip
+    with pytest.raises(mw.MeshwrightError, match="not simulated"):
+        mw.simulate(found)
+    for target in ("megatron", "chakra"):
+        with pytest.raises(mw.MeshwrightError, match="vocabulary_parallel"):
+            mw.export(found, target, print=True)
