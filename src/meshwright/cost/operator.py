@@ -17,7 +17,33 @@ from meshwright.graph.op import Op, OpKind
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
 
 
-def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
+@dataclass(frozen=True)
+class OpCost:
+    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
+
+    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
+    """
+
+    forward_s: Num = 0.0
+    input_gradient_s: Num = 0.0
+    weight_gradient_s: Num = 0.0
+    stream_forward_s: Num = 0.0
+    stream_backward_s: Num = 0.0
+    forward_flops: Num = 0.0
+    backward_flops: Num = 0.0
+    forward_traffic_bytes: Num = 0.0
+    backward_traffic_bytes: Num = 0.0
+    forward_link_bytes: Num = 0.0
+    """What streams while it computes, each link that it crosses counted."""
+    backward_link_bytes: Num = 0.0
+    forward_kernels: Num = 0.0
+    backward_kernels: Num = 0.0
+    forward_waits: Num = 0.0
+    """1 where what streams is sent before or after the computation, not during it."""
+    backward_waits: Num = 0.0
+
+
+def memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a norm, an elementwise operator, a lookup, a permutation or the loss."""
     num_bytes: Num = 0.0
     for tensor in op.traffic:
@@ -41,45 +67,25 @@ def traffic_s(num_bytes: Num, rates: DeviceRates) -> Num:
     return num_bytes / rates.elementwise_bytes_per_s
 
 
-@dataclass(frozen=True)
-class OpCost:
-    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
-
-    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
-    """
-
-    forward_s: Num = 0.0
-    input_gradient_s: Num = 0.0
-    weight_gradient_s: Num = 0.0
-    stream_forward_s: Num = 0.0
-    stream_backward_s: Num = 0.0
-    forward_flops: Num = 0.0
-    backward_flops: Num = 0.0
-    forward_traffic_bytes: Num = 0.0
-    backward_traffic_bytes: Num = 0.0
-    forward_link_bytes: Num = 0.0
-    """What streams beside the operator, each link that it crosses counted."""
-    backward_link_bytes: Num = 0.0
-    forward_kernels: Num = 0.0
-    backward_kernels: Num = 0.0
-    forward_waits: Num = 0.0
-    """1 where what streams travels before or after the computation, not beside it."""
-    backward_waits: Num = 0.0
-
-
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
-APART_ACCUMULATION_BYTES = 10.0
+SEPARATE_ACCUMULATION_BYTES = 10.0
 """The same in a pass of its own, which reads the new 16-bit gradient too."""
 
 
 class MatmulShape(NamedTuple):
-    """So many products (rows x inner) @ (inner x columns)."""
+    """Equal products (rows x inner) @ (inner x columns): numbers, or columns of shape (rows,)."""
 
     num_products: Num
     rows: Num
     inner: Num
     columns: Num
+
+    @property
+    def passes(self) -> tuple[tuple[Num, Num, Num], ...]:
+        """Rows, inner size and columns of Y = X W, dX = dY W^T and dW = X^T dY."""
+        _, rows, inner, columns = self
+        return (rows, inner, columns), (rows, columns, inner), (inner, rows, columns)
 
 
 @dataclass(frozen=True)
@@ -131,8 +137,15 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
     if rates.freezes_weights:
         return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
-    return (
-        _adding_apart(cost, params_of(shape), rates) if rates.separate_accumulation_kernel else cost
+    if not rates.separate_accumulation_kernel:
+        return cost
+    # Gradients are added to those before by a kernel of its own.
+    num_bytes = SEPARATE_ACCUMULATION_BYTES * params_of(shape)
+    return replace(
+        cost,
+        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
+        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
+        backward_kernels=cost.backward_kernels + 1.0,
     )
 
 
@@ -141,7 +154,7 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
     the gradients of its outputs: both are cast first and gathered in the narrow type.
-    Source: NVIDIA Transformer DeviceRates, and torchtitan's Float8 tensor parallelism.
+    Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
     """
     at_rest = layer.axes.rows[RESIDUAL_STREAM]
     if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
@@ -149,17 +162,6 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
     share = layer.token_shard / layer.tokens
     is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
     return (1.0, share) if is_row_split else (share, 1.0)
-
-
-def _adding_apart(cost: OpCost, params: Num, rates: DeviceRates) -> OpCost:
-    """Return a layer whose gradients are added to those before by a kernel of its own."""
-    num_bytes = APART_ACCUMULATION_BYTES * params
-    return replace(
-        cost,
-        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
-        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
-        backward_kernels=cost.backward_kernels + 1.0,
-    )
 
 
 def word_of(op: Op, rates: DeviceRates) -> float:
@@ -185,15 +187,13 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRate
         rate = rate * rates.grouped_efficiency
         is_narrow = word_of(op, rates) < rates.activation_bytes
         launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
-    count, rows, inner, columns = shape
-    sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     forward, to_input, to_weight = (
         Product(
-            matmul_compute_s(count, *size, rate, rates) + launches_s,
+            matmul_compute_s(shape.num_products, *size, rate, rates) + launches_s,
             traffic / rates.memory_bytes_per_s,
             traffic,
         )
-        for size, traffic in zip(sizes, moved, strict=True)
+        for size, traffic in zip(shape.passes, moved, strict=True)
     )
     return Products(forward, to_input, NO_PRODUCT if rates.freezes_weights else to_weight)
 
@@ -202,16 +202,14 @@ def whole_traffic_bytes(
     shape: MatmulShape, word: float, rates: DeviceRates
 ) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
-    count, rows, inner, columns = shape
     forward, to_input, to_weight = (
-        matmul_traffic_bytes(count, *size, word, rates)
-        for size in ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
+        matmul_traffic_bytes(shape.num_products, *size, word, rates) for size in shape.passes
     )
     return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * params_of(shape)
 
 
 def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num]) -> OpCost:
-    """Return a linear layer of so many equal rounds.
+    """Return a linear layer that works in equal rounds.
 
     Parameters
     ----------
@@ -336,7 +334,7 @@ def matmul_traffic_bytes(
 
 
 ALIGNED_WORDS = 8
-"""Matrix units take operands whose rows are multiples of so many 16-bit words."""
+"""Matrix units take operands whose rows are multiples of this many 16-bit words."""
 
 
 UNALIGNED_SHARE = 0.5
@@ -400,7 +398,7 @@ def attention_backward_ratio(*, is_materialized: bool) -> float:
     return 2.0 if is_materialized else 2.5
 
 
-def _attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
+def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
     """Return the attention core: FLOPs of the two products over the scores that are computed.
 
     2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
