@@ -15,15 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import (
-    BoolArray,
-    FloatArray,
-    Num,
-    larger,
-    positive_part,
-    smaller,
-    where,
-)
+from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import affine_forms, best_affine_candidates, least_sent_bytes
 from meshwright.cost.parts import TimePart
@@ -31,11 +23,7 @@ from meshwright.graph.op import Phase
 from meshwright.network.placement import block_reaches
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import (
-    PlanOptions,
-    StrategyColumns,
-    StrategyOf,
-)
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel, SystemSpec
@@ -476,9 +464,7 @@ def _joined(first: Columns, second: Columns) -> Columns:
                 a,
                 size=a.size * b.size,
                 bandwidth_bytes_per_s=where(
-                    own,
-                    where(other, both, a.bandwidth_bytes_per_s),
-                    b.bandwidth_bytes_per_s,
+                    own, where(other, both, a.bandwidth_bytes_per_s), b.bandwidth_bytes_per_s
                 ),
                 latency_s=a.latency_s + (b.latency_s - a.latency_s) * (b.size > a.size),
                 closes=where(own, where(other, a.closes * b.closes, a.closes), b.closes),

@@ -22,11 +22,7 @@ from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
-from meshwright.sharding.strategy import (
-    PlanOptions,
-    StrategyColumns,
-    Streamed,
-)
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
