@@ -27,9 +27,15 @@ from meshwright.cost.communication import (
     comm_cost,
     exposed_s,
 )
-from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
-from meshwright.cost.operator import OpCost, attention_cost, matmul_cost, memory_bound_cost
+from meshwright.cost.operator import (
+    DeviceRates,
+    OpCost,
+    attention_cost,
+    exposed_launch_s,
+    matmul_cost,
+    memory_bound_cost,
+)
 from meshwright.cost.parts import by_field, sum_of
 from meshwright.cost.problem import DerivedShardings, Problem
 from meshwright.cost.streaming import (

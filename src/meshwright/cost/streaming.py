@@ -24,16 +24,15 @@ from meshwright.base.arrays import (
 )
 from meshwright.collectives.group import Group
 from meshwright.cost.communication import AxisNetwork
-from meshwright.cost.device import DeviceRates
 from meshwright.cost.operator import (
     GRADIENT_ACCUMULATION_BYTES,
+    DeviceRates,
     MatmulShape,
     OpCost,
     Products,
     cast_s,
     matmul_cost,
     matmul_shape,
-    params_of,
     products,
     products_cost,
     whole_traffic_bytes,
@@ -471,7 +470,7 @@ def _in_rounds(
     alone = whole_traffic_bytes(shape, word, rates)
     moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, alone, strict=True)]
     made = products(op, shape, moved, rates)
-    flops = 2.0 * shape.rows * params_of(shape) * rounds
+    flops = 2.0 * shape.rows * shape.num_params * rounds
     casts = _casts(shape, travel.transfer, rounds, word, rates)
     # Rounds are as slow as their link, their arithmetic or their memory.
     ahead = forward_s(
@@ -511,7 +510,7 @@ def _at_once(
         return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
 
     return replace(
-        products_cost(made, 1.0, 2.0 * whole.rows * params_of(whole), casts),
+        products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts),
         stream_forward_s=passed_s(times.forward_s, travel.forward_bytes),
         stream_backward_s=passed_s(times.backward_item_s, travel.backward_item_bytes)
         + passed_s(times.backward_sum_s, travel.backward_sum_bytes),
@@ -579,7 +578,7 @@ def _on_block(
     gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
     sent_weights, sent_rows = columns.links.num_sends, rows.links.num_sends
     return replace(
-        products_cost(made, r * c, 2.0 * shape.rows * params_of(shape) * r, casts),
+        products_cost(made, r * c, 2.0 * shape.rows * shape.num_params * r, casts),
         stream_forward_s=positive_part(ahead.total_s - r * c * made.forward.time_s),
         stream_backward_s=positive_part(back.total_s - gradients_s),
         forward_link_bytes=sent_weights * of_weight.forward_bytes

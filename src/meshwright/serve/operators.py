@@ -12,9 +12,14 @@ import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
 from meshwright.cost.communication import CommCost, Windows
-from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import op_cost
-from meshwright.cost.operator import matmul_compute_s, matmul_shape, traffic_s
+from meshwright.cost.operator import (
+    DeviceRates,
+    exposed_launch_s,
+    matmul_compute_s,
+    matmul_shape,
+    traffic_s,
+)
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf

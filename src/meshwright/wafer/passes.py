@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.communication import AxisNetwork, is_overlapped
-from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.layer import PricedPiece, op_cost, streamed_blocks
-from meshwright.cost.operator import OpCost
+from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import call_word_bytes
 from meshwright.graph.op import Op, Phase

@@ -11,8 +11,13 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, column, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
-from meshwright.cost.device import DeviceRates, device_rates
-from meshwright.cost.operator import MatmulShape, matmul_compute_s, whole_traffic_bytes
+from meshwright.cost.operator import (
+    DeviceRates,
+    MatmulShape,
+    device_rates,
+    matmul_compute_s,
+    whole_traffic_bytes,
+)
 from meshwright.cost.streaming import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.forms import streams
