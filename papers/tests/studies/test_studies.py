@@ -6,6 +6,7 @@ The evaluation of TEMP runs on a sample of its models here; ``meshwright study a
 import csv
 import io
 import json
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
@@ -39,12 +40,23 @@ def marked(name):
     return pytest.param(name, marks=pytest.mark.slow) if name in LONG else name
 
 
+@contextmanager
+def sampled(cases):
+    """Leave only the cases of the sample in a registry."""
+    known = dict(cases)
+    cases.clear()
+    cases.update({case: known[case] for case in SAMPLE})
+    try:
+        yield
+    finally:
+        cases.clear()
+        cases.update(known)
+
+
 @cache
 def result_of(name):
     """Return what a study finds on the sample."""
-    with pytest.MonkeyPatch.context() as patch:
-        known = {case: setup.CASES[case] for case in SAMPLE}
-        patch.setattr(setup.CASES, "_entries", known)
+    with pytest.MonkeyPatch.context() as patch, sampled(setup.CASES):
         patch.setattr(strategies, "PUBLISHED", strategies.PUBLISHED[:2])
         patch.setattr(wafers, "SETUPS", wafers.SETUPS[:1])
         patch.setattr(settings, "ASKED", settings.ASKED[:1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -36,30 +36,28 @@ DEFAULT = "calibrated"
 """What plans and estimates are priced with where nothing is named."""
 
 
-def _type_of(constant: str) -> Any:
-    """Return the type of a constant in a file, by its name."""
-    if constant.endswith("_s"):
-        return Seconds
-    if constant.endswith("_bytes"):
-        return MessageBytes
-    if constant.endswith(("_efficiency", "_hours")):
-        highest = 1.0 if constant.endswith("_efficiency") else None
-        return Annotated[float, Field(gt=0, le=highest)]
-    if constant.endswith("_factor"):
-        return Annotated[float, Field(ge=1)]
-    if constant.endswith("_kernels"):
-        return Annotated[float, Field(ge=0)]
-    return Annotated[float, Field(ge=0, lt=1)]
-
-
-_SOME: dict[str, Any] = {name: (_type_of(name) | None, None) for name in CONSTANTS}
-_SomeConstants = create_model("_SomeConstants", __base__=Declaration, **_SOME)
+_SHARE = Annotated[float, Field(ge=0, lt=1)]
 _NOT_NEGATIVE = Annotated[float, Field(ge=0)]
-_SERVING: dict[str, Any] = {
-    name: ((Seconds if name.endswith("_s") else _NOT_NEGATIVE) | None, None)
-    for name in SERVING_CONSTANTS
-}
-_SomeServing = create_model("_SomeServing", __base__=Declaration, **_SERVING)
+_TYPES: Mapping[str, Any] = {
+    "_s": Seconds, "_bytes": MessageBytes, "_hours": Annotated[float, Field(gt=0)],
+    "_efficiency": Annotated[float, Field(gt=0, le=1)], "_factor": Annotated[float, Field(ge=1)],
+    "_kernels": _NOT_NEGATIVE,
+}  # fmt: skip
+"""Types of constants by the end of their name; all others are a share below 1."""
+
+
+def _optional(constants: Sequence[str], other: Any) -> dict[str, Any]:
+    """Return the fields of a declaration of which a file states some; ``other`` types the rest."""
+    kinds = (next((k for e, k in _TYPES.items() if name.endswith(e)), other) for name in constants)
+    return {name: (kind | None, None) for name, kind in zip(constants, kinds, strict=True)}
+
+
+_SomeConstants = create_model(
+    "_SomeConstants", __base__=Declaration, **_optional(CONSTANTS, _SHARE)
+)
+_SomeServing = create_model(
+    "_SomeServing", __base__=Declaration, **_optional(SERVING_CONSTANTS, _NOT_NEGATIVE)
+)
 
 
 class ErrorRecord(Declaration):

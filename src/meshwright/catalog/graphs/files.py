@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,16 @@ class _GraphCheck:
         for name, kernel in self.kernels.items():
             yield from self._kernel(kernel, name)
         yield from self._unused()
-        cycle = find_cycle(
-            {
-                name: [read.name for _, read in kernel.reads if read.name in self.kernels]
-                for name, kernel in self.kernels.items()
-            }
-        )
-        if cycle:
-            path = " reads ".join([*cycle, cycle[0]])
-            yield ("kernels", cycle[0]), f"is in a cycle: {path}", "a kernel cannot wait for itself"
+        reads = {
+            name: [read.name for _, read in kernel.reads if read.name in self.kernels]
+            for name, kernel in self.kernels.items()
+        }
+        try:
+            TopologicalSorter(reads).prepare()
+        except CycleError as error:
+            cycle = error.args[1][::-1]
+            message = f"is in a cycle: {' reads '.join(cycle)}"
+            yield ("kernels", cycle[0]), message, "a kernel cannot wait for itself"
 
     def _ends(self) -> Iterator[Found]:
         """Yield outputs that no kernel writes, constants that are no inputs, no tiled dim."""
@@ -180,29 +182,6 @@ class _GraphCheck:
         for dim in self.sizes:
             if dim not in used:
                 yield ("dims", dim), "no tensor has this dim", nearest(str(dim), used)
-
-
-def find_cycle(reads: Mapping[str, list[str]]) -> list[str]:
-    """Return kernels of which each reads the next and the last the first; none: no cycle."""
-    waiting = {name: set(sources) for name, sources in reads.items()}
-    readers: dict[str, list[str]] = {name: [] for name in reads}
-    for name, sources in waiting.items():
-        for source in sources:
-            readers[source].append(name)
-    ready = [name for name, sources in waiting.items() if not sources]
-    while ready:
-        done = ready.pop()
-        del waiting[done]
-        for name in readers[done]:
-            waiting[name].discard(done)
-            if not waiting[name]:
-                ready.append(name)
-    if not waiting:
-        return []
-    path = [next(iter(waiting))]
-    while (following := min(waiting[path[-1]])) not in path:
-        path.append(following)
-    return path[path.index(following) :]
 
 
 def _mapping(value: Mapping[Any, Any], key: str) -> dict[str, Any]:

@@ -91,7 +91,12 @@ def import_onnx(
     SpecError
         Where the file is none, or a shape in it is not fixed.
     """
-    onnx = _onnx()
+    try:
+        import onnx
+        import onnx.shape_inference
+    except ImportError:
+        message = "the package onnx is not installed; pip install 'meshwright[onnx]'"
+        raise UnsupportedError(message) from None
     origin = str(model) if isinstance(model, str | Path) else (name or "onnx")
     try:
         loaded = model
@@ -238,14 +243,3 @@ class _FileReader:
     def _word(self, kind: int) -> float:
         """Return the bytes of an element."""
         return float(self.onnx.helper.tensor_dtype_to_np_dtype(kind).itemsize)
-
-
-def _onnx() -> Any:
-    """Return the package, or say how to get it."""
-    try:
-        import onnx
-        import onnx.shape_inference
-    except ImportError:
-        message = "the package onnx is not installed; pip install 'meshwright[onnx]'"
-        raise UnsupportedError(message) from None
-    return onnx

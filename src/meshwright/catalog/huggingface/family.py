@@ -440,13 +440,27 @@ def model_of(
     notes: Sequence[str] = (),
     **rest: Any,
 ) -> ModelSpec:
-    """Return the model of a row of layers, or of equal ones; raises all faults recorded before."""
+    """Return the model of its layers, or of equal ones; raises all faults recorded before.
+
+    Its conventions say which fields are not stated, and what holds instead.
+    """
     fields.finish()
     if isinstance(layers, LayerSpec):
         layers = [layers] * fields.count("num_hidden_layers")
     index = {kind: place for place, kind in enumerate(dict.fromkeys(layers))}
     if "tied_embeddings" not in rest:
         rest["tied_embeddings"] = fields.flag("tie_word_embeddings")
+    taken = [
+        f"{name} = {str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in fields.defaults.items()
+        if value is not None
+    ]
+    derived = [name for name, value in fields.defaults.items() if value is None]
+    not_stated = {
+        "not stated, default of the configuration class": taken,
+        "not stated, so derived by the rule of the family": derived,
+    }
+    defaults = [f"{note}: {', '.join(names)}" for note, names in not_stated.items() if names]
     head = (
         "tied head: logits share the embedding, which is counted once"
         if rest["tied_embeddings"]
@@ -460,21 +474,6 @@ def model_of(
         layer_kinds=tuple(index),
         layer_pattern=tuple(index[layer] for layer in layers),
         max_sequence_length=fields.count_or_none("max_position_embeddings"),
-        conventions=(head, *notes, *_default_notes(fields)),
+        conventions=(head, *notes, *defaults),
         **rest,
     )
-
-
-def _default_notes(fields: Fields) -> list[str]:
-    """Return which fields are not stated, and what holds instead."""
-    taken = [
-        f"{name} = {str(value).lower() if isinstance(value, bool) else value}"
-        for name, value in fields.defaults.items()
-        if value is not None
-    ]
-    derived = [name for name, value in fields.defaults.items() if value is None]
-    notes = {
-        "not stated, default of the configuration class": taken,
-        "not stated, so derived by the rule of the family": derived,
-    }
-    return [f"{note}: {', '.join(names)}" for note, names in notes.items() if names]
