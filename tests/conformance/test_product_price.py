@@ -12,8 +12,9 @@ from oracles.product_stream import ProductStream, enumerate_block, play_product
 from oracles.stream_links import links_of
 from small_problems import chip, gqa, level, model, problem, system
 
-from meshwright.cost.layer import op_cost
-from meshwright.cost.streamed_layer import StreamedPiece, stream_links
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import PricedPiece, op_cost
+from meshwright.cost.streaming import stream_links
 from meshwright.sharding.strategy import PlanOptions, Streamed, StreamForm, make_strategy, stack
 from meshwright.spec.model import FeedForwardSpec, LayerSpec
 from meshwright.streams.forms import reverse, streams
@@ -38,7 +39,8 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
-    return StreamedPiece(what, structure, network, 0, stream_links(network, structure))
+    links = stream_links(network, structure)
+    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links)
 
 
 def only(column):

@@ -24,7 +24,7 @@ from meshwright.calibration.rows import HardwareFields, ModelFields, PrecisionFi
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import chip_names, load_chip, load_system
 from meshwright.catalog.workloads import load_optimizer
-from meshwright.cost.device import stated_rate
+from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import Problem
 from meshwright.sharding.strategy import (
     PlanOptions,

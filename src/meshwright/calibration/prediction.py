@@ -18,11 +18,11 @@ import numpy as np
 from meshwright.base.errors import Fault, MeshwrightError, SpecError
 from meshwright.calibration.jobs import Job, Reason, RefusedError, job_of
 from meshwright.calibration.rows import FlopsRule, Row
-from meshwright.cost.device import stated_rate
-from meshwright.cost.interval import interval
 from meshwright.cost.memory import fullest
+from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.pipeline import num_communicators
+from meshwright.cost.problem import interval
 from meshwright.cost.step import Priced, price_one
 from meshwright.graph.flops import ScoreCount, step_flops
 from meshwright.graph.parameters import count_parameters

@@ -25,8 +25,8 @@ from meshwright.calibration.rows import (
 )
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
-from meshwright.cost.device import stated_rate
-from meshwright.cost.interval import half_width_of, traits_of
+from meshwright.cost.operator import stated_rate
+from meshwright.cost.problem import half_width_of, traits_of
 from meshwright.serve.problem import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy

@@ -11,32 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from operator import add, mul
+from typing import NamedTuple
 
 import numpy as np
 
-from meshwright.base.arrays import (
-    BoolArray,
-    FloatArray,
-    Num,
-    larger,
-    positive_part,
-    smaller,
-    where,
-)
+from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
 from meshwright.collectives.registry import affine_forms, best_affine_candidates, least_sent_bytes
-from meshwright.cost.operator import OpCost
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
 from meshwright.network.placement import block_reaches
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import (
-    PlanOptions,
-    Recompute,
-    StrategyColumns,
-    StrategyOf,
-)
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel, SystemSpec
@@ -102,23 +89,13 @@ CallTime = Callable[[CollectiveKind, str, Num], Num]
 """Seconds of a collective of a kind over an axis, for a number of bytes."""
 
 
-@dataclass(frozen=True)
-class OpSums:
-    """Sums over the operators of a layer, and those of its attention core alone."""
+class Windows(NamedTuple):
+    """Computation of a layer beside which its collectives run, for one micro-batch [s]."""
 
-    everything: OpCost
-    attention: OpCost
+    core_forward_s: Num
+    """The attention core."""
+    core_backward_s: Num
     matmul_forward_s: Num
-    selected: OpCost = field(default_factory=OpCost)
-    """What selective recomputation repeats."""
-
-    def recomputed(self, recompute: Recompute) -> OpCost:
-        """Return the forward computation that the backward pass repeats."""
-        return {
-            Recompute.NONE: OpCost(),
-            Recompute.SELECTIVE: self.selected,
-            Recompute.FULL: self.everything,
-        }[recompute]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,11 +143,11 @@ _PART_OF_AXIS = {
 
 
 def comm_cost(
-    calls: Sequence[CollectiveCall], sums: OpSums, sizes: Mapping[str, Num],
+    calls: Sequence[CollectiveCall], windows: Windows, sizes: Mapping[str, Num],
     strategy: StrategyOf[Num], structure: PlanOptions, call_time: CallTime, word_bytes: float,
     together: Sequence[CollectiveCall] = (),
 ) -> CommCost:  # fmt: skip
-    """Return the communication of a layer, exposed; calls that travel in rounds left out.
+    """Return the communication of a layer, exposed; calls that are sent in rounds left out.
 
     A ring of keys and values runs beside the attention core and leaves at least one of its steps
     exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
@@ -179,8 +156,8 @@ def comm_cost(
 
     Parameters
     ----------
-    sums
-        Of the whole layer, which has the windows.
+    windows
+        Of the whole layer.
     together
         All calls of the layer, where ``calls`` are those of a block: they share the windows.
     """
@@ -203,7 +180,7 @@ def comm_cost(
             continue
         exposure = plain(time_s)
         if is_overlapped(call, overlaps_tensor_parallel=overlaps):
-            exposure = _exposure(call, axis, time_s, sums, strategy, beside[_window(call)])
+            exposure = _exposure(call, axis, time_s, windows, strategy, beside[_window(call)])
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
@@ -229,7 +206,7 @@ def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
 
 
 def _exposure(
-    call: CollectiveCall, axis: str, time_s: Num, sums: OpSums, strategy: StrategyOf[Num],
+    call: CollectiveCall, axis: str, time_s: Num, windows: Windows, strategy: StrategyOf[Num],
     num_sharing: int,
 ) -> Exposure:  # fmt: skip
     """Return what of a call the computation beside it hides, and what not.
@@ -240,12 +217,12 @@ def _exposure(
     degree = degree_of(axis, strategy)
     is_forward = call.phase is Phase.FORWARD or call.replayed
     if call.streamed:
-        core = sums.attention
-        window_s = (core.forward_s if is_forward else core.input_gradient_s) / num_sharing
+        core_s = windows.core_forward_s if is_forward else windows.core_backward_s
+        window_s = core_s / num_sharing
         steps = larger(degree - 1.0, 1.0)
         return overlapped(time_s, window_s * (steps / degree), steps)
     share = min(0.25, (1.0 if is_forward else 2.0) / num_sharing)
-    return overlapped(time_s, share * sums.matmul_forward_s, larger(degree, 1.0))
+    return overlapped(time_s, share * windows.matmul_forward_s, larger(degree, 1.0))
 
 
 class Collectives:
@@ -373,19 +350,29 @@ class AxisNetwork:
 
     def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
-        group = self._private_group(axis)
-        named = axis if axis in self.slowdown else axis.partition("/")[0]
-        return _slower(group, self.slowdown[named]) if named in self.slowdown else group
-
-    def _private_group(self, axis: str) -> Columns:
         names, _, shared = axis.partition("/")
         if shared:
             degree = degree_of(axis, self.strategy, self.sizes)
-            return self._group(names.split("*")[0], degree)
-        members = [self._group(name, degree_of(name, self.strategy)) for name in names.split("*")]
-        group = reduce(_joined, members)
-        is_dispatch = axis == "ep" and self.experts_per_token > 1
-        return deduplicated(group, self.experts_per_token) if is_dispatch else group
+            group = self._group(names.split("*")[0], degree)
+        else:
+            parts = [self._group(part, degree_of(part, self.strategy)) for part in axis.split("*")]
+            group = reduce(_joined, parts)
+        if axis == "ep" and self.experts_per_token > 1:
+            group = deduplicated(group, self.experts_per_token)
+        named = axis if axis in self.slowdown else names
+        if named not in self.slowdown:
+            return group
+        times = self.slowdown[named]
+        return Group(
+            tuple(
+                replace(
+                    span,
+                    bandwidth_bytes_per_s=span.bandwidth_bytes_per_s / times,
+                    message_half_bytes=span.message_half_bytes / times,
+                )
+                for span in group.spans
+            )
+        )
 
     def _group(self, axis: str, degree: FloatArray) -> Columns:
         whole = degree + 0.0 * self.strategy.tp
@@ -395,20 +382,6 @@ class AxisNetwork:
         reach = _part_of(self.placement.reaches[axis], whole)
         fits = reach.sizes[0] > 0
         return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
-
-
-def _slower(group: Columns, times: Num) -> Columns:
-    """Return a group whose links take so many times as long for each byte."""
-    return Group(
-        tuple(
-            replace(
-                span,
-                bandwidth_bytes_per_s=span.bandwidth_bytes_per_s / times,
-                message_half_bytes=span.message_half_bytes / times,
-            )
-            for span in group.spans
-        )
-    )
 
 
 def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:
@@ -422,23 +395,17 @@ def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:
     return Reach(tuple(np.where(left == 1, size, 0) * 1.0 for size in sizes), reach.apart)
 
 
+_SPAN_COLUMNS = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+
+
 def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
     """Return a group with the spans of one where ``first`` holds, and of another elsewhere."""
-    spans = []
-    for a, b in zip(one.spans, other.spans, strict=True):
-        spans.append(
-            replace(
-                b,
-                size=where(first, a.size, b.size),
-                bandwidth_bytes_per_s=where(
-                    first, a.bandwidth_bytes_per_s, b.bandwidth_bytes_per_s
-                ),
-                latency_s=where(first, a.latency_s, b.latency_s),
-                message_half_bytes=where(first, a.message_half_bytes, b.message_half_bytes),
-                closes=where(first, a.closes, b.closes),
-            )
+    return Group(
+        tuple(
+            replace(b, **{n: where(first, getattr(a, n), getattr(b, n)) for n in _SPAN_COLUMNS})
+            for a, b in zip(one.spans, other.spans, strict=True)
         )
-    return Group(tuple(spans))
+    )
 
 
 def copies_per_host(num_hosts: FloatArray, experts_per_token: int) -> FloatArray:
@@ -497,9 +464,7 @@ def _joined(first: Columns, second: Columns) -> Columns:
                 a,
                 size=a.size * b.size,
                 bandwidth_bytes_per_s=where(
-                    own,
-                    where(other, both, a.bandwidth_bytes_per_s),
-                    b.bandwidth_bytes_per_s,
+                    own, where(other, both, a.bandwidth_bytes_per_s), b.bandwidth_bytes_per_s
                 ),
                 latency_s=a.latency_s + (b.latency_s - a.latency_s) * (b.size > a.size),
                 closes=where(own, where(other, a.closes * b.closes, a.closes), b.closes),

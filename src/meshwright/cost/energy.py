@@ -11,16 +11,10 @@ from collections.abc import Mapping
 from meshwright.base.arrays import Mask, Num, larger, positive_part, where
 from meshwright.collectives.registry import least_sent_bytes
 from meshwright.cost.parts import StepTime, TimePart
-from meshwright.cost.pipeline import (
-    MeanWork,
-    PipelinePrice,
-)
+from meshwright.cost.pipeline import MeanWork, PipelinePrice
 from meshwright.cost.problem import Problem
 from meshwright.sharding.local_sizes import degree_of
-from meshwright.sharding.strategy import (
-    PlanOptions,
-    StrategyOf,
-)
+from meshwright.sharding.strategy import PlanOptions, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import OptimizerPreset

@@ -1,16 +1,18 @@
 """From operators and derived collectives to the price of a layer, block by block.
 
-A :class:`LayerCost` is the unit that everything above composes: a stage is so many layers of each
-kind, a step so many micro-batches through a stage.
+A block ends where its result is added to the residual stream; there tokens are split whatever
+streams over tatp, so each block of a layer streams its weights or its inputs, whichever is cheaper.
+A :class:`LayerCost` is the unit that everything above composes: a stage is some layers of each
+kind, a step some micro-batches through a stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
+from itertools import pairwise
 from operator import add
-from typing import TypeVar
 
 import numpy as np
 
@@ -21,34 +23,87 @@ from meshwright.cost.communication import (
     Collectives,
     CommCost,
     ExposedComm,
-    OpSums,
+    Windows,
     comm_cost,
     exposed_s,
 )
-from meshwright.cost.device import (
-    DeviceRates,
-    exposed_launch_s,
-)
 from meshwright.cost.memory import kept_bytes, largest_transient_bytes, parameters_on_device
-from meshwright.cost.operator import OpCost, _attention_cost, _memory_bound_cost, matmul_cost
-from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import LayerStreams, StreamedPiece, streamed_pieces
-from meshwright.cost.streamed_operator import streamed_attention, streamed_matmul_cost
+from meshwright.cost.operator import (
+    DeviceRates,
+    OpCost,
+    attention_cost,
+    exposed_launch_s,
+    matmul_cost,
+    memory_bound_cost,
+)
+from meshwright.cost.parts import by_field, sum_of
+from meshwright.cost.problem import DerivedShardings, Problem
+from meshwright.cost.streaming import (
+    AXIS,
+    ROWS,
+    LayerStreams,
+    StreamedBytes,
+    StreamLinks,
+    overlapped_ops,
+    stream_links,
+    streamed_attention,
+    streamed_bytes,
+    streamed_matmul_cost,
+)
 from meshwright.graph.op import LayerGraph, Op, OpKind
+from meshwright.sharding.algebra import CollectiveCall
+from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import LocalLayer
-from meshwright.sharding.saved_activations import SavedTensor
+from meshwright.sharding.saved_activations import CAST, SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
-from meshwright.spec.workload import SelectiveRecompute
 
-_TRANSIENT = "working_bytes"
+
+def op_cost(
+    op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams | None, *, causal: bool
+) -> OpCost:
+    """Return the price of one operator.
+
+    Parameters
+    ----------
+    streams
+        What streams over tatp in its layer; None without tatp.
+    """
+    if op.kind is OpKind.MATMUL:
+        if streams is None:
+            return matmul_cost(op, layer, rates)
+        return streamed_matmul_cost(op, layer, rates, streams)
+    if op.kind is OpKind.ATTENTION:
+        alone = attention_cost(op, layer, rates, causal=causal)
+        return alone if streams is None else streamed_attention(alone, op.name, streams, rates)
+    return memory_bound_cost(op, layer, rates)
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """A part of a layer between two additions to the residual stream, on one device.
+
+    Numbers, or columns of shape (rows,).
+    """
+
+    everything: OpCost
+    recomputed: OpCost
+    """What of it the backward pass repeats."""
+    comm: CommCost
+    kept_bytes: Num
+    recomputed_bytes: Num
+    """Activations that full recomputation brings back [bytes]."""
+    transient_bytes: Num
+    dense_params: Num
+    expert_params: Num
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCost(ExposedComm):
     """Seconds, bytes and FLOPs of one layer (or of an edge: embedding, head) on one device.
 
-    Numbers, or columns with one row per way to split the layer. Communication is what shows
-    outside of computation. ``kept`` is what a micro-batch leaves behind for its backward pass.
+    Numbers, or columns with one row per way to split the layer, shape (rows,). Communication is
+    what shows outside of computation. ``kept`` is what a micro-batch leaves behind for its
+    backward pass.
     """
 
     forward_s: Num
@@ -80,33 +135,56 @@ class LayerCost(ExposedComm):
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
     @property
-    def busy_s(self) -> Num:
-        """Computation and launches [s]."""
-        return (
-            self.forward_s
-            + self.input_gradient_s
-            + self.weight_gradient_s
-            + self.recompute_s
-            + self.launch_s
-        )
-
-    @property
-    def exposed_comm_s(self) -> Num:
-        """Communication that shows [s]."""
-        return exposed_s(self)
-
-    @property
     def total_s(self) -> Num:
-        """Time of one micro-batch through this layer, forward and backward [s]."""
-        return self.busy_s + self.exposed_comm_s
+        """One micro-batch through this layer, forward and backward [s]."""
+        passes_s = self.forward_s + self.input_gradient_s + self.weight_gradient_s
+        return passes_s + self.recompute_s + self.launch_s + exposed_s(self)
 
 
-LAYER_PARTS = tuple(field.name for field in fields(LayerCost))
+def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
+    """Return the price of a layer; ``zero`` gives every part the length of the columns."""
+    total = sum_of(OpCost(), [block.everything for block in blocks])
+    again = sum_of(OpCost(), [block.recomputed for block in blocks])
+    comm = sum_of(CommCost(), [block.comm for block in blocks])
+    # Launches that computation does not hide, in each pass.
+    backward_s = total.input_gradient_s + total.weight_gradient_s + again.forward_s
+    backward_kernels = total.backward_kernels + again.forward_kernels
+    launch_forward_s = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
+    launch_s = launch_forward_s + exposed_launch_s(backward_s, backward_kernels, rates)
+    # Tensor streams: what links add to operators that work in rounds.
+    rounds_s = sum(
+        b.everything.stream_forward_s + b.everything.stream_backward_s
+        + b.recomputed.stream_forward_s for b in blocks
+    )  # fmt: skip
+    parts = {
+        "forward_s": total.forward_s,
+        "input_gradient_s": total.input_gradient_s,
+        "weight_gradient_s": total.weight_gradient_s,
+        "recompute_s": again.forward_s,
+        "launch_s": launch_s,
+        **{name: getattr(comm, name) for name in EXPOSED_PART},
+        "stream_s": comm.stream_s + rounds_s,
+        "forward_total_s": total.forward_s + launch_forward_s + comm.forward_s
+        + total.stream_forward_s,
+        "per_step_s": comm.per_step_s,
+        "kept_bytes": sum(block.kept_bytes for block in blocks),
+        "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
+        + sum(block.recomputed_bytes for block in blocks),
+        "dense_params": sum(block.dense_params for block in blocks),
+        "expert_params": sum(block.expert_params for block in blocks),
+        "flops": total.forward_flops + total.backward_flops + again.forward_flops,
+        "memory_traffic_bytes": total.forward_traffic_bytes + total.backward_traffic_bytes
+        + again.forward_traffic_bytes,
+        "hidden_s": comm.hidden_s,
+        "link_traffic_bytes": comm.link_bytes + total.forward_link_bytes
+        + total.backward_link_bytes + again.forward_link_bytes,
+    }  # fmt: skip
+    return LayerCost(**{name: part + zero for name, part in parts.items()})
 
 
 def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
-    largest = name == _TRANSIENT
+    largest = name == "working_bytes"
     weights = [count > 0 for count in counts] if largest else counts
     terms = [getattr(cost, name) * weight for cost, weight in zip(costs, weights, strict=True)]
     result: Num = reduce(larger if largest else add, terms)
@@ -115,169 +193,272 @@ def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Num], name: str) 
 
 def weighted_sum(costs: Sequence[LayerCost], counts: Sequence[Num]) -> LayerCost:
     """Return the price of ``counts[k]`` layers of each kind k; the largest transient is kept."""
-    return LayerCost(**{name: weighted_part(costs, counts, name) for name in LAYER_PARTS})
+    names = [entry.name for entry in fields(LayerCost)]
+    return LayerCost(**{name: weighted_part(costs, counts, name) for name in names})
 
 
-def sum_of(costs: Sequence[_Sum], of: type[_Sum]) -> _Sum:
-    """Return the sum of prices, part by part."""
-    total: dict[str, Num] = {entry.name: 0.0 for entry in fields(of)}
-    for cost in costs:
-        for name, so_far in total.items():
-            total[name] = so_far + getattr(cost, name)
-    return of(**total)
+def residual_blocks(layer: LayerGraph) -> tuple[LayerGraph, ...]:
+    """Return a layer cut after each addition to the residual stream."""
+    ends = [number for number, op in enumerate(layer.ops, 1) if op.region == "residual"]
+    cuts = sorted({0, *ends, len(layer.ops)})
+    return tuple(replace(layer, ops=layer.ops[first:last]) for first, last in pairwise(cuts))
 
 
-def _scaled(cost: OpCost, share: float) -> OpCost:
-    """Return a share of a price."""
-    return OpCost(**{entry.name: share * getattr(cost, entry.name) for entry in fields(OpCost)})
-
-
-def op_sums(
-    layer: LayerGraph, local: LocalLayer, rates: DeviceRates, streams: LayerStreams | None, *,
-    causal: bool, selective: SelectiveRecompute = "attention",
-) -> OpSums:  # fmt: skip
-    """Return the prices of all operators of a layer, or of a block of one, added up.
-
-    Parameters
-    ----------
-    selective
-        What selective recomputation repeats: the attention core; every second product and all
-        elementwise operators; or all but the products.
-    """
-    costs = [(op, op_cost(op, local, rates, streams, causal=causal)) for op in layer.ops]
-    matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
-    core = [cost for op, cost in costs if op.is_recomputed_selectively]
-    apart = (OpKind.MATMUL, OpKind.ATTENTION)
-    others = [cost for op, cost in costs if op.kind not in apart]
-    selected = {
-        "attention": core,
-        "half_of_products": [*others, *(_scaled(cost, 0.5) for cost in matmuls)],
-        "all_but_products": [*others, *core],
-    }[selective]
-    return OpSums(
-        everything=sum_of([cost for _, cost in costs], OpCost),
-        attention=sum_of(core, OpCost),
-        selected=sum_of(selected, OpCost),
-        matmul_forward_s=sum_of(matmuls, OpCost).forward_s,
-    )
-
-
-def joined_sums(blocks: Sequence[OpSums]) -> OpSums:
-    """Return the sums over all blocks of a layer."""
-    return OpSums(
-        everything=sum_of([block.everything for block in blocks], OpCost),
-        attention=sum_of([block.attention for block in blocks], OpCost),
-        selected=sum_of([block.selected for block in blocks], OpCost),
-        matmul_forward_s=sum(block.matmul_forward_s for block in blocks),
-    )
-
-
-_Sum = TypeVar("_Sum", OpCost, CommCost)
+Cut = Callable[[LayerGraph], tuple[LayerGraph, ...]]
+"""Cuts a layer into parts, in order."""
 
 
 @dataclass(frozen=True)
-class BlockCost:
-    """A part of a layer between two additions to the residual stream, on one device."""
+class PricedPiece:
+    """One kind of layer, or an edge, that streams one tensor over tatp: weights or inputs."""
 
-    everything: OpCost
-    recomputed: OpCost
-    """What of it the backward pass repeats."""
-    comm: CommCost
-    kept_bytes: Num
-    recomputed_bytes: Num
-    """Activations that full recomputation brings back [bytes]."""
-    transient_bytes: Num
-    dense_params: Num
-    expert_params: Num
+    problem: Problem
+    structure: PlanOptions
+    """Its streamed tensor is fixed."""
+    collectives: Collectives
+    """Over the axes of columns of strategies."""
+    index: int
+    """Among the pieces of the problem."""
+    links: StreamLinks | None
+    """None without tatp."""
+    cut: Cut = residual_blocks
+    """Cuts the operators into the blocks that are priced apart."""
+    known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
+    """Prices of the blocks that were asked for."""
 
     @property
-    def stream_s(self) -> Num:
-        """What links add to operators that work in rounds [s]."""
-        total, recomputed = self.everything, self.recomputed
-        return total.stream_forward_s + total.stream_backward_s + recomputed.stream_forward_s
+    def network(self) -> AxisNetwork:
+        """The groups of the axes."""
+        return self.collectives.network
 
-    def total_s(self, rates: DeviceRates) -> Num:
-        """Return one micro-batch through the block alone, both passes [s]."""
-        total, recomputed, comm = self.everything, self.recomputed, self.comm
-        ahead_s = total.forward_s
-        back_s = total.input_gradient_s + total.weight_gradient_s + recomputed.forward_s
-        ahead_s = ahead_s + exposed_launch_s(ahead_s, total.forward_kernels, rates)
-        kernels = total.backward_kernels + recomputed.forward_kernels
-        back_s = back_s + exposed_launch_s(back_s, kernels, rates)
-        shown_s = [getattr(comm, name) for name in EXPOSED_PART]
-        total_s: Num = reduce(add, shown_s, ahead_s + back_s + self.stream_s)
-        return total_s
+    @property
+    def piece(self) -> LayerGraph:
+        """The operators."""
+        return self.problem.pieces[self.index]
 
+    @cached_property
+    def parts(self) -> tuple[LayerGraph, ...]:
+        """The operators of each block."""
+        return self.cut(self.piece)
 
-def chosen_block(takes_second: Mask, first: BlockCost, second: BlockCost) -> BlockCost:
-    """Return the second of two prices of a block where it is to be taken, else the first."""
-    costs = (OpCost, CommCost)
-    parts = {}
-    for entry in fields(BlockCost):
-        one, other = getattr(first, entry.name), getattr(second, entry.name)
-        parts[entry.name] = (
-            _chosen(takes_second, one, other)
-            if isinstance(one, costs)
-            else where(takes_second, other, one)
+    @cached_property
+    def sizes(self) -> Mapping[str, Num]:
+        """Sizes of all dims, those of tokens for one micro-batch of one data-parallel rank."""
+        return self.problem.bound_sizes(self.piece, self.network.strategy.micro_batch_size)
+
+    @cached_property
+    def local(self) -> LocalLayer:
+        """What one device holds of each dim."""
+        work = self.problem.workload
+        return LocalLayer(
+            sizes=self.piece.sizes,
+            axes=self.derived_shardings(Recompute.NONE).axes,
+            degrees=self.network.strategy,
+            sequence_length=float(work.sequence_length),
+            expert_load_imbalance=work.expert_load_imbalance,
         )
-    return BlockCost(**parts)
+
+    @cached_property
+    def streams(self) -> LayerStreams | None:
+        """What streams beside each operator."""
+        if self.links is None:
+            return None
+        rows = None
+        if self.structure.streamed is Streamed.BOTH:
+            links = stream_links(self.network, self.structure, ROWS)
+            rows = LayerStreams(links, self._streamed(ROWS))
+        return LayerStreams(self.links, self._streamed(AXIS), rows)
+
+    def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
+        calls = self.derived_shardings(Recompute.NONE).calls
+        gradient = self.problem.workload.optimizer.reduced_gradient_bytes_per_param
+        return streamed_bytes(
+            self.piece, calls, self.structure, self.sizes, self.network.strategy,
+            self.problem.rates, gradient, axis,
+        )  # fmt: skip
+
+    def derived_shardings(self, recompute: Recompute) -> DerivedShardings:
+        """Return the collectives, what is kept for the backward pass, and the local axes."""
+        structure = replace(self.structure, recompute=recompute)
+        return self.problem.derived_shardings(structure)[self.index]
+
+    def senders(self, recompute: Recompute) -> list[tuple[CollectiveCall, str, bool]]:
+        """Return each call, the operator that needs it, and whether it is sent in its rounds.
+
+        What closes the backward pass belongs to the first operator.
+        """
+        names = {op.name for op in self.piece.ops}
+        calls = self.derived_shardings(recompute).calls
+        found = []
+        workers = overlapped_ops(calls, self.piece, self.structure)
+        for call, worker in zip(calls, workers, strict=True):
+            site = call.site.partition(":")[0]
+            name = site if site in names else self.piece.ops[0].name
+            found.append((call, name if worker is None else worker.name, worker is not None))
+        return found
+
+    def _saved_by_block(self, recompute: Recompute) -> list[list[SavedTensor]]:
+        """Return what each block keeps; what several keep belongs to the first of them."""
+        found: list[list[SavedTensor]] = [[] for _ in self.parts]
+        block_of: dict[str, int] = {}
+        ops = [(number, op) for number, block in enumerate(self.parts) for op in block.ops]
+        for number, tensor in (
+            *((number, tensor) for number, op in ops for tensor in op.saved),
+            *((number, tensor) for number, op in ops for tensor in op.outputs),
+        ):
+            block_of.setdefault(tensor.name, number)
+        for entry in self.derived_shardings(recompute).saved:
+            found[block_of.get(entry.tensor.name.removesuffix(CAST), 0)].append(entry)
+        return found
+
+    @cached_property
+    def may_stream_inputs(self) -> tuple[Mask, ...]:
+        """Whether each block can stream its inputs, for each row."""
+        heads = [[op.attention for op in b.ops if op.attention is not None] for b in self.parts]
+        strategy = self.network.strategy
+        return tuple(may_stream_inputs(each, strategy, self.structure) for each in heads)
+
+    @cached_property
+    def _sums(self) -> list[tuple[OpCost, OpCost, Windows]]:
+        """Of each block: all operators, what selective recomputation repeats, and its windows.
+
+        Selective recomputation repeats the attention core; or half of the products and all
+        elementwise operators; or all but the products.
+        """
+        work, found = self.problem.workload, []
+        for block in self.parts:
+            costs = [
+                (op, op_cost(op, self.local, self.problem.rates, self.streams, causal=work.causal))
+                for op in block.ops
+            ]
+            matmuls = [cost for op, cost in costs if op.kind is OpKind.MATMUL]
+            core = [cost for op, cost in costs if op.is_recomputed_selectively]
+            others = [c for op, c in costs if op.kind not in (OpKind.MATMUL, OpKind.ATTENTION)]
+            half = [by_field(lambda part: 0.5 * part, cost) for cost in matmuls]
+            selected = {
+                "attention": core,
+                "half_of_products": [*others, *half],
+                "all_but_products": [*others, *core],
+            }[work.software.selective_recompute]
+            windows = Windows(
+                core_forward_s=sum(cost.forward_s for cost in core),
+                core_backward_s=sum(cost.input_gradient_s for cost in core),
+                matmul_forward_s=sum(cost.forward_s for cost in matmuls),
+            )
+            everything = sum_of(OpCost(), [cost for _, cost in costs])
+            found.append((everything, sum_of(OpCost(), selected), windows))
+        return found
+
+    @cached_property
+    def _held(self) -> list[tuple[Num, Num, Num]]:
+        """Of each block: the largest transient [bytes], dense and expert parameters [1]."""
+        word = self.problem.rates.activation_bytes
+        return [
+            (
+                reduce(larger, [largest_transient_bytes(op, self.local, word) for op in b.ops]),
+                *parameters_on_device(b, self.structure, self.network.strategy),
+            )
+            for b in self.parts
+        ]
+
+    def blocks(self, recompute: Recompute) -> list[BlockCost]:
+        """Return the price of each block."""
+        if recompute in self.known:
+            return self.known[recompute]
+        strategy, word = self.network.strategy, self.problem.rates.activation_bytes
+        # Collectives that are not sent in the rounds of an operator share the windows of the layer.
+        calls: list[list[CollectiveCall]] = [[] for _ in self.parts]
+        block_of = {op.name: n for n, block in enumerate(self.parts) for op in block.ops}
+        for call, sender, in_rounds in self.senders(recompute):
+            if not in_rounds:
+                calls[block_of[sender]].append(call)
+        together = [call for of_block in calls for call in of_block]
+        windows = Windows(*map(sum, zip(*(window for _, _, window in self._sums), strict=True)))
+        # What a replay of the forward pass brings back before the backward pass uses it.
+        kept = self._saved_by_block(recompute)
+        core_alone = self.problem.keeping.selective == "attention"
+        replays = recompute is Recompute.FULL or (
+            recompute is Recompute.SELECTIVE and not core_alone
+        )
+        back = self._saved_by_block(Recompute.NONE) if replays else [[] for _ in kept]
+        found = []
+        for number, (everything, selected, _) in enumerate(self._sums):
+            transient, dense_params, expert_params = self._held[number]
+            block = BlockCost(
+                everything=everything,
+                recomputed={
+                    Recompute.NONE: OpCost(),
+                    Recompute.SELECTIVE: selected,
+                    Recompute.FULL: everything,
+                }[recompute],
+                comm=comm_cost(
+                    calls[number], windows, self.sizes, strategy, self.structure,
+                    self.collectives.time_s, word, together,
+                ),
+                kept_bytes=kept_bytes(kept[number], self.sizes, strategy, word),
+                recomputed_bytes=kept_bytes(back[number], self.sizes, strategy, word),
+                transient_bytes=transient,
+                dense_params=dense_params,
+                expert_params=expert_params,
+            )  # fmt: skip
+            found.append(block)
+        self.known[recompute] = found
+        return found
 
 
-def _chosen(takes_second: Mask, first: _Sum, second: _Sum) -> _Sum:
-    """Return one of two prices, chosen row by row."""
-    parts = {
-        entry.name: where(takes_second, getattr(second, entry.name), getattr(first, entry.name))
-        for entry in fields(first)
-    }
-    return type(first)(**parts)
+def priced_pieces(
+    problem: Problem, structure: PlanOptions, collectives: Collectives, index: int, *,
+    uses_tatp: bool, cut: Cut = residual_blocks,
+) -> tuple[PricedPiece, ...]:  # fmt: skip
+    """Return a piece of the model for each tensor that it may stream; weights first.
+
+    Edges split the vocabulary whatever streams.
+
+    Parameters
+    ----------
+    uses_tatp
+        Whether any row streams tensors; otherwise the round model is left out.
+    cut
+        What is priced apart: by default what ends at each addition to the residual stream.
+    """
+    links = stream_links(collectives.network, structure) if uses_tatp else None
+    streamed = [structure.streamed]
+    if structure.streamed is Streamed.AUTO:
+        streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
+    if index >= len(problem.graph.layers) or not uses_tatp:
+        streamed = [Streamed.WEIGHTS]
+    return tuple(
+        PricedPiece(problem, replace(structure, streamed=tensor), collectives, index, links, cut)
+        for tensor in streamed
+    )
 
 
-def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> LayerCost:
-    """Return the price of a layer; ``zero`` gives every part the length of the columns."""
-    total = sum_of([block.everything for block in blocks], OpCost)
-    recomputed = sum_of([block.recomputed for block in blocks], OpCost)
-    comm = sum_of([block.comm for block in blocks], CommCost)
-    launch_forward = exposed_launch_s(total.forward_s, total.forward_kernels, rates)
-    backward_s = total.input_gradient_s + total.weight_gradient_s + recomputed.forward_s
-    backward_kernels = total.backward_kernels + recomputed.forward_kernels
-    launch = launch_forward + exposed_launch_s(backward_s, backward_kernels, rates)
-    ahead_s = total.forward_s + launch_forward + comm.forward_s + total.stream_forward_s
-    parts = {
-        "forward_s": total.forward_s,
-        "input_gradient_s": total.input_gradient_s,
-        "weight_gradient_s": total.weight_gradient_s,
-        "recompute_s": recomputed.forward_s,
-        "launch_s": launch,
-        **{name: getattr(comm, name) for name in EXPOSED_PART},
-        "stream_s": comm.stream_s + sum(block.stream_s for block in blocks),
-        "forward_total_s": ahead_s,
-        "per_step_s": comm.per_step_s,
-        "kept_bytes": sum(block.kept_bytes for block in blocks),
-        "working_bytes": reduce(larger, [block.transient_bytes for block in blocks])
-        + sum(block.recomputed_bytes for block in blocks),
-        "dense_params": sum(block.dense_params for block in blocks),
-        "expert_params": sum(block.expert_params for block in blocks),
-        "flops": total.forward_flops + total.backward_flops + recomputed.forward_flops,
-        "memory_traffic_bytes": total.forward_traffic_bytes
-        + total.backward_traffic_bytes
-        + recomputed.forward_traffic_bytes,
-        "hidden_s": comm.hidden_s,
-        "link_traffic_bytes": comm.link_bytes
-        + total.forward_link_bytes
-        + total.backward_link_bytes
-        + recomputed.forward_link_bytes,
-    }
-    return LayerCost(**{name: part + zero for name, part in parts.items()})
+def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
+    """Return for each block whether its inputs stream, for each row.
+
+    They do where that is legal and takes less time in a micro-batch; sums once a step and memory
+    do not decide. Times are those on links that nobody else uses, so that a plan is the same one
+    at every fidelity.
+    """
+    first = pieces[0]
+    if len(pieces) == 1:
+        return [False] * len(first.parts)
+    if first.network.slowdown:
+        private = Collectives(replace(first.network, slowdown={}), first.collectives.launch_s)
+        structure = replace(first.structure, streamed=Streamed.AUTO)
+        pieces = priced_pieces(first.problem, structure, private, first.index, uses_tatp=True)
+    weights_s, inputs_s = (
+        [layer_cost([b], first.problem.rates, 0.0).total_s for b in piece.blocks(recompute)]
+        for piece in pieces
+    )
+    legal = pieces[1].may_stream_inputs
+    return [(b < a) & is_legal for a, b, is_legal in zip(weights_s, inputs_s, legal, strict=True)]
 
 
 def price_layers(
-    problem: Problem,
-    structure: PlanOptions,
-    network: AxisNetwork,
-    recomputes: tuple[Recompute, ...],
-    *,
-    uses_tatp: bool,
-) -> dict[Recompute, tuple[LayerCost, ...]]:
+    problem: Problem, structure: PlanOptions, network: AxisNetwork,
+    recomputes: tuple[Recompute, ...], *, uses_tatp: bool,
+) -> dict[Recompute, tuple[LayerCost, ...]]:  # fmt: skip
     """Return the price of each piece of the model, for each kind of recomputation.
 
     Parameters
@@ -288,141 +469,30 @@ def price_layers(
         Whether any row streams tensors; otherwise the round model is left out.
     """
     collectives = Collectives(network, problem.calibration.collective_launch_s)
-    pieces: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
+    found: dict[Recompute, list[LayerCost]] = {recompute: [] for recompute in recomputes}
     for index in range(len(problem.pieces)):
-        ways = streamed_pieces(problem, structure, network, index, uses_tatp=uses_tatp)
-        priced = [PricedPiece(way, collectives) for way in ways]
-        alone = without_contention(priced)
+        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
         for recompute in recomputes:
             again = Recompute.NONE if index >= len(problem.graph.layers) else recompute
-            blocks = priced[0].blocks(again)
-            if len(priced) > 1:
-                takes = takes_inputs(alone, again)
-                pairs = zip(takes, blocks, priced[1].blocks(again), strict=True)
-                blocks = [chosen_block(*pair) for pair in pairs]
+            blocks = pieces[0].blocks(again)
+            if len(pieces) > 1:
+                takes = takes_inputs(pieces, again)
+                blocks = [
+                    by_field(lambda one, other, takes=taken: where(takes, other, one), *pair)
+                    for taken, *pair in zip(takes, blocks, pieces[1].blocks(again), strict=True)
+                ]
             cost = layer_cost(blocks, problem.rates, 0.0 * network.strategy.tp)
             if index == len(problem.pieces) - 1:
                 # The head goes backward at once: what it keeps is part of its work.
                 working = cost.working_bytes + cost.kept_bytes
                 cost = replace(cost, working_bytes=working, kept_bytes=cost.kept_bytes * 0.0)
-            pieces[recompute].append(cost)
-    return {recompute: tuple(costs) for recompute, costs in pieces.items()}
-
-
-@dataclass(frozen=True)
-class PricedPiece:
-    """One kind of layer, or an edge, that streams one tensor, with the prices of its blocks."""
-
-    way: StreamedPiece
-    collectives: Collectives
-
-    @cached_property
-    def sums(self) -> list[OpSums]:
-        """The operators of each block, added up."""
-        way, problem = self.way, self.way.problem
-        work = problem.workload
-        return [
-            op_sums(
-                block, way.local, problem.rates, way.streams,
-                causal=work.causal, selective=work.software.selective_recompute,
-            )
-            for block in way.blocks
-        ]  # fmt: skip
-
-    @cached_property
-    def transient_bytes(self) -> list[Num]:
-        """The largest transient of each block [bytes]."""
-        way, word = self.way, self.way.problem.rates.activation_bytes
-        return [
-            reduce(larger, [largest_transient_bytes(op, way.local, word) for op in block.ops])
-            for block in way.blocks
-        ]
-
-    @cached_property
-    def params(self) -> list[tuple[Num, Num]]:
-        """Parameters of each block on one device, outside of routed experts and in them [1]."""
-        way = self.way
-        strategy = way.network.strategy
-        return [parameters_on_device(block, way.structure, strategy) for block in way.blocks]
-
-    def blocks(self, recompute: Recompute) -> list[BlockCost]:
-        """Return the price of each block."""
-        if recompute not in self._known:
-            self._known[recompute] = self._blocks(recompute)
-        return self._known[recompute]
-
-    @cached_property
-    def _known(self) -> dict[Recompute, list[BlockCost]]:
-        return {}
-
-    def _blocks(self, recompute: Recompute) -> list[BlockCost]:
-        way = self.way
-        strategy, word = way.network.strategy, way.problem.rates.activation_bytes
-        calls, whole = way.calls_of_blocks(recompute), joined_sums(self.sums)
-        together = [call for of_block in calls for call in of_block]
-
-        def bytes_of(saved: Sequence[SavedTensor]) -> Num:
-            return kept_bytes(saved, way.sizes, strategy, word)
-
-        kept = way.saved_of_blocks(recompute)
-        core_alone = way.problem.keeping.selective == "attention"
-        replays = recompute is Recompute.FULL or (
-            recompute is Recompute.SELECTIVE and not core_alone
-        )
-        back = way.saved_of_blocks(Recompute.NONE) if replays else [[] for _ in kept]
-        return [
-            BlockCost(
-                everything=sums.everything,
-                recomputed=sums.recomputed(recompute),
-                comm=comm_cost(
-                    calls[number], whole, way.sizes, strategy, way.structure,
-                    self.collectives.time_s, word, together,
-                ),
-                kept_bytes=bytes_of(kept[number]),
-                recomputed_bytes=bytes_of(back[number]),
-                transient_bytes=self.transient_bytes[number],
-                dense_params=self.params[number][0],
-                expert_params=self.params[number][1],
-            )
-            for number, sums in enumerate(self.sums)
-        ]  # fmt: skip
-
-
-def without_contention(priced: Sequence[PricedPiece]) -> Sequence[PricedPiece]:
-    """Return the same ways on links that nobody else uses.
-
-    What streams is decided there, so that a plan is the same one at every fidelity.
-    """
-    network = priced[0].way.network
-    if len(priced) == 1 or not network.slowdown:
-        return priced
-    private = replace(network, slowdown={})
-    collectives = Collectives(private, priced[0].collectives.launch_s)
-    ways = streamed_pieces(
-        priced[0].way.problem, replace(priced[0].way.structure, streamed=Streamed.AUTO), private,
-        priced[0].way.index, uses_tatp=True,
-    )  # fmt: skip
-    return [PricedPiece(way, collectives) for way in ways]
-
-
-def takes_inputs(priced: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
-    """Return for each block whether its inputs stream, for each row.
-
-    They do where that is legal and takes less time in a micro-batch; sums once a step and memory
-    do not decide.
-    """
-    weights, inputs = priced
-    rates = weights.way.problem.rates
-    pairs = zip(weights.blocks(recompute), inputs.blocks(recompute), strict=True)
-    return [
-        (two.total_s(rates) < one.total_s(rates)) & is_legal
-        for (one, two), is_legal in zip(pairs, inputs.way.is_legal, strict=True)
-    ]
+            found[recompute].append(cost)
+    return {recompute: tuple(costs) for recompute, costs in found.items()}
 
 
 def streamed_blocks(
     problem: Problem, structure: PlanOptions, network: AxisNetwork
-) -> list[list[tuple[StreamedPiece, LayerGraph]]]:
+) -> list[list[tuple[PricedPiece, LayerGraph]]]:
     """Return how each block of each piece of the model streams, under one strategy.
 
     Parameters
@@ -434,32 +504,7 @@ def streamed_blocks(
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found = []
     for index in range(len(problem.pieces)):
-        ways = streamed_pieces(problem, structure, network, index, uses_tatp=uses_tatp)
-        takes = [False] * len(ways[0].blocks)
-        if len(ways) > 1:
-            priced = without_contention([PricedPiece(way, collectives) for way in ways])
-            takes = [bool(np.all(taken)) for taken in takes_inputs(priced, structure.recompute)]
-        found.append(
-            [(ways[int(t)], block) for t, block in zip(takes, ways[0].blocks, strict=True)]
-        )
+        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
+        takes = [int(np.all(taken)) for taken in takes_inputs(pieces, structure.recompute)]
+        found.append([(pieces[t], b) for t, b in zip(takes, pieces[0].parts, strict=True)])
     return found
-
-
-def op_cost(
-    op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams | None, *, causal: bool
-) -> OpCost:
-    """Return the price of one operator.
-
-    Parameters
-    ----------
-    streams
-        What streams over tatp in its layer; None without tatp.
-    """
-    if op.kind is OpKind.MATMUL:
-        if streams is None:
-            return matmul_cost(op, layer, rates)
-        return streamed_matmul_cost(op, layer, rates, streams)
-    if op.kind is OpKind.ATTENTION:
-        alone = _attention_cost(op, layer, rates, causal=causal)
-        return alone if streams is None else streamed_attention(alone, op.name, streams, rates)
-    return _memory_bound_cost(op, layer, rates)

@@ -1,7 +1,8 @@
-"""One operator on one device: matrix products (GEMM), the attention core, memory-bound operators.
+"""One operator on one device: what the device does in a second, GEMM, attention, the rest.
 
-A product takes what its tiles, waves, the rate of the matrix unit and memory traffic ask for; the
-attention core goes by its FLOPs and rates of its own, all others by their traffic.
+Rates follow from a chip, its calibration and the software stack. A matrix product (GEMM) takes what
+its tiles, waves, the rate of the matrix unit and memory traffic ask for; the attention core goes by
+its FLOPs and rates of its own, all others by their traffic.
 """
 
 from __future__ import annotations
@@ -11,13 +12,224 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import NamedTuple
 
-from meshwright.base.arrays import Num, ceil_div, larger, smaller
-from meshwright.cost.device import CoreArray, DeviceRates
+from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
+from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.op import Op, OpKind
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
+from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.system import ChipSpec, DType
+from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
+
+ACCUMULATOR_BYTES = 4.0
+"""Sums are kept in FP32."""
+MOST_ARRAYS = 4
+"""Arrays along one side of a block of outputs."""
 
 
-def _memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
+@dataclass(frozen=True)
+class CoreArray:
+    """Equal cores: the array of multiply-adds in each, and what feeds it."""
+
+    num_cores: float
+    rows: float
+    columns: float
+    noc_bytes_per_s: float
+    """What one core takes in from its network."""
+    sram_bytes: float
+    """Of one core; half of it holds sums, the other half what passes."""
+
+    @property
+    def blocks(self) -> tuple[tuple[float, float], ...]:
+        """Sides of the blocks of outputs that a core may work on, in outputs."""
+        sides = [2**power for power in range(MOST_ARRAYS.bit_length())]
+        found = [(a * self.rows, b * self.columns) for a in sides for b in sides]
+        room = self.sram_bytes / 2.0
+        fitting = [(p, q) for p, q in found[1:] if ACCUMULATOR_BYTES * p * q <= room]
+        return (found[0], *fitting)
+
+
+@dataclass(frozen=True)
+class DeviceRates:
+    """What one device does in a second; each rate a number, or a column of perturbed numbers."""
+
+    matmul_flops_per_s: Num
+    """Reached by large matrix products in the type of the linear layers [FLOP/s]."""
+    logits_flops_per_s: Num
+    """Reached by large matrix products in the activation type: logits [FLOP/s]."""
+    attention_forward_flops_per_s: Num
+    attention_backward_flops_per_s: Num
+    memory_bytes_per_s: Num
+    """Reached by matrix products and copies [bytes/s]."""
+    elementwise_bytes_per_s: Num
+    """Reached by norms and elementwise kernels [bytes/s]."""
+    launch_s: Num
+    """Host time to launch one kernel [s]."""
+    stream_sram_bytes: float
+    """On-chip memory that buffers of tensor streams may fill [bytes]."""
+    tile_rows: float
+    tile_columns: float
+    num_cores: float
+    activation_bytes: float
+    """Bytes of one activation word."""
+    matmul_word_bytes: float
+    """Bytes of one operand of a linear layer."""
+    core_array: CoreArray | None = None
+    """Where the chip states arrays and the network on it; then rates above are peaks."""
+    vector_flops_per_s: Num | None = None
+    """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
+    grouped_efficiency: Num = 1.0
+    """Share of their rate that products of many experts reach [1]."""
+    expert_passes: Num = 1.0
+    """How many times the least bytes routing moves [1]."""
+    expert_kernels: Num = 0.0
+    """Launches that show for each narrow product of one expert [1]."""
+    separate_accumulation_kernel: bool = False
+    """Gradients of a micro-batch are added in a pass of their own."""
+    freezes_weights: bool = False
+    """Gradients of weights are not computed."""
+
+
+def exposed_launch_s(busy_s: Num, num_kernels: Num, rates: DeviceRates) -> Num:
+    """Return what launching adds to a busy time: kernels cannot start faster than the host says."""
+    return positive_part(num_kernels * rates.launch_s - busy_s)
+
+
+_EQUAL_RATES: dict[DType, tuple[DType, ...]] = {
+    "fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"),
+}  # fmt: skip
+"""Types of equal rate on every chip of the catalog, where only one of them is stated."""
+
+
+def stated_rate(chip: ChipSpec, dtype: DType) -> float:
+    """Return the dense peak of a chip for a type [FLOP/s].
+
+    Raises
+    ------
+    SpecError
+        When the chip has no rate for the type; names the types that it has.
+    """
+    for name in _EQUAL_RATES.get(dtype, (dtype,)):
+        if name in chip.matmul_flops_per_s:
+            return chip.matmul_flops_per_s[name]
+    known = ", ".join(sorted(chip.matmul_flops_per_s))
+    raise SpecError(
+        Fault("precision.matmul", f"{chip.name} has no rate for {dtype}", f"has {known}")
+    )
+
+
+def reached_rate(chip: ChipSpec, dtype: DType, calibration: CalibrationOf[Num]) -> Num:
+    """Return the rate of large matrix products [FLOP/s]: measured, or a share of the peak.
+
+    The peak itself where the chip states what its cores can take in: the share then follows.
+    """
+    if chip.noc_bytes_per_s is not None:
+        return stated_rate(chip, dtype)
+    for name in _EQUAL_RATES.get(dtype, (dtype,)):
+        if name in chip.best_matmul_flops_per_s:
+            return chip.best_matmul_flops_per_s[name]
+    return stated_rate(chip, dtype) * calibration.matmul_efficiency
+
+
+def sustained_share(chip: ChipSpec, calibration: CalibrationOf[Num]) -> Num:
+    """Return the share of their rate that products keep in whole steps [1].
+
+    It is fitted to chips whose products are priced by a constant, and holds what that constant
+    leaves out: how the cores are fed. Where this follows from the arrays of a chip and the network
+    on it, a share of other families would count it twice; one of its own family still holds.
+    """
+    if chip.noc_bytes_per_s is not None and not calibration.is_calibrated:
+        return 1.0
+    return calibration.matmul_sustained_efficiency
+
+
+def device_rates(
+    chip: ChipSpec, precision: Precision, software: SoftwareStack, calibration: CalibrationOf[Num],
+    *, speed_factor: float = 1.0, freezes_weights: bool = False,
+) -> DeviceRates:  # fmt: skip
+    """Return the rates of one device; ``speed_factor`` is the share of its cores that work.
+
+    Low-precision linear layers leave attention, logits and elementwise work in the activation
+    type, so they have their own rate. Scales of rows are applied to sums outside of the matrix
+    units, which then reach the rate of the activation type.
+    """
+    bandwidth = chip.main_memory.bandwidth_bytes_per_s
+    if bandwidth is None:
+        message = "unknown, but every price needs it"
+        raise SpecError(Fault(f"chip {chip.name}: memories[-1].bandwidth", message))
+    activation_peak = stated_rate(chip, precision.activation) * speed_factor
+    sustained = sustained_share(chip, calibration) * speed_factor
+    logits_rate = linear_rate = reached_rate(chip, precision.activation, calibration)
+    if not precision.row_scales:
+        linear_rate = reached_rate(chip, precision.matmul, calibration)
+        if BYTES_OF[precision.matmul] < BYTES_OF[precision.activation]:
+            linear_rate = linear_rate * calibration.narrow_matmul_efficiency
+    num_cores, core_array = float(chip.num_cores or 1), None
+    if chip.noc_bytes_per_s is not None:
+        core_array = CoreArray(
+            num_cores=num_cores,
+            rows=float(chip.array_rows or chip.tile_rows),
+            columns=float(chip.array_columns or chip.tile_columns),
+            noc_bytes_per_s=chip.noc_bytes_per_s,
+            sram_bytes=chip.memories[0].capacity_bytes / num_cores,
+        )
+    kernels: Num = 1.0
+    if software.attention_kernels == "portable":
+        kernels = calibration.portable_attention_efficiency
+    passes = calibration.eager_traffic_factor if software.eager else 1.0
+    return DeviceRates(
+        matmul_flops_per_s=linear_rate * sustained,
+        logits_flops_per_s=logits_rate * sustained,
+        attention_forward_flops_per_s=activation_peak
+        * (calibration.attention_forward_efficiency * kernels),
+        attention_backward_flops_per_s=activation_peak
+        * (calibration.attention_backward_efficiency * kernels),
+        memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
+        elementwise_bytes_per_s=bandwidth * (calibration.elementwise_efficiency / passes),
+        launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
+        stream_sram_bytes=chip.memories[0].capacity_bytes if len(chip.memories) > 1 else 0.0,
+        tile_rows=float(chip.tile_rows),
+        tile_columns=float(chip.tile_columns),
+        num_cores=num_cores,
+        activation_bytes=BYTES_OF[precision.activation],
+        matmul_word_bytes=BYTES_OF[precision.matmul],
+        core_array=core_array,
+        vector_flops_per_s=chip.vector_flops_per_s.get("fp32"),
+        grouped_efficiency=calibration.grouped_matmul_efficiency,
+        expert_passes=calibration.expert_traffic_factor,
+        expert_kernels=calibration.expert_kernels,
+        separate_accumulation_kernel=not software.fused_gradient_accumulation
+        and not freezes_weights,
+        freezes_weights=freezes_weights,
+    )
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
+
+    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
+    """
+
+    forward_s: Num = 0.0
+    input_gradient_s: Num = 0.0
+    weight_gradient_s: Num = 0.0
+    stream_forward_s: Num = 0.0
+    stream_backward_s: Num = 0.0
+    forward_flops: Num = 0.0
+    backward_flops: Num = 0.0
+    forward_traffic_bytes: Num = 0.0
+    backward_traffic_bytes: Num = 0.0
+    forward_link_bytes: Num = 0.0
+    """What streams while it computes, each link that it crosses counted."""
+    backward_link_bytes: Num = 0.0
+    forward_kernels: Num = 0.0
+    backward_kernels: Num = 0.0
+    forward_waits: Num = 0.0
+    """1 where what streams is sent before or after the computation, not during it."""
+    backward_waits: Num = 0.0
+
+
+def memory_bound_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     """Return a norm, an elementwise operator, a lookup, a permutation or the loss."""
     num_bytes: Num = 0.0
     for tensor in op.traffic:
@@ -41,45 +253,30 @@ def traffic_s(num_bytes: Num, rates: DeviceRates) -> Num:
     return num_bytes / rates.elementwise_bytes_per_s
 
 
-@dataclass(frozen=True)
-class OpCost:
-    """One operator on one device and one micro-batch; what an operator lacks is 0.0.
-
-    Computation includes what the main memory adds to it; ``stream_*`` is what links add.
-    """
-
-    forward_s: Num = 0.0
-    input_gradient_s: Num = 0.0
-    weight_gradient_s: Num = 0.0
-    stream_forward_s: Num = 0.0
-    stream_backward_s: Num = 0.0
-    forward_flops: Num = 0.0
-    backward_flops: Num = 0.0
-    forward_traffic_bytes: Num = 0.0
-    backward_traffic_bytes: Num = 0.0
-    forward_link_bytes: Num = 0.0
-    """What streams beside the operator, each link that it crosses counted."""
-    backward_link_bytes: Num = 0.0
-    forward_kernels: Num = 0.0
-    backward_kernels: Num = 0.0
-    forward_waits: Num = 0.0
-    """1 where what streams travels before or after the computation, not beside it."""
-    backward_waits: Num = 0.0
-
-
 GRADIENT_ACCUMULATION_BYTES = 8.0
 """Reading and writing an FP32 gradient for each parameter and micro-batch."""
-APART_ACCUMULATION_BYTES = 10.0
+SEPARATE_ACCUMULATION_BYTES = 10.0
 """The same in a pass of its own, which reads the new 16-bit gradient too."""
 
 
 class MatmulShape(NamedTuple):
-    """So many products (rows x inner) @ (inner x columns)."""
+    """Equal products (rows x inner) @ (inner x columns): numbers, or columns of shape (rows,)."""
 
     num_products: Num
     rows: Num
     inner: Num
     columns: Num
+
+    @property
+    def num_params(self) -> Num:
+        """Weights that take part in the products [1]."""
+        return self.num_products * self.inner * self.columns
+
+    @property
+    def passes(self) -> tuple[tuple[Num, Num, Num], ...]:
+        """Rows, inner size and columns of Y = X W, dX = dY W^T and dW = X^T dY."""
+        _, rows, inner, columns = self
+        return (rows, inner, columns), (rows, columns, inner), (inner, rows, columns)
 
 
 @dataclass(frozen=True)
@@ -128,11 +325,18 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
     inputs, outputs = shares_at_rest(op, layer)
     casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
-    cost = products_cost(made, 1.0, 2.0 * shape.rows * params_of(shape), casts)
+    cost = products_cost(made, 1.0, 2.0 * shape.rows * shape.num_params, casts)
     if rates.freezes_weights:
         return replace(cost, backward_flops=cost.forward_flops, backward_kernels=1.0)
-    return (
-        _adding_apart(cost, params_of(shape), rates) if rates.separate_accumulation_kernel else cost
+    if not rates.separate_accumulation_kernel:
+        return cost
+    # Gradients are added to those before by a kernel of its own.
+    num_bytes = SEPARATE_ACCUMULATION_BYTES * shape.num_params
+    return replace(
+        cost,
+        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
+        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
+        backward_kernels=cost.backward_kernels + 1.0,
     )
 
 
@@ -141,7 +345,7 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
     the gradients of its outputs: both are cast first and gathered in the narrow type.
-    Source: NVIDIA Transformer DeviceRates, and torchtitan's Float8 tensor parallelism.
+    Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
     """
     at_rest = layer.axes.rows[RESIDUAL_STREAM]
     if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
@@ -151,25 +355,9 @@ def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
     return (1.0, share) if is_row_split else (share, 1.0)
 
 
-def _adding_apart(cost: OpCost, params: Num, rates: DeviceRates) -> OpCost:
-    """Return a layer whose gradients are added to those before by a kernel of its own."""
-    num_bytes = APART_ACCUMULATION_BYTES * params
-    return replace(
-        cost,
-        weight_gradient_s=cost.weight_gradient_s + num_bytes / rates.memory_bytes_per_s,
-        backward_traffic_bytes=cost.backward_traffic_bytes + num_bytes,
-        backward_kernels=cost.backward_kernels + 1.0,
-    )
-
-
 def word_of(op: Op, rates: DeviceRates) -> float:
     """Return the bytes of an operand: logits are made in the type of the activations."""
     return rates.activation_bytes if "vocab" in op.output.dims else rates.matmul_word_bytes
-
-
-def params_of(shape: MatmulShape) -> Num:
-    """Return the weights that take part in products [1]."""
-    return shape.num_products * shape.inner * shape.columns
 
 
 def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRates) -> Products:
@@ -185,15 +373,13 @@ def products(op: Op, shape: MatmulShape, moved: Sequence[Num], rates: DeviceRate
         rate = rate * rates.grouped_efficiency
         is_narrow = word_of(op, rates) < rates.activation_bytes
         launches_s = shape.num_products * rates.expert_kernels * rates.launch_s * is_narrow
-    count, rows, inner, columns = shape
-    sizes = ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
     forward, to_input, to_weight = (
         Product(
-            matmul_compute_s(count, *size, rate, rates) + launches_s,
+            matmul_compute_s(shape.num_products, *size, rate, rates) + launches_s,
             traffic / rates.memory_bytes_per_s,
             traffic,
         )
-        for size, traffic in zip(sizes, moved, strict=True)
+        for size, traffic in zip(shape.passes, moved, strict=True)
     )
     return Products(forward, to_input, NO_PRODUCT if rates.freezes_weights else to_weight)
 
@@ -202,16 +388,14 @@ def whole_traffic_bytes(
     shape: MatmulShape, word: float, rates: DeviceRates
 ) -> tuple[Num, Num, Num]:
     """Return the main-memory bytes of the three products, each a kernel of its own [bytes]."""
-    count, rows, inner, columns = shape
     forward, to_input, to_weight = (
-        matmul_traffic_bytes(count, *size, word, rates)
-        for size in ((rows, inner, columns), (rows, columns, inner), (inner, rows, columns))
+        matmul_traffic_bytes(shape.num_products, *size, word, rates) for size in shape.passes
     )
-    return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * params_of(shape)
+    return forward, to_input, to_weight + GRADIENT_ACCUMULATION_BYTES * shape.num_params
 
 
 def products_cost(made: Products, rounds: Num, flops: Num, casts: tuple[Num, Num]) -> OpCost:
-    """Return a linear layer of so many equal rounds.
+    """Return a linear layer that works in equal rounds.
 
     Parameters
     ----------
@@ -336,7 +520,7 @@ def matmul_traffic_bytes(
 
 
 ALIGNED_WORDS = 8
-"""Matrix units take operands whose rows are multiples of so many 16-bit words."""
+"""Matrix units take operands whose rows are multiples of this many 16-bit words."""
 
 
 UNALIGNED_SHARE = 0.5
@@ -390,38 +574,30 @@ def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
     return flops / (UNALIGNED_SHARE * rates.vector_flops_per_s)
 
 
-def attention_backward_ratio(*, is_materialized: bool) -> float:
-    """Return the FLOPs of the attention core backward over those forward [1].
-
-    Kept probabilities: 2, two gradients for each of the two products. Flash attention: 2.5, one
-    product more, because the scores are computed again.
-    Source: Dao 2023 (FlashAttention-2), section 4.1.
-    """
-    return 2.0 if is_materialized else 2.5
-
-
-def _attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
+def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: bool) -> OpCost:
     """Return the attention core: FLOPs of the two products over the scores that are computed.
 
     2 s_q s_k (score size + value size) for each head, times the share that the mask leaves; cp
     and tatp split the queries evenly (zig-zag order under a causal mask). Plain products that
     materialise the scores compute all of them and mask afterwards.
+
+    Source: Dao 2023 (FlashAttention-2), section 4.1, for the backward pass.
     """
-    spec = op.attention
+    spec, is_whole = op.attention, op.is_materialized_attention
     assert spec is not None
-    length = layer.sequence_length
-    is_whole = op.is_materialized_attention
-    is_chunked = spec.window_kind == "chunked"
-    share = attended_fraction(length, spec.window, causal and not is_whole, is_chunked=is_chunked)
-    heads = layer.size("query_heads")
+    length, tokens, heads = layer.sequence_length, layer.rows_of(op), layer.size("query_heads")
+    share = attended_fraction(
+        length, spec.window, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
+    )
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
-    tokens = layer.rows_of(op)
     flops = tokens * length * share * heads * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     traffic = rates.activation_bytes * tokens * width
     written = 0.0 if op.moved is None else rates.activation_bytes * tokens * length * heads
     forward, backward = (words * written for words in op.words_per_element)
-    backward_flops = attention_backward_ratio(is_materialized=is_whole) * flops
+    # Backward over forward: 2 with kept probabilities, two gradients for each of the two products;
+    # 2.5 for flash attention, which computes the scores again (Dao 2023, section 4.1).
+    backward_flops = (2.0 if is_whole else 2.5) * flops
     core_s = attention_forward_s(flops, traffic, rates)
     core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, rates)
     if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:

@@ -6,11 +6,11 @@ A new kind of communication or of memory is one more key; no list repeats the na
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import reduce
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 
@@ -139,3 +139,22 @@ def number_at(column: Num, index: int = 0) -> float:
     """Return one entry of a column; a number, or a column of one row, stands for all rows."""
     values = np.asarray(column, dtype=float).reshape(-1)
     return float(values[index if len(values) > 1 else 0])
+
+
+Record = TypeVar("Record")
+
+
+def by_field(combine: Callable[..., Num], *records: Record) -> Record:
+    """Return a record whose numbers combine those of several records; records in it likewise."""
+    first: Any = records[0]
+    parts = {}
+    for entry in fields(first):
+        values = [getattr(record, entry.name) for record in records]
+        is_record = is_dataclass(values[0])
+        parts[entry.name] = by_field(combine, *values) if is_record else combine(*values)
+    return cast(Record, type(first)(**parts))
+
+
+def sum_of(zero: Record, records: Sequence[Record]) -> Record:
+    """Return the sum of records, field by field; ``zero`` where there are none."""
+    return by_field(lambda *parts: sum(parts), zero, *records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from meshwright.base.arrays import Num
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, level_efficiencies, place_axes
-from meshwright.cost.device import DeviceRates, device_rates
+from meshwright.cost.operator import DeviceRates, device_rates
 from meshwright.graph.op import LayerGraph, Op, OpGraph
 from meshwright.graph.transformer import build_graph
 from meshwright.network.placement import clear_grids
@@ -22,12 +23,8 @@ from meshwright.sharding.derivation import derive_calls
 from meshwright.sharding.local_sizes import LayerAxes, layer_axes
 from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
 from meshwright.sharding.space import device_counts
-from meshwright.sharding.strategy import (
-    PlanOptions,
-    StrategyColumns,
-    Streamed,
-)
-from meshwright.spec.calibration import Calibration, CalibrationOf
+from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
+from meshwright.spec.calibration import Calibration, CalibrationOf, Spread
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import BYTES_OF, Training, Workload
@@ -67,23 +64,15 @@ _NOT_OF_A_LAYER: Mapping[str, Any] = {
 Work = TypeVar("Work", bound=Workload, covariant=True)
 
 
-HEADS = ("query_heads", "kv_heads")
-
-
-def _sizes_of_heads(piece: LayerGraph) -> tuple[tuple[str, int], ...]:
-    return tuple((name, piece.sizes[name]) for name in HEADS if name in piece.sizes)
-
-
 @lru_cache(maxsize=1024)
 def _derived(
-    ops: tuple[Op, ...],
-    sizes: tuple[tuple[str, int], ...],
-    structure: PlanOptions,
+    ops: tuple[Op, ...], sizes: tuple[tuple[str, int], ...], structure: PlanOptions,
     keeping: CheckpointPolicy,
-) -> DerivedShardings:
+) -> DerivedShardings:  # fmt: skip
     """Return the collectives of a piece of a model and what it keeps; problems share them.
 
-    Of its sizes only ``HEADS`` count: whether heads share keys decides whose gradients are summed.
+    Of its sizes only those of heads count: whether heads share keys decides whose gradients are
+    summed.
     """
     piece = LayerGraph(ops, 1, dict(sizes))
     calls, saved = derive_calls(piece, structure), saved_elements(piece, structure, keeping)
@@ -128,13 +117,10 @@ class ProblemOf(ABC, Generic[Work]):
         """Return what a device does in a second that has a share of its cores."""
         work = self.workload
         return device_rates(
-            self.system.chip,
-            work.precision,
-            work.software,
-            self.calibration,
+            self.system.chip, work.precision, work.software, self.calibration,
             speed_factor=speed_factor,
             freezes_weights=isinstance(work, Training) and work.optimizer.freezes_weights,
-        )
+        )  # fmt: skip
 
     @cached_property
     def efficiencies(self) -> tuple[Num, ...]:
@@ -161,10 +147,13 @@ class ProblemOf(ABC, Generic[Work]):
         streamed = Streamed.INPUTS if streams_inputs(structure) else Streamed.WEIGHTS
         plain = replace(structure, streamed=streamed, **_NOT_OF_A_LAYER)
         if plain not in self._shardings:
-            self._shardings[plain] = tuple(
-                _derived(piece.ops, _sizes_of_heads(piece), plain, self.keeping)
-                for piece in self.pieces
-            )
+            found = []
+            for piece in self.pieces:
+                heads = [
+                    (n, piece.sizes[n]) for n in ("query_heads", "kv_heads") if n in piece.sizes
+                ]
+                found.append(_derived(piece.ops, tuple(heads), plain, self.keeping))
+            self._shardings[plain] = tuple(found)
         return self._shardings[plain]
 
     def network(self, axis_order: tuple[str, ...], strategy: StrategyColumns) -> AxisNetwork:
@@ -175,13 +164,9 @@ class ProblemOf(ABC, Generic[Work]):
         self, axis_order: tuple[str, ...], strategy: StrategyColumns
     ) -> AxisPlacement:
         """Return where the members of each axis lie under one order of the axes."""
-        return place_axes(
-            self.system.levels,
-            axis_order,
-            strategy,
-            self.num_experts,
-            in_blocks=self.mapper is not Mapper.SMAP,
-        )
+        in_blocks = self.mapper is not Mapper.SMAP
+        levels = self.system.levels
+        return place_axes(levels, axis_order, strategy, self.num_experts, in_blocks=in_blocks)
 
     def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies whose axes are placed."""
@@ -261,3 +246,59 @@ class Problem(ProblemOf[Training]):
     def pass_length(self) -> int:
         """Tokens of one sequence."""
         return self.workload.sequence_length
+
+
+UNCALIBRATED_NOTE = "uncalibrated: constants come from data sheets and public sources"
+"""What every answer says where no constant was fitted to measurements of its chips."""
+
+EXPERTS = "experts"
+"""1 where layers have experts: balance, routing and small products are hard to foresee."""
+NARROW = "narrow_words"
+"""How many times the words of products are halved from 16 bits: casts and scales differ."""
+UNSEEN = "unseen_family"
+"""1 where no measured row is of the family of the chip."""
+TRAITS = (EXPERTS, NARROW, UNSEEN)
+"""What is known of a question before it is measured and tells how far off its price may be."""
+
+
+def traits_of(problem: ProblemOf[Workload], *, is_seen: bool) -> dict[str, float]:
+    """Return the degree of each trait of a question."""
+    word_bytes = BYTES_OF[problem.workload.precision.matmul]
+    return {
+        EXPERTS: float(problem.num_experts > 0),
+        NARROW: max(math.log2(2.0 / word_bytes), 0.0),
+        UNSEEN: float(not is_seen),
+    }
+
+
+def half_width_of(spread: Spread, degrees: Mapping[str, float]) -> float:
+    """Return half of the width of an interval, from the degrees of the traits of its question.
+
+    ``spread.half_width * prod(factor ** degree)`` over the traits.
+    """
+    wider = (factor ** degrees.get(trait, 0.0) for trait, factor in spread.factors.items())
+    return float(spread.half_width * math.prod(wider))
+
+
+def half_width(problem: Problem) -> float | None:
+    """Return half of the width of the 80 % interval of ln(measured / predicted); None: unknown."""
+    constants = problem.calibration
+    if constants.spread is None:
+        return None
+    traits = traits_of(problem, is_seen=constants.is_calibrated)
+    return half_width_of(constants.spread, traits)
+
+
+def interval(problem: Problem, value: float) -> tuple[float, float] | None:
+    """Return where four of five measurements of such a question lie; None: not known.
+
+    Parameters
+    ----------
+    value
+        The prediction, of a time or a throughput: the interval is symmetric in its logarithm.
+    """
+    width = half_width(problem)
+    if width is None:
+        return None
+    factor = math.exp(width)
+    return value / factor, value * factor

@@ -18,8 +18,7 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import best_affine_candidates
 from meshwright.cost.communication import level_efficiencies
-from meshwright.cost.device import DeviceRates, device_rates, stated_rate
-from meshwright.cost.operator import matmul_compute_s
+from meshwright.cost.operator import DeviceRates, device_rates, matmul_compute_s, stated_rate
 from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements, single_dims

@@ -11,10 +11,15 @@ from operator import add
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller, where
-from meshwright.cost.communication import CommCost, OpSums
-from meshwright.cost.device import DeviceRates, exposed_launch_s
+from meshwright.cost.communication import CommCost, Windows
 from meshwright.cost.layer import op_cost
-from meshwright.cost.operator import OpCost, matmul_compute_s, matmul_shape, traffic_s
+from meshwright.cost.operator import (
+    DeviceRates,
+    exposed_launch_s,
+    matmul_compute_s,
+    matmul_shape,
+    traffic_s,
+)
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.local_sizes import LocalLayer
 from meshwright.spec.calibration import NEUTRAL, ServingConstantsOf
@@ -309,7 +314,7 @@ def forward_sum(costs: Sequence[ForwardCost]) -> ForwardCost:
 
 def layer_forward(
     layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
-) -> tuple[ForwardCost, OpSums]:
+) -> tuple[ForwardCost, Windows]:
     """Return all operators of a layer added up, and the windows that communication overlaps."""
     costs = [(op, forward_cost(op, local, rates, shape)) for op in layer.ops]
     total = forward_sum([cost for _, cost in costs])
@@ -318,12 +323,7 @@ def layer_forward(
     for op, cost in costs:
         core_s = core_s + cost.busy_s if op.kind is OpKind.ATTENTION else core_s
         matmul_s = matmul_s + cost.busy_s if op.kind is OpKind.MATMUL else matmul_s
-    windows = OpSums(
-        everything=OpCost(forward_s=total.busy_s),
-        attention=OpCost(forward_s=core_s),
-        matmul_forward_s=matmul_s,
-    )
-    return total, windows
+    return total, Windows(core_s, 0.0, matmul_s)
 
 
 def pass_cost(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshwright.base.arrays import Num
-from meshwright.cost.device import DeviceRates
+from meshwright.cost.operator import DeviceRates
 from meshwright.cost.problem import ProblemOf
 from meshwright.graph.op import LayerGraph, OpKind
 from meshwright.serve.operators import PassShape

@@ -13,8 +13,8 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration, load_servi
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
-from meshwright.cost.interval import UNCALIBRATED_NOTE
 from meshwright.cost.pipeline import POSITIONS
+from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.search.counts import Coverage
 from meshwright.serve.answer import (
     ServingCandidate,

@@ -13,7 +13,7 @@ from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.cost.interval import UNCALIBRATED_NOTE
+from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack

@@ -18,13 +18,12 @@ from meshwright.base.registry import version
 from meshwright.base.units import format_bytes, format_si
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.catalog.systems import best_measured_mfu
-from meshwright.cost.device import stated_rate
 from meshwright.cost.energy import IDLE_ABOVE_CAP, goodput_fraction, idle_power_w, idles_above_cap
-from meshwright.cost.interval import UNCALIBRATED_NOTE, UNSEEN, interval
 from meshwright.cost.memory import fullest
+from meshwright.cost.operator import stated_rate
 from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import POSITIONS
-from meshwright.cost.problem import Problem
+from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
 from meshwright.search.best import Found

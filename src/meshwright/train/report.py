@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.cost.interval import UNCALIBRATED_NOTE
+from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.report.screen import (
     JOULES_PER_KWH,
     Bars,

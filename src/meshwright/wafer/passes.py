@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.communication import AxisNetwork, is_overlapped
-from meshwright.cost.device import DeviceRates, exposed_launch_s
-from meshwright.cost.layer import op_cost, streamed_blocks
-from meshwright.cost.operator import OpCost
+from meshwright.cost.layer import PricedPiece, op_cost, streamed_blocks
+from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import StreamedPiece, call_word_bytes
+from meshwright.cost.streaming import call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
@@ -99,7 +98,7 @@ class _Step:
 
     op: Op
     cost: OpCost
-    way: StreamedPiece
+    way: PricedPiece
     recompute: Recompute
     calls: Sequence[tuple[CollectiveCall, str, bool]]
     """Of its layer: each with the operator that needs it, and whether it travels in rounds."""

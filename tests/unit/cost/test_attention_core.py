@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.device import DeviceRates
 from meshwright.cost.layer import op_cost
+from meshwright.cost.operator import DeviceRates
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import PlanOptions, make_strategy

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_chip
-from meshwright.cost.device import CoreArray, device_rates
-from meshwright.cost.operator import blocked_product_s, matmul_compute_s
+from meshwright.cost.operator import CoreArray, blocked_product_s, device_rates, matmul_compute_s
 from meshwright.spec.workload import Precision, SoftwareStack
 
 CORES = CoreArray(num_cores=4, rows=8, columns=8, noc_bytes_per_s=1e12, sram_bytes=1e6)

@@ -7,8 +7,7 @@ import pytest
 from meshwright.base.errors import SpecError, UnsupportedError
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.systems import load_chip, load_system
-from meshwright.cost.device import device_rates, reached_rate, stated_rate
-from meshwright.cost.operator import attended_fraction
+from meshwright.cost.operator import attended_fraction, device_rates, reached_rate, stated_rate
 from meshwright.sharding.strategy import Offload, PlanOptions, make_strategy
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.train.question import check, training

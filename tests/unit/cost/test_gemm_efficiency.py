@@ -2,11 +2,12 @@
 
 import pytest
 
-from meshwright.cost.device import DeviceRates, exposed_launch_s
 from meshwright.cost.operator import (
+    DeviceRates,
     attended_fraction,
     attention_backward_s,
     attention_forward_s,
+    exposed_launch_s,
     matmul_compute_s,
     matmul_traffic_bytes,
     traffic_s,

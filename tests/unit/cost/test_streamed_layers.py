@@ -7,9 +7,9 @@ import pytest
 from oracles.stream_transfers import attention_bytes, linear_bytes
 from small_problems import chip, dense, experts, gqa, level, model, problem, system
 
-from meshwright.cost.layer import op_cost, price_layers, streamed_blocks
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import op_cost, price_layers, priced_pieces, streamed_blocks
 from meshwright.cost.operator import matmul_cost
-from meshwright.cost.streamed_layer import streamed_pieces
 from meshwright.sharding.strategy import (
     PlanOptions,
     Recompute,
@@ -33,7 +33,7 @@ def way_of(streamed, form=StreamForm.LINE_HOLD, on=LINE, spec=PLAIN, length=TOKE
     structure = PlanOptions(sequence_parallel=False, streamed=streamed, stream_form=form)
     what = problem(model(spec), on, sequence_length=length)
     network = what.network(structure.axis_order, stack([make_strategy(tatp=N)]))
-    return streamed_pieces(what, structure, network, 0, uses_tatp=True)[0]
+    return priced_pieces(what, structure, Collectives(network, 0.0), 0, uses_tatp=True)[0]
 
 
 def costs_of(way, **rates):
@@ -89,7 +89,7 @@ def test_inputs_leave_attention_local_and_copy_shared_key_heads():
     structure = PlanOptions(sequence_parallel=False, streamed=Streamed.INPUTS)
     what = problem(model(PLAIN), system(level(4, "mesh")), sequence_length=TOKENS)
     network = what.network(structure.axis_order, stack([make_strategy(tatp=4)]))
-    way = streamed_pieces(what, structure, network, 0, uses_tatp=True)[0]
+    way = priced_pieces(what, structure, Collectives(network, 0.0), 0, uses_tatp=True)[0]
     assert "attention.core" not in way.streams.travels
     assert way.local.size("query").item() == 16
     assert way.local.size("key").item() == 16  # half of both heads, where 2 devices share each

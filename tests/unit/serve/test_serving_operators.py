@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.models import load_model
-from meshwright.cost.device import DeviceRates
+from meshwright.cost.operator import DeviceRates
 from meshwright.graph.transformer import build_graph
 from meshwright.serve.operators import (
     PassShape,

@@ -11,7 +11,7 @@ from meshwright.base.errors import SpecError
 from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.cost.interval import UNCALIBRATED_NOTE
+from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
 from meshwright.sram.partition import Cut, partition, partition_measured

@@ -13,7 +13,7 @@ from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import level_efficiencies
-from meshwright.cost.device import DeviceRates, device_rates
+from meshwright.cost.operator import DeviceRates, device_rates
 from meshwright.serve.operators import product_compute_s
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.workload import Precision, SoftwareStack

@@ -17,7 +17,7 @@ from meshwright.calibration.fit.training import CLOSE, MOST_ROUNDS, robust_step
 from meshwright.calibration.jobs import RefusedError
 from meshwright.calibration.rows import Row
 from meshwright.calibration.serving import Column, columns_of, serving_job
-from meshwright.cost.interval import EXPERTS
+from meshwright.cost.problem import EXPERTS
 from meshwright.spec.calibration import Spread
 
 STEP = 0.03

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray
 from meshwright.calibration.errors import SHARE
 from meshwright.calibration.fit.training import NOTHING, Fit, FitRows, Stacks
-from meshwright.cost.interval import TRAITS, half_width_of, traits_of
+from meshwright.cost.problem import TRAITS, half_width_of, traits_of
 from meshwright.spec.calibration import Spread
 
 EXPECTED_FACTOR = 2.0

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.layer import op_cost
+from meshwright.cost.communication import Collectives
+from meshwright.cost.layer import PricedPiece, op_cost
 from meshwright.cost.operator import OpCost
 from meshwright.cost.problem import Problem
-from meshwright.cost.streamed_layer import StreamedPiece, stream_links
+from meshwright.cost.streaming import stream_links
 from meshwright.graph.op import Op, OpKind, Phase
 from meshwright.schedule.pipeline_schedules import TaskKind
 from meshwright.sharding.algebra import CollectiveCall
@@ -75,13 +76,14 @@ class Pieces:
         self.problem, self.strategy = problem, strategy
         self.structure = replace(structure, streamed=Streamed.WEIGHTS)
         self.network = problem.network(structure.axis_order, stack([strategy]))
+        self.collectives = Collectives(self.network, problem.calibration.collective_launch_s)
         self.links = stream_links(self.network, structure) if strategy.tatp > 1 else None
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
 
-    def streamed_piece(self, index: int) -> StreamedPiece:
+    def streamed_piece(self, index: int) -> PricedPiece:
         """Return a piece with its weights streamed over tatp."""
-        return StreamedPiece(self.problem, self.structure, self.network, index, self.links)
+        return PricedPiece(self.problem, self.structure, self.collectives, index, self.links)
 
     def steps(self, index: int, kind: TaskKind) -> tuple[Step, ...]:
         """Return what a device does in a task with one piece of the model."""

@@ -10,8 +10,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError
-from meshwright.cost.interval import half_width
-from meshwright.cost.problem import Problem
+from meshwright.cost.problem import Problem, half_width
 from meshwright.search.robustness import choose_trials
 from meshwright.train.answer import Candidate, Trials
 from meshwright.train.measured.factors import (

@@ -16,10 +16,9 @@ import numpy as np
 
 from meshwright.base.arrays import IntArray, joined, take_rows
 from meshwright.cost.communication import Collectives
-from meshwright.cost.layer import BlockCost, LayerCost, PricedPiece, layer_cost
+from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import DataParallelLinks, sync_links
-from meshwright.cost.streamed_layer import streamed_pieces
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.network.placement import block_ranks
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
@@ -166,10 +165,10 @@ def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[l
     for index in range(len(problem.pieces)):
         is_edge = index >= len(problem.graph.layers)
         recompute = Recompute.NONE if is_edge else structure.recompute
-        way = streamed_pieces(
-            problem, structure, network, index, uses_tatp=uses_tatp, cut=operator_groups
+        piece = priced_pieces(
+            problem, structure, collectives, index, uses_tatp=uses_tatp, cut=operator_groups
         )[0]
-        blocks = PricedPiece(way, collectives).blocks(recompute)
+        blocks = piece.blocks(recompute)
         found.append([_group_cost(problem, block, 0.0 * network.strategy.tp) for block in blocks])
     return found
 

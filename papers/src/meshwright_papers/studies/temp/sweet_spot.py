@@ -11,9 +11,14 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray, column, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
-from meshwright.cost.device import DeviceRates, device_rates
-from meshwright.cost.operator import MatmulShape, matmul_compute_s, whole_traffic_bytes
-from meshwright.cost.streamed_operator import stream_traffic_bytes
+from meshwright.cost.operator import (
+    DeviceRates,
+    MatmulShape,
+    device_rates,
+    matmul_compute_s,
+    whole_traffic_bytes,
+)
+from meshwright.cost.streaming import stream_traffic_bytes
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.forms import streams
 from meshwright.streams.round_model import StreamedTensor, forward_s, round_link_s

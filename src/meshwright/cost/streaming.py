@@ -1,0 +1,590 @@
+"""Tensor streams of a layer over tatp: what is sent beside each operator, its links, its rounds.
+
+Which tensor streams beside which operator follows from the derived calls. A linear layer or the
+attention core then works in rounds: with one sub-tensor while the next one arrives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+
+import numpy as np
+
+from meshwright.base.arrays import (
+    BoolArray,
+    FloatArray,
+    Num,
+    ceil_div,
+    larger,
+    positive_part,
+    smaller,
+    where,
+)
+from meshwright.collectives.group import Group
+from meshwright.cost.communication import AxisNetwork
+from meshwright.cost.operator import (
+    GRADIENT_ACCUMULATION_BYTES,
+    DeviceRates,
+    MatmulShape,
+    OpCost,
+    Products,
+    cast_s,
+    matmul_cost,
+    matmul_shape,
+    products,
+    products_cost,
+    whole_traffic_bytes,
+    word_of,
+)
+from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
+from meshwright.sharding.algebra import FLAT, CollectiveCall
+from meshwright.sharding.axes import weight_sharding
+from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_elements
+from meshwright.sharding.strategy import PlanOptions, StrategyOf, Streamed, StreamForm
+from meshwright.spec.collective import CollectiveKind
+from meshwright.streams.forms import TensorStream, streams
+from meshwright.streams.round_model import (
+    StreamedTensor,
+    backward_s,
+    exchange_s,
+    forward_s,
+    num_chunks_to_fit,
+    product_backward_s,
+    product_forward_s,
+    relay_bytes,
+    round_link_s,
+    stream_buffer_bytes,
+)
+
+AXIS = "tatp"
+ROWS = "tp"
+"""Axis of the rows of a block whose columns stream weights: inputs and sums are sent along them."""
+MOST_CHUNKS = 64.0
+"""Chunks of a sub-tensor beyond which it is relayed through the main memory instead."""
+
+
+@dataclass(frozen=True)
+class StreamLinks:
+    """The links between neighbours of a tensor stream, and the form of it; columns, (rows,)."""
+
+    num_members: Num
+    bandwidth_bytes_per_s: Num
+    latency_s: Num
+    message_half_bytes: Num
+    num_parts: Num
+    """Directions in which pieces of a sub-tensor are sent at once: 2 on a cycle."""
+    num_hops: Num
+    """Links between members that are neighbours in the stream."""
+    num_buffers: Num
+    """Sub-tensors of others that a member holds and receives."""
+    num_sends: Num
+    """Sub-tensors that each member sends in a pass, whatever the links that a send crosses."""
+    num_shared_rounds: Num
+    """Backward rounds in which a link carries a sub-tensor and an accumulator."""
+    num_exchange_rounds: Num
+    """Rounds of backward attention."""
+
+
+@dataclass(frozen=True)
+class StreamedBytes:
+    """Sub-tensors that stream beside one operator: what one member owns of each [bytes]."""
+
+    transfer: StreamedTensor
+    forward_item_bytes: Num = 0.0
+    """Copies that go round: weights, inputs, or keys and values."""
+    forward_sum_bytes: Num = 0.0
+    """Accumulators that return to their owner: sums of outputs."""
+    backward_item_bytes: Num = 0.0
+    backward_sum_bytes: Num = 0.0
+    """Gradients of what went round."""
+
+    @property
+    def forward_bytes(self) -> Num:
+        """All that one member owns of the forward pass [bytes]."""
+        return self.forward_item_bytes + self.forward_sum_bytes
+
+    @property
+    def backward_bytes(self) -> Num:
+        """All that one member owns of the backward pass [bytes]."""
+        return self.backward_item_bytes + self.backward_sum_bytes
+
+
+@dataclass(frozen=True)
+class LayerStreams:
+    """All that streams in one layer."""
+
+    links: StreamLinks
+    travels: Mapping[str, StreamedBytes]
+    """By the name of the operator."""
+    rows: LayerStreams | None = None
+    """What streams over tp in the same rounds, where both tensors stream."""
+
+
+def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
+    """Return what streams for an operator, from the dim of its weight that an axis splits.
+
+    Logits gather their tokens whole: their part of the table is too large to be read in each
+    round.
+    """
+    if op.kind is OpKind.ATTENTION:
+        return StreamedTensor.WEIGHTS
+    if op.kind is not OpKind.MATMUL:
+        return StreamedTensor.NOTHING
+    dim = weight_sharding(op.weights[0], structure).dim_of(axis)
+    if dim in (None, "vocab"):
+        return StreamedTensor.NOTHING
+    if dim == FLAT:
+        return StreamedTensor.WEIGHTS
+    return StreamedTensor.SUMS if dim in op.contracted else StreamedTensor.INPUTS
+
+
+def overlapped_ops(
+    calls: Sequence[CollectiveCall], layer: LayerGraph, structure: PlanOptions
+) -> list[Op | None]:
+    """Return for each call the product or attention core in whose rounds it is sent; else None.
+
+    Sums of outputs belong to their maker, those of input gradients to whoever gathered the input:
+    of several readers that is the first one, which is the last one in the backward pass. Along the
+    rows of a block something is sent only where a weight streams along the columns.
+    """
+    works = [
+        op for op in layer.ops
+        if op.kind is OpKind.ATTENTION
+        or (op.kind is OpKind.MATMUL and "vocab" not in op.output.dims)
+    ]  # fmt: skip
+    named = {op.name: op for op in works}
+    makers = {tensor.name: op for op in works for tensor in op.outputs}
+    takers: dict[tuple[str, str], Op | None] = {}
+    found: list[Op | None] = []
+    for call in calls:
+        worker = None
+        if _is_cut(call, structure):
+            if call.kind is CollectiveKind.ALL_GATHER or call.of_weight:
+                worker = named.get(call.site.partition(":")[0])
+                takers.setdefault((call.axis, f"{call.tensor.name}.gradient"), worker)
+            elif call.phase is Phase.FORWARD or call.replayed:
+                worker = makers.get(call.tensor.name)
+            else:
+                worker = takers.get((call.axis, call.tensor.name))
+        if call.axis == ROWS and worker is not None:
+            is_product = worker.kind is OpKind.MATMUL
+            if not (is_product and transfer_of(worker, structure) is StreamedTensor.WEIGHTS):
+                worker = None
+        found.append(worker)
+    return found
+
+
+def _is_cut(call: CollectiveCall, structure: PlanOptions) -> bool:
+    """Return whether a call is cut into pieces, one of which is sent in each round."""
+    if call.axis == AXIS:
+        return call.streamed
+    is_gather_or_scatter = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    along_rows = structure.streamed is Streamed.BOTH and call.axis == ROWS
+    return along_rows and is_gather_or_scatter and not (call.of_weight or call.per_step)
+
+
+def call_word_bytes(call: CollectiveCall, rates: DeviceRates, gradient_bytes: float) -> float:
+    """Return the bytes of one element of a call: of a weight, of its gradient, or an activation.
+
+    Sums of activations are sent in the type of the activations.
+    """
+    if call.of_weight and call.streamed:
+        is_gradient = call.phase is Phase.WEIGHT_GRADIENT
+        return gradient_bytes if is_gradient else rates.matmul_word_bytes
+    word = call.tensor.word_bytes
+    return rates.activation_bytes if word is None else word
+
+
+def streamed_bytes(
+    layer: LayerGraph, calls: Sequence[CollectiveCall], structure: PlanOptions,
+    sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
+    axis: str = AXIS,
+) -> dict[str, StreamedBytes]:  # fmt: skip
+    """Return what streams beside each operator of a layer that works round by round, by name.
+
+    Parameters
+    ----------
+    sizes
+        Sizes of all dims, with the token dims bound (``LayerGraph.bind``).
+    gradient_bytes
+        Of the gradient of a weight that is sent [bytes].
+    axis
+        Along which it is sent.
+    """
+    transfers: dict[str, StreamedTensor] = {}
+    owned_bytes: dict[str, dict[str, Num]] = {}
+    for op in layer.ops:
+        transfer = transfer_of(op, structure, axis)
+        if op.kind is OpKind.MATMUL and transfer is not StreamedTensor.NOTHING:
+            transfers[op.name] = transfer
+    for call, worker in zip(calls, overlapped_ops(calls, layer, structure), strict=True):
+        if worker is None or call.replayed or call.axis != axis:
+            continue
+        transfers.setdefault(worker.name, transfer_of(worker, structure, axis))
+        parts = owned_bytes.setdefault(worker.name, {})
+        direction = "forward" if call.phase is Phase.FORWARD else "backward"
+        what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
+        name = f"{direction}_{what}_bytes"
+        elements = local_elements(call.tensor, call.split, sizes, strategy)
+        word = call_word_bytes(call, rates, gradient_bytes)
+        parts[name] = parts.get(name, 0.0) + word * elements / degree_of(axis, strategy)
+    return {name: StreamedBytes(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
+
+
+def stream_links(network: AxisNetwork, structure: PlanOptions, axis: str = AXIS) -> StreamLinks:
+    """Return the links between neighbours of the streams over an axis: the slowest they cross.
+
+    On a cycle of neighbours the stream is a cycle, unless the strategy names another form.
+    Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
+    """
+    group, members = network.group(axis), degree_of(axis, network.strategy)
+    may_cycle = axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
+    other_form = "stream" if may_cycle else str(structure.stream_form)
+    cycle, other = streams["cycle"], streams["hold" if axis == ROWS else other_form]
+    has_cycle = _has_cycle(group) & may_cycle
+
+    def of_form(quantity: Callable[[TensorStream], Num]) -> Num:
+        return where(has_cycle, quantity(cycle), quantity(other))
+
+    def num_sends(form: TensorStream) -> Num:
+        """Where sends cross several links, none is repeated: each goes once to all others."""
+        straight = members * (members - 1.0)
+        return where(form.num_hops(members) > 1, straight, form.transfers(members))
+
+    bandwidth = reduce(
+        smaller, [np.where(s.size > 1, s.bandwidth_bytes_per_s, np.inf) for s in group.spans]
+    )
+    return StreamLinks(
+        num_members=members,
+        bandwidth_bytes_per_s=np.where(np.isinf(bandwidth), 1.0e30, bandwidth),
+        latency_s=reduce(larger, [s.latency_s * (s.size > 1) for s in group.spans]),
+        message_half_bytes=reduce(
+            larger, [s.message_half_bytes * (s.size > 1) for s in group.spans]
+        ),
+        num_parts=of_form(lambda form: form.num_parts(members)),
+        num_hops=of_form(lambda form: form.num_hops(members)),
+        num_buffers=of_form(lambda form: form.buffers(members).with_incoming),
+        num_sends=of_form(num_sends) / members,
+        num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
+        num_exchange_rounds=of_form(lambda form: form.num_exchange_rounds(members)),
+    )
+
+
+def _has_cycle(group: Group[FloatArray]) -> BoolArray:
+    """Return where the members of a group are on a cycle of neighbours.
+
+    A switch or a closed side is one; so is a block of two sides or more, one of them even.
+    """
+    shape = np.shape(group.spans[0].size)
+    num_long = np.zeros(shape, dtype=np.int64)
+    any_even, closes = np.zeros(shape, dtype=bool), np.ones(shape, dtype=bool)
+    for span in group.spans:
+        is_long = span.size > 1
+        num_long = num_long + is_long
+        any_even = any_even | (is_long & (np.mod(span.size, 2) == 0))
+        closes = closes & (~is_long | (span.closes == 1.0))
+    return ((num_long > 1) & any_even) | closes
+
+
+@dataclass(frozen=True)
+class LinkTimes:
+    """What the sub-tensors of a round take, on their link and in the main memory [s]."""
+
+    forward_s: Num
+    backward_item_s: Num
+    backward_sum_s: Num
+    forward_relay_s: Num
+    """In the main memory, where sub-tensors are relayed through it; else 0."""
+    backward_relay_s: Num
+
+
+def link_times(travel: StreamedBytes, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
+    """Return the times of one operator.
+
+    Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
+    that, through the main memory.
+    """
+    members = links.num_members
+    most = larger(travel.forward_bytes, travel.backward_bytes)
+    buffers = stream_buffer_bytes(most, links.num_buffers)
+    chunks = num_chunks_to_fit(buffers, rates.stream_sram_bytes, 0.0 * buffers)
+    relays = (chunks > MOST_CHUNKS) & (members > 1)
+    chunks = where(chunks > MOST_CHUNKS, 1.0, chunks)
+
+    def link_s(num_bytes: Num) -> Num:
+        passed_s = round_link_s(
+            num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
+            num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=chunks,
+        )  # fmt: skip
+        return where(num_bytes > 0, passed_s, 0.0)
+
+    def relay_s(num_bytes: Num) -> Num:
+        moved = relay_bytes(num_bytes, members, links.num_parts)
+        return where(relays, moved / rates.memory_bytes_per_s, 0.0)
+
+    return LinkTimes(
+        forward_s=link_s(travel.forward_bytes),
+        backward_item_s=link_s(travel.backward_item_bytes),
+        backward_sum_s=link_s(travel.backward_sum_bytes),
+        forward_relay_s=relay_s(travel.forward_bytes),
+        backward_relay_s=relay_s(travel.backward_bytes),
+    )
+
+
+def streamed_attention(
+    alone: OpCost, name: str, streams: LayerStreams, rates: DeviceRates
+) -> OpCost:
+    """Return the attention core with what the stream of its keys and values adds.
+
+    Backward, gradients of keys and values return behind them on a ring, after them on a line.
+
+    Assumes: every round has the same work, as zig-zag order makes it under a causal mask.
+    """
+    travel, links = streams.travels.get(name), streams.links
+    if travel is None:
+        return alone
+    members = links.num_members
+    times = link_times(travel, links, rates)
+
+    def round_hbm_s(traffic_bytes: Num, relay_s: Num) -> Num:
+        return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s
+
+    ahead = forward_s(
+        members, alone.forward_s / members, times.forward_s,
+        round_hbm_s(alone.forward_traffic_bytes, times.forward_relay_s),
+    )  # fmt: skip
+    back = exchange_s(
+        members, alone.input_gradient_s / members, times.backward_item_s, times.backward_sum_s,
+        round_hbm_s(alone.backward_traffic_bytes, times.backward_relay_s),
+        links.num_exchange_rounds,
+    )  # fmt: skip
+    return replace(
+        alone,
+        stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * (members > 1),
+        stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * (members > 1),
+        forward_link_bytes=links.num_sends * travel.forward_bytes,
+        backward_link_bytes=links.num_sends * travel.backward_bytes,
+        forward_kernels=alone.forward_kernels * members,
+        backward_kernels=alone.backward_kernels * members,
+    )
+
+
+def streamed_matmul_cost(
+    op: Op, layer: LocalLayer, rates: DeviceRates, streams: LayerStreams
+) -> OpCost:
+    """Return a linear layer with what its stream adds.
+
+    Inputs and sums may also be gathered or scattered in one go, before or after one whole product:
+    where weights do not stay on chip they are then read once, and not in every round. Each pass
+    takes the faster way. Weights that stream are never whole on a device.
+    """
+    travel, links = streams.travels.get(op.name), streams.links
+    if travel is None:
+        return matmul_cost(op, layer, rates)
+    if streams.rows is not None and op.name in streams.rows.travels:
+        return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
+    whole, times = matmul_shape(op, layer), link_times(travel, links, rates)
+    cost = _in_rounds(op, whole, travel, links, times, rates)
+    if travel.transfer is not StreamedTensor.WEIGHTS:
+        at_once = _at_once(op, whole, travel, links, times, rates)
+        # Each pass takes the faster way; with a single member there is nothing to send.
+        ahead = (links.num_members > 1) & (
+            cost.forward_s + cost.stream_forward_s < at_once.forward_s + at_once.stream_forward_s
+        )
+        back = (links.num_members > 1) & (_backward_s(cost) < _backward_s(at_once))
+        names = [entry.name for entry in fields(OpCost)]
+        cost = OpCost(
+            **{name: where(ahead if "forward" in name else back,
+                           getattr(cost, name), getattr(at_once, name)) for name in names}
+        )  # fmt: skip
+    return replace(
+        cost,
+        forward_link_bytes=links.num_sends * travel.forward_bytes,
+        backward_link_bytes=links.num_sends * travel.backward_bytes,
+    )
+
+
+def _backward_s(cost: OpCost) -> Num:
+    return cost.input_gradient_s + cost.weight_gradient_s + cost.stream_backward_s
+
+
+def round_shape(whole: MatmulShape, transfer: StreamedTensor, links: StreamLinks) -> MatmulShape:
+    """Return the products of one round: some columns of the weight, or some rows."""
+    if transfer is StreamedTensor.WEIGHTS:
+        return whole._replace(columns=ceil_div(whole.columns, links.num_members))
+    return whole._replace(rows=whole.rows / links.num_members)
+
+
+def stream_traffic_bytes(
+    transfer: StreamedTensor, shape: MatmulShape, rounds: Num, word: float, rates: DeviceRates
+) -> tuple[Num, Num, Num]:
+    """Return the main-memory bytes of one round of Y = X W, dX = dY W^T and dW = X^T dY [bytes].
+
+    What streams passes through on-chip buffers: a device reads (or completes) its own part once in
+    all rounds. What stays, and the gradient that is accumulated for it, is on chip over the rounds
+    where it fills at most half of that memory; otherwise it moves in every round. The third tensor
+    moves once.
+
+    Parameters
+    ----------
+    shape
+        The products of one round.
+    """
+    count, rows, inner, columns = shape
+    x = word * count * rows * inner
+    w = word * count * inner * columns
+    y = rates.activation_bytes * count * rows * columns
+    accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
+    stays = (x if transfer is StreamedTensor.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
+
+    def staying(num_bytes: Num) -> Num:
+        return where(stays, num_bytes / rounds, num_bytes)
+
+    if transfer is StreamedTensor.WEIGHTS:
+        each = w / rounds + staying(x) + y
+        return each, each, staying(x) + y + accumulated / rounds
+    own, third = (x / rounds, y) if transfer is StreamedTensor.INPUTS else (y / rounds, x)
+    each = own + staying(w) + third
+    return each, each, own + third + staying(accumulated)
+
+
+def _casts(
+    shape: MatmulShape, transfer: StreamedTensor, rounds: Num, word: float, rates: DeviceRates
+) -> tuple[Num, Num]:
+    """Return the seconds of casts: of its own part before it is sent, else in every round [s]."""
+    if transfer is StreamedTensor.SUMS:
+        return cast_s(shape, word, rates, input_times=rounds)
+    return cast_s(shape, word, rates, output_times=rounds)
+
+
+def _in_rounds(
+    op: Op, whole: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
+    rates: DeviceRates,
+) -> OpCost:  # fmt: skip
+    """Return a linear layer that computes with one sub-tensor while the next one arrives."""
+    rounds, word = links.num_members, word_of(op, rates)
+    shape = round_shape(whole, travel.transfer, links)
+    in_rounds = stream_traffic_bytes(travel.transfer, shape, rounds, word, rates)
+    alone = whole_traffic_bytes(shape, word, rates)
+    moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, alone, strict=True)]
+    made = products(op, shape, moved, rates)
+    flops = 2.0 * shape.rows * shape.num_params * rounds
+    casts = _casts(shape, travel.transfer, rounds, word, rates)
+    # Rounds are as slow as their link, their arithmetic or their memory.
+    ahead = forward_s(
+        rounds, made.forward.compute_s, times.forward_s,
+        made.forward.memory_s + times.forward_relay_s,
+    )  # fmt: skip
+    back = backward_s(
+        rounds, made.to_input.compute_s + made.to_weight.compute_s, times.backward_item_s,
+        times.backward_sum_s,
+        made.to_input.memory_s + made.to_weight.memory_s + times.backward_relay_s,
+        links.num_shared_rounds,
+    )  # fmt: skip
+    gradients_s = rounds * made.to_input.time_s + rounds * made.to_weight.time_s
+    forward_alone_s = rounds * made.forward.time_s
+    return replace(
+        products_cost(made, rounds, flops, casts),
+        stream_forward_s=positive_part(ahead.total_s - forward_alone_s) * (rounds > 1),
+        stream_backward_s=positive_part(back.total_s - gradients_s) * (rounds > 1),
+    )
+
+
+def _at_once(
+    op: Op, whole: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
+    rates: DeviceRates,
+) -> OpCost:  # fmt: skip
+    """Return a linear layer with all inputs gathered before, or all sums scattered after.
+
+    A gathered tensor that fills more than half of the on-chip memory passes through the main
+    memory as it arrives.
+    """
+    members, word = links.num_members, word_of(op, rates)
+    made = products(op, whole, whole_traffic_bytes(whole, word, rates), rates)
+    shape = round_shape(whole, travel.transfer, links)
+    casts = _casts(shape, travel.transfer, members, word, rates)
+
+    def passed_s(link_s: Num, num_bytes: Num) -> Num:
+        return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
+
+    return replace(
+        products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts),
+        stream_forward_s=passed_s(times.forward_s, travel.forward_bytes),
+        stream_backward_s=passed_s(times.backward_item_s, travel.backward_item_bytes)
+        + passed_s(times.backward_sum_s, travel.backward_sum_bytes),
+        forward_waits=1.0,
+        backward_waits=1.0,
+    )
+
+
+def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
+    """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
+
+    One whose whole tensor fills more than half of the on-chip memory is stored as it arrives [s].
+    """
+    is_stored = members * num_bytes > 0.5 * rates.stream_sram_bytes
+    return larger(link_s, where(is_stored, num_bytes / rates.memory_bytes_per_s, 0.0))
+
+
+def _on_block(
+    op: Op, whole: MatmulShape, columns: LayerStreams, rows: LayerStreams, rates: DeviceRates
+) -> OpCost:
+    """Return a linear layer on r x c devices: r c products of two sub-tensors each.
+
+    Weights stream along the columns; along the rows inputs, or sums of outputs. Products of one
+    sub-weight are one where nothing is sent along the rows: there only c rounds do, backward the
+    first and the last c.
+    """
+    of_weight, of_rows = columns.travels[op.name], rows.travels[op.name]
+    r, c = columns.links.num_members, rows.links.num_members
+    word, is_sum = word_of(op, rates), of_rows.transfer is StreamedTensor.SUMS
+    shape = round_shape(whole, StreamedTensor.WEIGHTS, columns.links)
+    part = shape._replace(rows=shape.rows / c)
+    own_rows = c if is_sum else 1.0
+    casts = cast_s(part, word, rates, input_times=own_rows, output_times=r * c / own_rows)
+    # The mean of the r c rounds: products of some sub-weights are cut into c, forward, backward.
+    cut_forward, cut_backward = 1.0, 1.0 if is_sum else smaller(r, 2.0)
+    moved = stream_traffic_bytes(StreamedTensor.WEIGHTS, shape, r, word, rates)
+    cut = products(op, part, [num_bytes / c for num_bytes in moved], rates)
+    uncut = products(op, shape, moved, rates)
+    shares = (cut_forward / r, cut_backward / r, cut_backward / r)
+    made = Products(
+        *(
+            replace(one, compute_s=share * one.compute_s + (1.0 - share) * all_c.compute_s / c)
+            for share, one, all_c in zip(shares, cut, uncut, strict=True)
+        )
+    )
+    # Both passes: sub-weights between rounds of c, what is sent along the rows within them.
+    weights, along = (
+        link_times(of_weight, columns.links, rates),
+        link_times(of_rows, rows.links, rates),
+    )
+    passed_s = _kept_s(along.forward_s, of_rows.forward_bytes, c, rates)
+    ahead = product_forward_s(
+        r, c, made.forward.compute_s, 0.0 if is_sum else passed_s, weights.forward_s,
+        made.forward.memory_s + weights.forward_relay_s / c, passed_s if is_sum else 0.0,
+    )  # fmt: skip
+    back = product_backward_s(
+        r, c, made.to_input.compute_s + made.to_weight.compute_s,
+        _kept_s(along.backward_item_s, of_rows.backward_item_bytes, c, rates),
+        weights.backward_item_s,
+        _kept_s(along.backward_sum_s, of_rows.backward_sum_bytes, c, rates),
+        weights.backward_sum_s,
+        made.to_input.memory_s + made.to_weight.memory_s + weights.backward_relay_s / c,
+        columns.links.num_shared_rounds,
+    )  # fmt: skip
+    gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
+    sent_weights, sent_rows = columns.links.num_sends, rows.links.num_sends
+    return replace(
+        products_cost(made, r * c, 2.0 * shape.rows * shape.num_params * r, casts),
+        stream_forward_s=positive_part(ahead.total_s - r * c * made.forward.time_s),
+        stream_backward_s=positive_part(back.total_s - gradients_s),
+        forward_link_bytes=sent_weights * of_weight.forward_bytes
+        + sent_rows * of_rows.forward_bytes,
+        backward_link_bytes=sent_weights * of_weight.backward_bytes
+        + sent_rows * of_rows.backward_bytes,
+        forward_kernels=r + cut_forward * (c - 1.0),
+        backward_kernels=2.0 * (r + cut_backward * (c - 1.0)),
+    )
