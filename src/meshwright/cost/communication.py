@@ -46,14 +46,21 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a transfer beside computation costs: what shows of it, and what is hidden."""
+    """Seconds of a transfer that runs during computation: exposed, and hidden by it [s]."""
 
     exposed_s: Num
     hidden_s: Num
 
+    def __add__(self, other: Exposure) -> Exposure:
+        return Exposure(self.exposed_s + other.exposed_s, self.hidden_s + other.hidden_s)
+
+    def times(self, number: Num) -> Exposure:
+        """Return several equal transfers, each during its own window."""
+        return Exposure(number * self.exposed_s, number * self.hidden_s)
+
 
 def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
-    """Return how much of a transfer shows when it runs beside a window of computation.
+    """Return how much of a transfer is exposed when it runs during a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
     the computation that it could hide behind has ended.
@@ -61,7 +68,7 @@ def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
     Parameters
     ----------
     transfer_s, window_s
-        Seconds of the transfer and of the computation beside it [s].
+        Seconds of the transfer and of the computation that runs at the same time [s].
     num_buckets
         Pieces of the transfer, at least 1.
 
@@ -78,7 +85,7 @@ def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:
 
 
 def slowdown_s(hidden_s: Num, window_s: Num, sigma: Num) -> Num:
-    """Return the seconds that computation loses while a transfer runs beside it.
+    """Return the seconds that computation loses while a transfer runs concurrently.
 
     sigma * min(hidden, window). Source: arXiv 2507.03114, mean slowdown 18.9 %.
     """
@@ -90,7 +97,7 @@ CallTime = Callable[[CollectiveKind, str, Num], Num]
 
 
 class Windows(NamedTuple):
-    """Computation of a layer beside which its collectives run, for one micro-batch [s]."""
+    """Computation of a layer that its collectives overlap with, for one micro-batch [s]."""
 
     core_forward_s: Num
     """The attention core."""
@@ -126,15 +133,15 @@ def exposed_s(cost: ExposedComm) -> Num:
 
 @dataclass(frozen=True, kw_only=True)
 class CommCost(ExposedComm):
-    """Communication of a layer: what shows of it by axis, and what it costs besides."""
+    """Communication of a layer: exposed by axis, hidden, and the bytes that it sends."""
 
     forward_s: Num = 0.0
-    """What of it belongs to the forward pass."""
+    """Exposed in the forward pass."""
     per_step_s: Num = 0.0
     link_bytes: Num = 0.0
     """That each rank sends at the least [bytes]."""
     hidden_s: Num = 0.0
-    """What runs beside computation, of all axes."""
+    """Overlapped with computation, of all axes."""
 
 
 _PART_OF_AXIS = {
@@ -149,10 +156,10 @@ def comm_cost(
 ) -> CommCost:  # fmt: skip
     """Return the communication of a layer, exposed; calls that are sent in rounds left out.
 
-    A ring of keys and values runs beside the attention core and leaves at least one of its steps
-    exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
-    of their pieces exposed. What runs beside the same computation shares it: a window is spent
-    once. Sums over data axes are not priced here.
+    A ring of keys and values overlaps with the attention core and leaves at least one of its steps
+    exposed. Decomposed collectives of tp overlap with the matrix products of the layer and
+    leave one of their pieces exposed. Collectives that overlap with the same computation share it:
+    a window is spent once. Sums over data axes are not priced here.
 
     Parameters
     ----------
@@ -163,7 +170,7 @@ def comm_cost(
     """
     parts: dict[str, Num] = {entry.name: 0.0 for entry in fields(CommCost)}
     overlaps = structure.overlap_tensor_parallel
-    beside = Counter(
+    num_sharing = Counter(
         _window(call)
         for call in together or calls
         if is_overlapped(call, overlaps_tensor_parallel=overlaps)
@@ -180,7 +187,7 @@ def comm_cost(
             continue
         exposure = plain(time_s)
         if is_overlapped(call, overlaps_tensor_parallel=overlaps):
-            exposure = _exposure(call, axis, time_s, windows, strategy, beside[_window(call)])
+            exposure = _exposure(call, axis, time_s, windows, strategy, num_sharing[_window(call)])
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
@@ -192,7 +199,7 @@ def comm_cost(
 
 
 def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
-    """Return whether a call runs beside computation of its layer; over tatp only rounds do."""
+    """Return whether a call overlaps with computation of its layer; over tatp only rounds do."""
     if call.per_step or call.of_weight or call.axis == "tatp":
         return False
     cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
@@ -201,7 +208,7 @@ def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bo
 
 
 def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
-    """Return what names the computation beside a call: calls of one window share it."""
+    """Return what identifies the computation that a call overlaps with; equal keys share it."""
     return call.axis if call.streamed else "", call.phase, call.replayed
 
 
@@ -209,9 +216,9 @@ def _exposure(
     call: CollectiveCall, axis: str, time_s: Num, windows: Windows, strategy: StrategyOf[Num],
     num_sharing: int,
 ) -> Exposure:  # fmt: skip
-    """Return what of a call the computation beside it hides, and what not.
+    """Return how much of a call computation hides.
 
-    Streams run beside the attention core, other calls beside the matrix products: at most a
+    Streams overlap with the attention core, other calls with the matrix products: at most a
     quarter of those of the forward pass for each, which has four such calls in a plain layer.
     """
     degree = degree_of(axis, strategy)
@@ -278,7 +285,7 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Num]) -> t
 
 @dataclass(frozen=True)
 class AxisPlacement:
-    """Where the members of each axis lie, by axis, for columns of strategies."""
+    """Where the members of each axis are, by axis, for columns of strategies."""
 
     strides: Mapping[str, FloatArray]
     """Devices between neighbours, as devices are numbered along the levels [devices]."""
@@ -303,14 +310,14 @@ def place_axes(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyColumns,
     num_experts: int, *, in_blocks: bool = True,
 ) -> AxisPlacement:  # fmt: skip
-    """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
+    """Return where axes are: in blocks on a mesh, one after the other along the levels elsewhere.
 
-    Experts borrow the devices of other axes, which is not yet worked out for blocks.
+    Experts use the devices of other axes; blocks do not support that.
 
     Parameters
     ----------
     in_blocks
-        Without it axes lie one after the other on a mesh too.
+        Without it axes follow one another on a mesh too.
     """
     strides = strides_of(axis_order, strategy)
     is_blocked = in_blocks and uses_blocks(levels) and not num_experts
@@ -345,8 +352,8 @@ class AxisNetwork:
     experts_per_token: int = 0
     """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
     slowdown: Mapping[str, Num] = field(default_factory=dict)
-    """By axis, as it is asked for: how much slower its links are than links of its own, because
-    a placement shares them; 1 where it is not named."""
+    """By axis: how much slower its links are than links of its own, because a placement shares
+    them; 1 where it is not named."""
 
     def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
@@ -409,7 +416,7 @@ def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
 
 
 def copies_per_host(num_hosts: FloatArray, experts_per_token: int) -> FloatArray:
-    """Return how many of the experts of a token lie on each host that it goes to, on average.
+    """Return how many of the experts of a token are on each host that it goes to, on average.
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.
     Source: expected occupied cells (Feller 1968, section IV.2). Assumes: no limit on the hosts of

@@ -1,8 +1,8 @@
 """One operator on one device: what the device does in a second, GEMM, attention, the rest.
 
 Rates follow from a chip, its calibration and the software stack. A matrix product (GEMM) takes what
-its tiles, waves, the rate of the matrix unit and memory traffic ask for; the attention core goes by
-its FLOPs and rates of its own, all others by their traffic.
+its tiles, waves, the rate of the matrix unit and memory traffic imply; the attention core follows
+from its FLOPs and rates of its own, all other operators from their traffic.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DeviceRates:
     core_array: CoreArray | None = None
     """Where the chip states arrays and the network on it; then rates above are peaks."""
     vector_flops_per_s: Num | None = None
-    """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
+    """Of the vector units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Num = 1.0
     """Share of their rate that products of many experts reach [1]."""
     expert_passes: Num = 1.0
@@ -320,10 +320,10 @@ def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
 
 
 def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
-    """Return a linear layer with all of its operands at hand."""
+    """Return a linear layer with all of its operands on the device."""
     shape, word = matmul_shape(op, layer), word_of(op, rates)
     made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
-    inputs, outputs = shares_at_rest(op, layer)
+    inputs, outputs = stored_shares(op, layer)
     casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
     cost = products_cost(made, 1.0, 2.0 * shape.rows * shape.num_params, casts)
     if rates.freezes_weights:
@@ -340,15 +340,15 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     )
 
 
-def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
-    """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
+def stored_shares(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
+    """Return the shares of inputs, and of gradients of outputs, that a device stores [1].
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
     the gradients of its outputs: both are cast first and gathered in the narrow type.
     Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
     """
-    at_rest = layer.axes.rows[RESIDUAL_STREAM]
-    if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
+    stored = layer.axes.rows[RESIDUAL_STREAM]
+    if "tp" not in stored or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
         return 1.0, 1.0
     share = layer.token_shard / layer.tokens
     is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
@@ -425,8 +425,8 @@ def cast_s(
     """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
 
     Read wide, write narrow twice, along rows and along columns: activations and their gradients
-    rest in the activation type; a product in FP8 casts its input forward and its output gradient
-    backward, both in the layouts of two products. 0 where both types are equally wide.
+    are stored in the activation type; a product in FP8 casts its input forward and its output
+    gradient backward, both in the layouts of two products. 0 where both types are equally wide.
 
     Parameters
     ----------
