@@ -98,7 +98,7 @@ def test_it_is_searched_on_request_only():
     assert "vocabulary_parallel" in asked.best.text
 
 
-def test_it_is_neither_simulated_nor_exported():
+def test_it_is_neither_simulated_nor_exported(tmp_path):
     found = mw.estimate(
         "gpt3-76b", on="wafer-4x8", seq="2k", global_batch=128, pp=2, tp=4, tatp=4, mbs=8,
         vocab_parallel="on",
@@ -107,4 +107,4 @@ def test_it_is_neither_simulated_nor_exported():
         mw.simulate(found)
     for target in ("megatron", "chakra"):
         with pytest.raises(mw.MeshwrightError, match="vocabulary_parallel"):
-            mw.export(found, target, print=True)
+            mw.export(found, target, out=str(tmp_path / target))
