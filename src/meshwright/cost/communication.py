@@ -17,7 +17,12 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
-from meshwright.collectives.registry import affine_forms, best_affine_candidates, least_sent_bytes
+from meshwright.collectives.registry import (
+    Affine,
+    affine_forms,
+    best_affine_candidates,
+    least_sent_bytes,
+)
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
 from meshwright.network.placement import block_reaches
@@ -30,10 +35,10 @@ from meshwright.spec.system import NetworkLevel, SystemSpec
 
 
 @dataclass(frozen=True)
-class Transfer:
+class CollectiveTime:
     """A collective as the fastest of some affine functions of its bytes."""
 
-    forms: tuple[tuple[Num, Num], ...]
+    forms: tuple[Affine, ...]
     """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
 
     def time_s(self, num_bytes: Num, num_messages: Num) -> Num:
@@ -185,9 +190,17 @@ def comm_cost(
         if call.per_step:
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
-        exposure = plain(time_s)
+        exposure, is_forward = plain(time_s), call.phase is Phase.FORWARD or call.replayed
         if is_overlapped(call, overlaps_tensor_parallel=overlaps):
-            exposure = _exposure(call, axis, time_s, windows, strategy, num_sharing[_window(call)])
+            degree, sharing = degree_of(axis, strategy), num_sharing[_window(call)]
+            if call.streamed:  # its first step needs what the core has not received yet
+                core_s = windows.core_forward_s if is_forward else windows.core_backward_s
+                steps = larger(degree - 1.0, 1.0)
+                exposure = overlapped(time_s, core_s / sharing * (steps / degree), steps)
+            else:  # a plain layer has four such calls in its forward pass: at most a quarter each
+                share = min(0.25, (1.0 if is_forward else 2.0) / sharing)
+                window_s = share * windows.matmul_forward_s
+                exposure = overlapped(time_s, window_s, larger(degree, 1.0))
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
@@ -212,26 +225,6 @@ def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
     return call.axis if call.streamed else "", call.phase, call.replayed
 
 
-def _exposure(
-    call: CollectiveCall, axis: str, time_s: Num, windows: Windows, strategy: StrategyOf[Num],
-    num_sharing: int,
-) -> Exposure:  # fmt: skip
-    """Return how much of a call computation hides.
-
-    Streams overlap with the attention core, other calls with the matrix products: at most a
-    quarter of those of the forward pass for each, which has four such calls in a plain layer.
-    """
-    degree = degree_of(axis, strategy)
-    is_forward = call.phase is Phase.FORWARD or call.replayed
-    if call.streamed:
-        core_s = windows.core_forward_s if is_forward else windows.core_backward_s
-        window_s = core_s / num_sharing
-        steps = larger(degree - 1.0, 1.0)
-        return overlapped(time_s, window_s * (steps / degree), steps)
-    share = min(0.25, (1.0 if is_forward else 2.0) / num_sharing)
-    return overlapped(time_s, share * windows.matmul_forward_s, larger(degree, 1.0))
-
-
 class Collectives:
     """Times of collectives over the axes of columns of strategies; forms are found once.
 
@@ -242,26 +235,28 @@ class Collectives:
         self.network = network
         self.launch_s = launch_s
         self.candidates = affine_forms if all_forms else best_affine_candidates
-        self._transfers: dict[tuple[CollectiveKind, str], Transfer] = {}
+        self._times: dict[tuple[CollectiveKind, str], CollectiveTime] = {}
 
-    def transfer(self, kind: CollectiveKind, axis: str) -> Transfer:
+    def time_over(self, kind: CollectiveKind, axis: str) -> CollectiveTime:
         """Return the affine forms of a collective over an axis, the start of it included."""
         key = (kind, axis)
-        if key not in self._transfers:
+        if key not in self._times:
             group = self.network.group(axis)
             if not group.spans:
-                return Transfer(((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),))
+                return CollectiveTime(
+                    ((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),)
+                )
             size = reduce(np.multiply, [span.size for span in group.spans])
             start_s = self.launch_s * (size > 1)
             forms = self.candidates(kind, group)
-            self._transfers[key] = Transfer(
+            self._times[key] = CollectiveTime(
                 tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
             )
-        return self._transfers[key]
+        return self._times[key]
 
     def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:
         """Return the seconds of one collective."""
-        return self.transfer(kind, axis).time_s(num_bytes, 1.0)
+        return self.time_over(kind, axis).time_s(num_bytes, 1.0)
 
 
 Columns = Group[FloatArray]

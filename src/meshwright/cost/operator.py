@@ -469,6 +469,7 @@ def matmul_compute_s(
         return blocked_product_s(
             count, rows, inner, columns, rate, rates.matmul_word_bytes, rates.core_array
         )
+    # Whole tiles in whole waves: a wave takes as long as if all cores worked on full tiles.
     tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
     waves = ceil_div(tiles, rates.num_cores)
     tile_flops = 2.0 * rates.tile_rows * rates.tile_columns * inner
@@ -501,6 +502,7 @@ def blocked_product_s(
     clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
 
     def seconds_with(high: float, wide: float) -> Num:
+        """Time of all waves with blocks of p x q = high x wide outputs."""
         arrays = high * wide / (cores.rows * cores.columns)
         compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
         taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
@@ -547,19 +549,9 @@ def attended_fraction(
     )
 
 
-def attention_forward_s(flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
-    return larger(
-        flops / rates.attention_forward_flops_per_s, traffic_bytes / rates.memory_bytes_per_s
-    )
-
-
-def attention_backward_s(backward_flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
-    return larger(
-        backward_flops / rates.attention_backward_flops_per_s,
-        traffic_bytes / rates.memory_bytes_per_s,
-    )
+def attention_s(flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
+    """Return the seconds of the attention core in a pass: the slower of arithmetic and traffic."""
+    return larger(flops / flops_per_s, traffic_bytes / rates.memory_bytes_per_s)
 
 
 def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
@@ -590,6 +582,7 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
         length, spec.window, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
     )
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
+    # Two products over the scores that are computed: Q K^T, and P V.
     flops = tokens * length * share * heads * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     traffic = rates.activation_bytes * tokens * width
@@ -598,8 +591,10 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     # Backward over forward: 2 with kept probabilities, two gradients for each of the two products;
     # 2.5 for flash attention, which computes the scores again (Dao 2023, section 4.1).
     backward_flops = (2.0 if is_whole else 2.5) * flops
-    core_s = attention_forward_s(flops, traffic, rates)
-    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, rates)
+    core_s = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
+    core_back_s = attention_s(
+        backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
+    )
     if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:
         core_s = unaligned_attention_s(flops, rates)
         core_back_s = unaligned_attention_s(backward_flops, rates)

@@ -383,6 +383,7 @@ def _stage_state(
     def held(name: str) -> Num:
         return weighted_part(costs, layout.counts[position], name)
 
+    # Micro-batches in flight at the position, from the closed form of the schedule.
     index = {"first": 0.0, "middle": 1.0}.get(position, strategy.pp - 1.0) + 0.0 * strategy.pp
     in_flight = schedules[structure.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
@@ -399,6 +400,7 @@ def _stage_state(
     params = held("dense_params")
     if structure.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, structure, strategy)
+    # GPipe runs all forward passes first: their logits wait for the backward passes.
     waiting: Num = 0.0
     if structure.schedule is ScheduleKind.GPIPE:
         waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)

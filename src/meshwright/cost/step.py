@@ -14,8 +14,8 @@ from meshwright.base.arrays import Num, larger, positive_part
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
+    CollectiveTime,
     Exposure,
-    Transfer,
     overlapped,
     plain,
     slowdown_s,
@@ -240,11 +240,11 @@ def send_s(
 class DataParallelLinks:
     """Collectives over the data-parallel axes, for dense and for expert parameters."""
 
-    reduce_scatter: Transfer
-    all_gather: Transfer
-    replicate_all_reduce: Transfer
+    reduce_scatter: CollectiveTime
+    all_gather: CollectiveTime
+    replicate_all_reduce: CollectiveTime
     """Over dp_replicate, of what one shard holds."""
-    all_reduce: Transfer
+    all_reduce: CollectiveTime
     """Over all replicas of a parameter at once: without ZeRO."""
     degrees: Num
     """Devices that share one copy of the sharded state [1]."""
@@ -336,10 +336,10 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
 
     def over(shard: str, replicate: str, everyone: str, degrees: Num) -> DataParallelLinks:
         return DataParallelLinks(
-            reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
-            all_gather=collectives.transfer(CollectiveKind.ALL_GATHER, shard),
-            replicate_all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, replicate),
-            all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, everyone),
+            reduce_scatter=collectives.time_over(CollectiveKind.REDUCE_SCATTER, shard),
+            all_gather=collectives.time_over(CollectiveKind.ALL_GATHER, shard),
+            replicate_all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, replicate),
+            all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, everyone),
             degrees=degrees,
         )
 
