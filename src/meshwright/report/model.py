@@ -54,7 +54,7 @@ def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
 
 
 def _count_notes(counts: ParameterCounts) -> Iterator[str]:
-    """Yield what a checkpoint may hold beside the count."""
+    """Yield what a checkpoint may hold in addition to the count."""
     if counts.repeated_head:
         yield f"a checkpoint that stores the tied head too holds {counts.repeated_head:,} more"
     if counts.prediction:

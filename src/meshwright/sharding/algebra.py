@@ -233,7 +233,7 @@ class CollectiveCall:
     replayed: bool = False
     """Part of the forward pass that recomputation runs again."""
     streamed: bool = False
-    """Moved piece by piece round the group, beside the computation that uses the pieces: the ring
+    """Moved piece by piece round the group, while the computation that uses the pieces: the ring
     of cp, and the tensor streams of tatp. A streamed reduce-scatter moves accumulators."""
     per_step: bool = False
     """Once for each optimizer step, whatever the number of micro-batches."""

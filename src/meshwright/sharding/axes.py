@@ -73,7 +73,7 @@ class Axis:
         return "left"
 
     def is_streamed(self, kind: CollectiveKind, structure: PlanOptions) -> bool:
-        """Return whether gathers and scatters move piece by piece beside the computation."""
+        """Return whether gathers and scatters move piece by piece during the computation."""
         return False
 
 

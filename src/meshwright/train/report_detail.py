@@ -152,7 +152,7 @@ def front_lines(found: Sequence[Candidate], unknown: Sequence[str]) -> Iterator[
 
 
 def limit_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
-    """Yield what takes most time beside arithmetic, what is nearly full, and what would help."""
+    """Yield what takes most time after arithmetic, what is nearly full, and what would help."""
     price = plan.best.estimate
     ranked = sorted(price.time_parts_s.items(), key=lambda item: -item[1])
     first = ", ".join(f"{words(name)} {t / price.step_time_s:.0%}" for name, t in ranked[:3])

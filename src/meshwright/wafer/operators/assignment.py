@@ -189,7 +189,7 @@ def capacity_bytes(model: ModelGraph) -> float:
 
 
 def room_bytes(model: ModelGraph) -> float:
-    """Return what memory has room for beside buffers, margin and the least work at hand [bytes]."""
+    """Return the memory left by buffers, margin and the least work at hand [bytes]."""
     constants, capacity = model.prices.problem.calibration, capacity_bytes(model)
     fixed = float(np.asarray(constants.communication_buffer_bytes))
     fixed += float(np.asarray(constants.memory_margin_fraction)) * capacity
