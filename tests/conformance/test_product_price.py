@@ -49,7 +49,7 @@ def only(column):
 
 def travels(way, name):
     """Return what a member owns of what travels along its row and its column [bytes]."""
-    return way.streams.rows.travels[name], way.streams.travels[name]
+    return way.streams.rows.by_op[name], way.streams.by_op[name]
 
 
 def received_elements(shape):
@@ -82,7 +82,7 @@ def test_a_row_layer_is_the_transposed_column_layer(shape):
     """Sums of the output come home; its gradient passes once, and nothing of the inner tensor."""
     of_rows, of_columns = travels(way_of(*shape), ROW)
     mirrored, weights = travels(way_of(*shape), COLUMN)
-    assert of_rows.transfer is StreamedTensor.SUMS
+    assert of_rows.tensor is StreamedTensor.SUMS
     assert only(of_rows.forward_sum_bytes) == only(mirrored.backward_sum_bytes)
     assert only(of_rows.backward_item_bytes) == only(mirrored.forward_item_bytes)
     assert only(of_rows.forward_item_bytes) == only(of_rows.backward_sum_bytes) == 0.0

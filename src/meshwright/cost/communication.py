@@ -17,7 +17,12 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, Num, larger, positive_part, smaller, where
 from meshwright.collectives.group import Group, Reach, make_block_group, make_group
-from meshwright.collectives.registry import affine_forms, best_affine_candidates, least_sent_bytes
+from meshwright.collectives.registry import (
+    Affine,
+    affine_forms,
+    best_affine_candidates,
+    least_sent_bytes,
+)
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
 from meshwright.network.placement import block_reaches
@@ -30,10 +35,10 @@ from meshwright.spec.system import NetworkLevel, SystemSpec
 
 
 @dataclass(frozen=True)
-class Transfer:
+class CollectiveTime:
     """A collective as the fastest of some affine functions of its bytes."""
 
-    forms: tuple[tuple[Num, Num], ...]
+    forms: tuple[Affine, ...]
     """(fixed seconds, seconds for each byte) of one message, for each algorithm."""
 
     def time_s(self, num_bytes: Num, num_messages: Num) -> Num:
@@ -46,14 +51,21 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a transfer beside computation costs: what shows of it, and what is hidden."""
+    """Seconds of a transfer that runs during computation: exposed, and hidden by it [s]."""
 
     exposed_s: Num
     hidden_s: Num
 
+    def __add__(self, other: Exposure) -> Exposure:
+        return Exposure(self.exposed_s + other.exposed_s, self.hidden_s + other.hidden_s)
+
+    def times(self, number: Num) -> Exposure:
+        """Return several equal transfers, each during its own window."""
+        return Exposure(number * self.exposed_s, number * self.hidden_s)
+
 
 def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
-    """Return how much of a transfer shows when it runs beside a window of computation.
+    """Return how much of a transfer is exposed when it runs during a window of computation.
 
     exposed = max(transfer - window, transfer / buckets): the last bucket is complete only when
     the computation that it could hide behind has ended.
@@ -61,7 +73,7 @@ def overlapped(transfer_s: Num, window_s: Num, num_buckets: Num) -> Exposure:
     Parameters
     ----------
     transfer_s, window_s
-        Seconds of the transfer and of the computation beside it [s].
+        Seconds of the transfer and of the computation that runs at the same time [s].
     num_buckets
         Pieces of the transfer, at least 1.
 
@@ -78,7 +90,7 @@ def plain(transfer_s: Num, window_s: Num = 0.0) -> Exposure:
 
 
 def slowdown_s(hidden_s: Num, window_s: Num, sigma: Num) -> Num:
-    """Return the seconds that computation loses while a transfer runs beside it.
+    """Return the seconds that computation loses while a transfer runs concurrently.
 
     sigma * min(hidden, window). Source: arXiv 2507.03114, mean slowdown 18.9 %.
     """
@@ -90,7 +102,7 @@ CallTime = Callable[[CollectiveKind, str, Num], Num]
 
 
 class Windows(NamedTuple):
-    """Computation of a layer beside which its collectives run, for one micro-batch [s]."""
+    """Computation of a layer that its collectives overlap with, for one micro-batch [s]."""
 
     core_forward_s: Num
     """The attention core."""
@@ -126,15 +138,15 @@ def exposed_s(cost: ExposedComm) -> Num:
 
 @dataclass(frozen=True, kw_only=True)
 class CommCost(ExposedComm):
-    """Communication of a layer: what shows of it by axis, and what it costs besides."""
+    """Communication of a layer: exposed by axis, hidden, and the bytes that it sends."""
 
     forward_s: Num = 0.0
-    """What of it belongs to the forward pass."""
+    """Exposed in the forward pass."""
     per_step_s: Num = 0.0
     link_bytes: Num = 0.0
     """That each rank sends at the least [bytes]."""
     hidden_s: Num = 0.0
-    """What runs beside computation, of all axes."""
+    """Overlapped with computation, of all axes."""
 
 
 _PART_OF_AXIS = {
@@ -149,10 +161,10 @@ def comm_cost(
 ) -> CommCost:  # fmt: skip
     """Return the communication of a layer, exposed; calls that are sent in rounds left out.
 
-    A ring of keys and values runs beside the attention core and leaves at least one of its steps
-    exposed. Decomposed collectives of tp run beside the matrix products of the layer and leave one
-    of their pieces exposed. What runs beside the same computation shares it: a window is spent
-    once. Sums over data axes are not priced here.
+    A ring of keys and values overlaps with the attention core and leaves at least one of its steps
+    exposed. Decomposed collectives of tp overlap with the matrix products of the layer and
+    leave one of their pieces exposed. Collectives that overlap with the same computation share it:
+    a window is spent once. Sums over data axes are not priced here.
 
     Parameters
     ----------
@@ -163,7 +175,7 @@ def comm_cost(
     """
     parts: dict[str, Num] = {entry.name: 0.0 for entry in fields(CommCost)}
     overlaps = structure.overlap_tensor_parallel
-    beside = Counter(
+    num_sharing = Counter(
         _window(call)
         for call in together or calls
         if is_overlapped(call, overlaps_tensor_parallel=overlaps)
@@ -178,9 +190,17 @@ def comm_cost(
         if call.per_step:
             parts["per_step_s"] = parts["per_step_s"] + time_s
             continue
-        exposure = plain(time_s)
+        exposure, is_forward = plain(time_s), call.phase is Phase.FORWARD or call.replayed
         if is_overlapped(call, overlaps_tensor_parallel=overlaps):
-            exposure = _exposure(call, axis, time_s, windows, strategy, beside[_window(call)])
+            degree, sharing = degree_of(axis, strategy), num_sharing[_window(call)]
+            if call.streamed:  # its first step needs what the core has not received yet
+                core_s = windows.core_forward_s if is_forward else windows.core_backward_s
+                steps = larger(degree - 1.0, 1.0)
+                exposure = overlapped(time_s, core_s / sharing * (steps / degree), steps)
+            else:  # a plain layer has four such calls in its forward pass: at most a quarter each
+                share = min(0.25, (1.0 if is_forward else 2.0) / sharing)
+                window_s = share * windows.matmul_forward_s
+                exposure = overlapped(time_s, window_s, larger(degree, 1.0))
         exposed_s = exposure.exposed_s
         parts["hidden_s"] = parts["hidden_s"] + exposure.hidden_s
         parts[_PART_OF_AXIS[axis]] = parts[_PART_OF_AXIS[axis]] + exposed_s
@@ -192,7 +212,7 @@ def comm_cost(
 
 
 def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bool:
-    """Return whether a call runs beside computation of its layer; over tatp only rounds do."""
+    """Return whether a call overlaps with computation of its layer; over tatp only rounds do."""
     if call.per_step or call.of_weight or call.axis == "tatp":
         return False
     cut = call.kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
@@ -201,28 +221,8 @@ def is_overlapped(call: CollectiveCall, *, overlaps_tensor_parallel: bool) -> bo
 
 
 def _window(call: CollectiveCall) -> tuple[str, Phase, bool]:
-    """Return what names the computation beside a call: calls of one window share it."""
+    """Return what identifies the computation that a call overlaps with; equal keys share it."""
     return call.axis if call.streamed else "", call.phase, call.replayed
-
-
-def _exposure(
-    call: CollectiveCall, axis: str, time_s: Num, windows: Windows, strategy: StrategyOf[Num],
-    num_sharing: int,
-) -> Exposure:  # fmt: skip
-    """Return what of a call the computation beside it hides, and what not.
-
-    Streams run beside the attention core, other calls beside the matrix products: at most a
-    quarter of those of the forward pass for each, which has four such calls in a plain layer.
-    """
-    degree = degree_of(axis, strategy)
-    is_forward = call.phase is Phase.FORWARD or call.replayed
-    if call.streamed:
-        core_s = windows.core_forward_s if is_forward else windows.core_backward_s
-        window_s = core_s / num_sharing
-        steps = larger(degree - 1.0, 1.0)
-        return overlapped(time_s, window_s * (steps / degree), steps)
-    share = min(0.25, (1.0 if is_forward else 2.0) / num_sharing)
-    return overlapped(time_s, share * windows.matmul_forward_s, larger(degree, 1.0))
 
 
 class Collectives:
@@ -235,26 +235,28 @@ class Collectives:
         self.network = network
         self.launch_s = launch_s
         self.candidates = affine_forms if all_forms else best_affine_candidates
-        self._transfers: dict[tuple[CollectiveKind, str], Transfer] = {}
+        self._times: dict[tuple[CollectiveKind, str], CollectiveTime] = {}
 
-    def transfer(self, kind: CollectiveKind, axis: str) -> Transfer:
+    def time_over(self, kind: CollectiveKind, axis: str) -> CollectiveTime:
         """Return the affine forms of a collective over an axis, the start of it included."""
         key = (kind, axis)
-        if key not in self._transfers:
+        if key not in self._times:
             group = self.network.group(axis)
             if not group.spans:
-                return Transfer(((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),))
+                return CollectiveTime(
+                    ((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),)
+                )
             size = reduce(np.multiply, [span.size for span in group.spans])
             start_s = self.launch_s * (size > 1)
             forms = self.candidates(kind, group)
-            self._transfers[key] = Transfer(
+            self._times[key] = CollectiveTime(
                 tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
             )
-        return self._transfers[key]
+        return self._times[key]
 
     def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:
         """Return the seconds of one collective."""
-        return self.transfer(kind, axis).time_s(num_bytes, 1.0)
+        return self.time_over(kind, axis).time_s(num_bytes, 1.0)
 
 
 Columns = Group[FloatArray]
@@ -278,7 +280,7 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Num]) -> t
 
 @dataclass(frozen=True)
 class AxisPlacement:
-    """Where the members of each axis lie, by axis, for columns of strategies."""
+    """Where the members of each axis are, by axis, for columns of strategies."""
 
     strides: Mapping[str, FloatArray]
     """Devices between neighbours, as devices are numbered along the levels [devices]."""
@@ -303,14 +305,14 @@ def place_axes(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyColumns,
     num_experts: int, *, in_blocks: bool = True,
 ) -> AxisPlacement:  # fmt: skip
-    """Return where axes lie: in blocks on a mesh, one after the other along the levels elsewhere.
+    """Return where axes are: in blocks on a mesh, one after the other along the levels elsewhere.
 
-    Experts borrow the devices of other axes, which is not yet worked out for blocks.
+    Experts use the devices of other axes; blocks do not support that.
 
     Parameters
     ----------
     in_blocks
-        Without it axes lie one after the other on a mesh too.
+        Without it axes follow one another on a mesh too.
     """
     strides = strides_of(axis_order, strategy)
     is_blocked = in_blocks and uses_blocks(levels) and not num_experts
@@ -345,8 +347,8 @@ class AxisNetwork:
     experts_per_token: int = 0
     """Where tokens go to a host once: experts that each visits; 0 where each copy is sent."""
     slowdown: Mapping[str, Num] = field(default_factory=dict)
-    """By axis, as it is asked for: how much slower its links are than links of its own, because
-    a placement shares them; 1 where it is not named."""
+    """By axis: how much slower its links are than links of its own, because a placement shares
+    them; 1 where it is not named."""
 
     def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
@@ -409,7 +411,7 @@ def _chosen(first: BoolArray, one: Columns, other: Columns) -> Columns:
 
 
 def copies_per_host(num_hosts: FloatArray, experts_per_token: int) -> FloatArray:
-    """Return how many of the experts of a token lie on each host that it goes to, on average.
+    """Return how many of the experts of a token are on each host that it goes to, on average.
 
     k / (n (1 - (1 - 1/n)^k)): k experts fall on n hosts evenly and independently. One host: k.
     Source: expected occupied cells (Feller 1968, section IV.2). Assumes: no limit on the hosts of

@@ -22,7 +22,7 @@ from meshwright.spec.workload import OptimizerPreset
 SECONDS_PER_HOUR = 3600.0
 UNKNOWN = math.nan
 ENERGY_PARTS = ("compute_j", "memory_j", "links_j", "busy_j", "idle_j", "overhead_j")
-"""Parts of an energy, as far as they can be told apart: operations of known energy are compute,
+"""Parts of an energy, as far as they are known: operations of known energy are compute,
 memory and links; of other chips what they draw while busy is one part."""
 
 
@@ -37,7 +37,7 @@ def link_energy_j(system: SystemSpec, link_bytes: Num) -> Num | None:
 def dynamic_parts_j(
     chip: ChipSpec, busy_s: Num, flops: Num, memory_bytes: Num, link_j: Num | None
 ) -> dict[str, Num]:
-    """Return what the work of one device takes beside its idle power [J]; empty: not known.
+    """Return the energy of the work of one device on top of its idle power [J]; empty: not known.
 
     Where the energy of single operations is stated, FLOPs and memory bytes times theirs, and that
     of the links. Otherwise the rest of the peak power while the device computes.
@@ -109,7 +109,7 @@ def least_step_s(
     Parameters
     ----------
     dynamic_j
-        What the work of one device takes beside idle power, on average [J].
+        Of the work of one device on top of its idle power, on average [J].
     busiest_j
         The same of the device that has most of it [J].
     """
@@ -212,7 +212,7 @@ def throttled(
 def least_pipeline_s(problem: Problem, strategy: StrategyOf[Num], price: PipelinePrice) -> Num:
     """Return the step that the passes alone take below the caps [s]; 0 without caps.
 
-    No way to shard the state takes less: its messages and its update only add.
+    However the state is sharded, its messages and its update only add.
     """
     if not problem.system.is_power_capped:
         return 0.0 * price.flops
@@ -234,7 +234,7 @@ def _capped_s(
 def _device_parts_j(
     problem: Problem, price: PipelinePrice, time: StepTime, link_j: Num | None
 ) -> tuple[dict[str, Num], dict[str, Num]]:
-    """Return what the work of a device takes besides idle power, by part [J].
+    """Return the energy of the work of a device on top of its idle power, by part [J].
 
     On average, and on the slowest stage. An update that ``time`` leaves out takes nothing.
     """
@@ -272,7 +272,7 @@ def synced_bytes(
 ) -> Num:  # fmt: skip
     """Return what a rank sends at the least to synchronise parameters in a step [bytes].
 
-    As often as the stage of ZeRO asks for it: once, or for each micro-batch.
+    Once, or for each micro-batch, as the ZeRO stage requires.
 
     Parameters
     ----------

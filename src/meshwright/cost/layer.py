@@ -113,7 +113,7 @@ class LayerCost(ExposedComm):
     recompute_s: Num
     """Forward computation that the backward pass repeats [s]."""
     launch_s: Num
-    """What launching kernels adds to forward, backward and recomputation [s]."""
+    """Kernel launches that computation does not hide: forward, backward, recomputation [s]."""
     forward_total_s: Num
     """Seconds of the forward pass, communication and launches included [s]."""
     per_step_s: Num
@@ -130,7 +130,7 @@ class LayerCost(ExposedComm):
     memory_traffic_bytes: Num
     """Bytes that cross the main memory [bytes]."""
     hidden_s: Num
-    """Communication that runs beside computation [s]."""
+    """Communication that overlaps with computation [s]."""
     link_traffic_bytes: Num
     """Bytes that this device sends at the least, each over one link [bytes]."""
 
@@ -224,7 +224,7 @@ class PricedPiece:
     cut: Cut = residual_blocks
     """Cuts the operators into the blocks that are priced apart."""
     known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
-    """Prices of the blocks that were asked for."""
+    """Prices of the blocks, computed on first use."""
 
     @property
     def network(self) -> AxisNetwork:
@@ -260,7 +260,7 @@ class PricedPiece:
 
     @cached_property
     def streams(self) -> LayerStreams | None:
-        """What streams beside each operator."""
+        """What streams while each operator computes."""
         if self.links is None:
             return None
         rows = None
@@ -437,8 +437,8 @@ def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Ma
     """Return for each block whether its inputs stream, for each row.
 
     They do where that is legal and takes less time in a micro-batch; sums once a step and memory
-    do not decide. Times are those on links that nobody else uses, so that a plan is the same one
-    at every fidelity.
+    do not decide. Times are those on links without contention, so that a plan is the same
+    one at every fidelity.
     """
     first = pieces[0]
     if len(pieces) == 1:

@@ -1,8 +1,8 @@
 """One operator on one device: what the device does in a second, GEMM, attention, the rest.
 
 Rates follow from a chip, its calibration and the software stack. A matrix product (GEMM) takes what
-its tiles, waves, the rate of the matrix unit and memory traffic ask for; the attention core goes by
-its FLOPs and rates of its own, all others by their traffic.
+its tiles, waves, the rate of the matrix unit and memory traffic imply; the attention core follows
+from its FLOPs and rates of its own, all other operators from their traffic.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DeviceRates:
     core_array: CoreArray | None = None
     """Where the chip states arrays and the network on it; then rates above are peaks."""
     vector_flops_per_s: Num | None = None
-    """Of the units beside the matrix units, in FP32; None: not known [FLOP/s]."""
+    """Of the vector units, in FP32; None: not known [FLOP/s]."""
     grouped_efficiency: Num = 1.0
     """Share of their rate that products of many experts reach [1]."""
     expert_passes: Num = 1.0
@@ -320,10 +320,10 @@ def matmul_shape(op: Op, layer: LocalLayer) -> MatmulShape:
 
 
 def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
-    """Return a linear layer with all of its operands at hand."""
+    """Return a linear layer with all of its operands on the device."""
     shape, word = matmul_shape(op, layer), word_of(op, rates)
     made = products(op, shape, whole_traffic_bytes(shape, word, rates), rates)
-    inputs, outputs = shares_at_rest(op, layer)
+    inputs, outputs = stored_shares(op, layer)
     casts = cast_s(shape, word, rates, input_times=inputs, output_times=outputs)
     cost = products_cost(made, 1.0, 2.0 * shape.rows * shape.num_params, casts)
     if rates.freezes_weights:
@@ -340,15 +340,15 @@ def matmul_cost(op: Op, layer: LocalLayer, rates: DeviceRates) -> OpCost:
     )
 
 
-def shares_at_rest(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
-    """Return the shares of inputs, and of gradients of outputs, that a device has at rest [1].
+def stored_shares(op: Op, layer: LocalLayer) -> tuple[Num, Num]:
+    """Return the shares of inputs, and of gradients of outputs, that a device stores [1].
 
     With sequence parallelism a column-split product gathers its inputs over tp and a row-split one
     the gradients of its outputs: both are cast first and gathered in the narrow type.
     Source: NVIDIA Transformer Engine, and torchtitan's Float8 tensor parallelism.
     """
-    at_rest = layer.axes.rows[RESIDUAL_STREAM]
-    if "tp" not in at_rest or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
+    stored = layer.axes.rows[RESIDUAL_STREAM]
+    if "tp" not in stored or "tp" in layer.axes.rows[op.name] or "experts" in op.weights[0].dims:
         return 1.0, 1.0
     share = layer.token_shard / layer.tokens
     is_row_split = any("tp" in layer.axes.dims.get(dim, ()) for dim in op.contracted)
@@ -425,8 +425,8 @@ def cast_s(
     """Return the seconds of casting inputs, and gradients of outputs, to a narrower type [s].
 
     Read wide, write narrow twice, along rows and along columns: activations and their gradients
-    rest in the activation type; a product in FP8 casts its input forward and its output gradient
-    backward, both in the layouts of two products. 0 where both types are equally wide.
+    are stored in the activation type; a product in FP8 casts its input forward and its output
+    gradient backward, both in the layouts of two products. 0 where both types are equally wide.
 
     Parameters
     ----------
@@ -469,6 +469,7 @@ def matmul_compute_s(
         return blocked_product_s(
             count, rows, inner, columns, rate, rates.matmul_word_bytes, rates.core_array
         )
+    # Whole tiles in whole waves: a wave takes as long as if all cores worked on full tiles.
     tiles = count * ceil_div(rows, rates.tile_rows) * ceil_div(columns, rates.tile_columns)
     waves = ceil_div(tiles, rates.num_cores)
     tile_flops = 2.0 * rates.tile_rows * rates.tile_columns * inner
@@ -501,6 +502,7 @@ def blocked_product_s(
     clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
 
     def seconds_with(high: float, wide: float) -> Num:
+        """Time of all waves with blocks of p x q = high x wide outputs."""
         arrays = high * wide / (cores.rows * cores.columns)
         compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
         taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
@@ -547,19 +549,9 @@ def attended_fraction(
     )
 
 
-def attention_forward_s(flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of the attention core, forward: the slower of arithmetic and traffic."""
-    return larger(
-        flops / rates.attention_forward_flops_per_s, traffic_bytes / rates.memory_bytes_per_s
-    )
-
-
-def attention_backward_s(backward_flops: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
-    """Return the seconds of the attention core, backward: the slower of arithmetic and traffic."""
-    return larger(
-        backward_flops / rates.attention_backward_flops_per_s,
-        traffic_bytes / rates.memory_bytes_per_s,
-    )
+def attention_s(flops: Num, flops_per_s: Num, traffic_bytes: Num, rates: DeviceRates) -> Num:
+    """Return the seconds of the attention core in a pass: the slower of arithmetic and traffic."""
+    return larger(flops / flops_per_s, traffic_bytes / rates.memory_bytes_per_s)
 
 
 def unaligned_attention_s(flops: Num, rates: DeviceRates) -> Num:
@@ -590,6 +582,7 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
         length, spec.window, causal and not is_whole, is_chunked=spec.window_kind == "chunked"
     )
     per_score = 2.0 * (spec.head_size + spec.rope_head_size + spec.value_head_size)
+    # Two products over the scores that are computed: Q K^T, and P V.
     flops = tokens * length * share * heads * per_score
     width = sum((layer.width(tensor) for tensor in op.inputs), layer.width(op.output))
     traffic = rates.activation_bytes * tokens * width
@@ -598,8 +591,10 @@ def attention_cost(op: Op, layer: LocalLayer, rates: DeviceRates, *, causal: boo
     # Backward over forward: 2 with kept probabilities, two gradients for each of the two products;
     # 2.5 for flash attention, which computes the scores again (Dao 2023, section 4.1).
     backward_flops = (2.0 if is_whole else 2.5) * flops
-    core_s = attention_forward_s(flops, traffic, rates)
-    core_back_s = attention_backward_s(backward_flops, 2.0 * traffic, rates)
+    core_s = attention_s(flops, rates.attention_forward_flops_per_s, traffic, rates)
+    core_back_s = attention_s(
+        backward_flops, rates.attention_backward_flops_per_s, 2.0 * traffic, rates
+    )
     if is_whole and spec.head_size % ALIGNED_WORDS and rates.vector_flops_per_s:
         core_s = unaligned_attention_s(flops, rates)
         core_back_s = unaligned_attention_s(backward_flops, rates)

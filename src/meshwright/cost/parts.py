@@ -79,7 +79,7 @@ class MemoryPart(StrEnum):
     WORKING = "working_bytes"
     """Largest transient: recomputed layer, logits, stream buffers."""
     FRAGMENTATION = "fragmentation_bytes"
-    """What the allocator holds beyond the tensors: rests of blocks that nothing fits into."""
+    """What the allocator holds beyond the tensors: remainders of blocks that nothing fits into."""
     BUFFERS = "buffers_bytes"
     """Runtime and communication library."""
     MARGIN = "margin_bytes"

@@ -1,8 +1,8 @@
 """All micro-batches through the pipeline: its stages, the slowest one, bubble, sends, memory.
 
-Layers are dealt to the chunks of the pipeline in equal runs; where they do not divide, the last
-chunk, then the first, then the others from the end hold one layer less, because the edge stages
-also carry the logits and the embedding.
+Layers are distributed over the chunks of the pipeline in equal runs; where they do not divide, the
+last chunk, then the first, then the others from the end hold one layer less, because the edge
+stages also carry the logits and the embedding.
 
 Prices of pieces are in the order of :attr:`ProblemOf.pieces`: each kind of layer, the embedding,
 the head. So are the counts of a :class:`StageLayout`.
@@ -193,7 +193,7 @@ class PipelinePrice:
     tied_sync_s: Num
     """Summing the gradient of a tied embedding over both ends of the pipeline [s]."""
     hidden_s: Num
-    """Communication of all micro-batches that runs beside computation [s]."""
+    """Communication of all micro-batches that overlaps with computation [s]."""
     states: tuple[StageState, ...]
     """What the first, the fullest middle and the last stage hold."""
     heaviest: StageState
@@ -207,7 +207,7 @@ class PipelinePrice:
     memory_traffic_bytes: Num
     """Of that stage, in a step [bytes]."""
     mean: MeanWork | None
-    """Left out where nobody asks for energy."""
+    """None where the energy is not needed."""
 
 
 def price_pipeline(
@@ -270,7 +270,7 @@ def _mean_work(
 ) -> MeanWork:  # fmt: skip
     """Return what a device does in a step on average: all layers and edges, over the stages.
 
-    Neighbouring stages hand each other each micro-batch once a chunk, both ways.
+    Neighbouring stages send each micro-batch once a chunk, in both directions.
     """
 
     def mean(name: str) -> Num:
@@ -301,7 +301,7 @@ def exposed_sends_s(
 ) -> Num:  # fmt: skip
     """Return the seconds for which the slowest stage waits for its sends in a step [s].
 
-    Stages of plain schedules wait for each of their sends; interleaved ones send beside the next
+    Stages of plain schedules wait for each of their sends; interleaved ones send during the next
     chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
     of a chunk (forward and backward are three parts).
     """
@@ -317,16 +317,16 @@ def send_bytes(
     problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
     """Return the activations of one micro-batch that pass from stage to stage [bytes]."""
-    whole = resting_bytes(problem, structure, strategy)
+    whole = boundary_bytes(problem, structure, strategy)
     if problem.workload.software.scatters_sends and not structure.sequence_parallel:
         return whole / strategy.tp
     return whole
 
 
-def resting_bytes(
+def boundary_bytes(
     problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num]
 ) -> Num:
-    """Return the activations of one micro-batch between two stages, as they rest [bytes]."""
+    """Return the activations of one micro-batch between two stages, as they are stored [bytes]."""
     call = stage_boundary_calls(problem.graph, replace(structure, zero_stage=0))[0]
     sizes = problem.bound_sizes(problem.graph.layers[0], strategy.micro_batch_size)
     return problem.rates.activation_bytes * local_elements(call.tensor, call.split, sizes, strategy)
@@ -364,7 +364,7 @@ def _tied_sync_s(
     """Return the seconds of summing the gradient of a tied embedding over both ends.
 
     Two ranks exchange halves and gather: each sends its part of the table once, as fast as a
-    message between stages travels, and no faster than one.
+    message between stages, and no faster than one.
     """
     if not problem.graph.tied or structure.vocabulary_parallel:
         return 0.0 * send_s
@@ -383,6 +383,7 @@ def _stage_state(
     def held(name: str) -> Num:
         return weighted_part(costs, layout.counts[position], name)
 
+    # Micro-batches in flight at the position, from the closed form of the schedule.
     index = {"first": 0.0, "middle": 1.0}.get(position, strategy.pp - 1.0) + 0.0 * strategy.pp
     in_flight = schedules[structure.schedule].peak_in_flight(
         index, strategy.pp, strategy.num_virtual_stages, num_micro_batches
@@ -394,11 +395,12 @@ def _stage_state(
     is_last = layout.is_last[position]
     kept = held("kept_bytes")
     if problem.workload.software.keeps_stage_outputs:
-        sent = strategy.num_virtual_stages * resting_bytes(problem, structure, strategy)
+        sent = strategy.num_virtual_stages * boundary_bytes(problem, structure, strategy)
         kept = kept + sent * (1.0 - is_last)
     params = held("dense_params")
     if structure.vocabulary_parallel or position == "first":
         params = params - _shared_table_params(problem, structure, strategy)
+    # GPipe runs all forward passes first: their logits wait for the backward passes.
     waiting: Num = 0.0
     if structure.schedule is ScheduleKind.GPIPE:
         waiting = larger(num_micro_batches - 1.0, 0.0) * (costs[-1].working_bytes * is_last)

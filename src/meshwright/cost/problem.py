@@ -163,7 +163,7 @@ class ProblemOf(ABC, Generic[Work]):
     def axis_placement(
         self, axis_order: tuple[str, ...], strategy: StrategyColumns
     ) -> AxisPlacement:
-        """Return where the members of each axis lie under one order of the axes."""
+        """Return where the members of each axis are under one order of the axes."""
         in_blocks = self.mapper is not Mapper.SMAP
         levels = self.system.levels
         return place_axes(levels, axis_order, strategy, self.num_experts, in_blocks=in_blocks)
@@ -182,7 +182,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @property
     def experts_per_token(self) -> int:
-        """Experts that a token visits, where its copies for one host travel as one; else 0."""
+        """Experts that a token visits, where its copies for one host are sent as one; else 0."""
         if not self.workload.software.deduplicated_dispatch:
             return 0
         kinds = self.model.layer_kinds
@@ -195,7 +195,7 @@ class ProblemOf(ABC, Generic[Work]):
 
     @property
     def grid_sides(self) -> tuple[int, ...]:
-        """Sides of the grid of devices, innermost first, and how many grids stand side by side.
+        """Sides of the grid of devices, innermost first, and the number of such grids.
 
         Empty where the system is no grid.
         """
@@ -290,7 +290,7 @@ def half_width(problem: Problem) -> float | None:
 
 
 def interval(problem: Problem, value: float) -> tuple[float, float] | None:
-    """Return where four of five measurements of such a question lie; None: not known.
+    """Return the 80 % interval of a measurement of such a question; None: not known.
 
     Parameters
     ----------

@@ -14,8 +14,8 @@ from meshwright.base.arrays import Num, larger, positive_part
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
+    CollectiveTime,
     Exposure,
-    Transfer,
     overlapped,
     plain,
     slowdown_s,
@@ -61,9 +61,9 @@ def offload_step_s(
     state: StageState, shards: ShardDegrees, pipeline: PipelinePrice, structure: PlanOptions,
     optimizer: OptimizerPreset, host_bytes_per_s: float,
 ) -> Exposure:  # fmt: skip
-    """Return the seconds of host traffic of a step: what nothing hides, and the rest.
+    """Return the seconds of host traffic of a step, exposed and hidden.
 
-    Optimizer state travels both ways once a step, with nothing beside it. Weights arrive for each
+    Optimizer state moves both ways once a step, fully exposed. Weights arrive for each
     forward and backward pass, activations leave and come back; both hide under computation of
     the same pass, except for one layer of each.
     """
@@ -83,11 +83,7 @@ def offload_step_s(
     layers = larger(pipeline.num_layers, 1.0)
     forward = overlapped(per_pass_s, pipeline.forward_window_s, layers)
     backward = overlapped(per_pass_s, pipeline.backward_window_s, layers)
-    repeats = pipeline.num_micro_batches
-    return Exposure(
-        exposed + repeats * (forward.exposed_s + backward.exposed_s),
-        repeats * (forward.hidden_s + backward.hidden_s),
-    )
+    return (forward + backward).times(pipeline.num_micro_batches) + Exposure(exposed, 0.0)
 
 
 def step_time(
@@ -105,6 +101,7 @@ def step_time(
     jitter
         What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
+    # Computation of all micro-batches is the window; hidden transfers slow it down.
     window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
@@ -144,12 +141,9 @@ class StepPrice:
 
 
 def step_times(
-    problem: Problem,
-    structure: PlanOptions,
-    shards: ShardDegrees,
-    price: PipelinePrice,
+    problem: Problem, structure: PlanOptions, shards: ShardDegrees, price: PipelinePrice,
     links: SyncLinks,
-) -> StepTime:
+) -> StepTime:  # fmt: skip
     """Return the time of the step, in parts; the states of single stages do not matter."""
     optimizer, heaviest = problem.workload.optimizer, price.heaviest
     kinds = [(heaviest.dense_params, links.dense)]
@@ -190,11 +184,9 @@ class Priced:
 
 
 def price_columns(
-    problem: Problem,
-    structure: PlanOptions,
-    strategy: StrategyColumns,
+    problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
     network: AxisNetwork | None = None,
-) -> Priced:
+) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one structure.
 
     Parameters
@@ -236,11 +228,9 @@ def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> P
 
 
 def send_s(
-    problem: ProblemOf[Workload],
-    structure: PlanOptions,
-    strategy: StrategyOf[Num],
+    problem: ProblemOf[Workload], structure: PlanOptions, strategy: StrategyOf[Num],
     collectives: Collectives,
-) -> Num:
+) -> Num:  # fmt: skip
     """Return the seconds in which one micro-batch passes to the next stage [s]."""
     num_bytes = send_bytes(problem, structure, strategy)
     return collectives.time_s(CollectiveKind.SEND, "pp", num_bytes)
@@ -250,11 +240,11 @@ def send_s(
 class DataParallelLinks:
     """Collectives over the data-parallel axes, for dense and for expert parameters."""
 
-    reduce_scatter: Transfer
-    all_gather: Transfer
-    replicate_all_reduce: Transfer
+    reduce_scatter: CollectiveTime
+    all_gather: CollectiveTime
+    replicate_all_reduce: CollectiveTime
     """Over dp_replicate, of what one shard holds."""
-    all_reduce: Transfer
+    all_reduce: CollectiveTime
     """Over all replicas of a parameter at once: without ZeRO."""
     degrees: Num
     """Devices that share one copy of the sharded state [1]."""
@@ -284,13 +274,13 @@ def gradient_sync(
 
     Source: Rajbhandari et al. 2020 (ZeRO), section 7.
     """
+    # Buckets of one layer each; without overlap everything is exposed.
     buckets = larger(pipeline.num_layers, 1.0)
     show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
     if structure.zero_stage == 0:
-        exposure = show(_all_reduce_s(kinds, buckets, optimizer), backward_s)
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return Exposure(exposure.exposed_s + norm_s, exposure.hidden_s)
+        return show(_all_reduce_s(kinds, buckets, optimizer), backward_s) + Exposure(norm_s, 0.0)
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
     reduce_s = sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds)
@@ -302,19 +292,15 @@ def gradient_sync(
         sum(t.time_s(0.0, 1.0) for t in (k.reduce_scatter, k.all_gather, k.replicate_all_reduce))
         for _, k in kinds
     )
-    repeats = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
+    norm = Exposure(norm_s, 0.0)
+    m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
-        reduced, gathered = show(reduce_s, backward_s), show(gather_s, forward_s)
         last = show(replicas_s, positive_part(backward_s - reduce_s))
-        exposed = repeats * reduced.exposed_s + gathered.exposed_s + last.exposed_s
-        hidden = repeats * reduced.hidden_s + gathered.hidden_s + last.hidden_s
-        return Exposure(exposed + norm_s, hidden)
+        return show(reduce_s, backward_s).times(m) + show(gather_s, forward_s) + last + norm
     again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
     forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
     last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
-    exposed = repeats * (forward.exposed_s + backward.exposed_s) + last.exposed_s
-    hidden = repeats * (forward.hidden_s + backward.hidden_s) + last.hidden_s
-    return Exposure(exposed + norm_s, hidden)
+    return (forward + backward).times(m) + last + norm
 
 
 def _all_reduce_s(kinds: SyncedKinds, buckets: Num, optimizer: OptimizerPreset) -> Num:
@@ -350,10 +336,10 @@ def sync_links(problem: Problem, collectives: Collectives) -> SyncLinks:
 
     def over(shard: str, replicate: str, everyone: str, degrees: Num) -> DataParallelLinks:
         return DataParallelLinks(
-            reduce_scatter=collectives.transfer(CollectiveKind.REDUCE_SCATTER, shard),
-            all_gather=collectives.transfer(CollectiveKind.ALL_GATHER, shard),
-            replicate_all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, replicate),
-            all_reduce=collectives.transfer(CollectiveKind.ALL_REDUCE, everyone),
+            reduce_scatter=collectives.time_over(CollectiveKind.REDUCE_SCATTER, shard),
+            all_gather=collectives.time_over(CollectiveKind.ALL_GATHER, shard),
+            replicate_all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, replicate),
+            all_reduce=collectives.time_over(CollectiveKind.ALL_REDUCE, everyone),
             degrees=degrees,
         )
 

@@ -1,6 +1,6 @@
-"""Tensor streams of a layer over tatp: what is sent beside each operator, its links, its rounds.
+"""Tensor streams of a layer over tatp: what is sent while operators compute, links and rounds.
 
-Which tensor streams beside which operator follows from the derived calls. A linear layer or the
+Which tensor streams for which operator follows from the derived calls. A linear layer or the
 attention core then works in rounds: with one sub-tensor while the next one arrives.
 """
 
@@ -89,9 +89,9 @@ class StreamLinks:
 
 @dataclass(frozen=True)
 class StreamedBytes:
-    """Sub-tensors that stream beside one operator: what one member owns of each [bytes]."""
+    """Sub-tensors that stream while one operator computes: what one member owns of each [bytes]."""
 
-    transfer: StreamedTensor
+    tensor: StreamedTensor
     forward_item_bytes: Num = 0.0
     """Copies that go round: weights, inputs, or keys and values."""
     forward_sum_bytes: Num = 0.0
@@ -116,13 +116,13 @@ class LayerStreams:
     """All that streams in one layer."""
 
     links: StreamLinks
-    travels: Mapping[str, StreamedBytes]
+    by_op: Mapping[str, StreamedBytes]
     """By the name of the operator."""
     rows: LayerStreams | None = None
     """What streams over tp in the same rounds, where both tensors stream."""
 
 
-def transfer_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
+def streamed_tensor_of(op: Op, structure: PlanOptions, axis: str = AXIS) -> StreamedTensor:
     """Return what streams for an operator, from the dim of its weight that an axis splits.
 
     Logits gather their tokens whole: their part of the table is too large to be read in each
@@ -170,7 +170,7 @@ def overlapped_ops(
                 worker = takers.get((call.axis, call.tensor.name))
         if call.axis == ROWS and worker is not None:
             is_product = worker.kind is OpKind.MATMUL
-            if not (is_product and transfer_of(worker, structure) is StreamedTensor.WEIGHTS):
+            if not (is_product and streamed_tensor_of(worker, structure) is StreamedTensor.WEIGHTS):
                 worker = None
         found.append(worker)
     return found
@@ -202,7 +202,7 @@ def streamed_bytes(
     sizes: Mapping[str, Num], strategy: StrategyOf[Num], rates: DeviceRates, gradient_bytes: float,
     axis: str = AXIS,
 ) -> dict[str, StreamedBytes]:  # fmt: skip
-    """Return what streams beside each operator of a layer that works round by round, by name.
+    """Return what streams for each operator of a layer that works round by round, by name.
 
     Parameters
     ----------
@@ -216,13 +216,13 @@ def streamed_bytes(
     transfers: dict[str, StreamedTensor] = {}
     owned_bytes: dict[str, dict[str, Num]] = {}
     for op in layer.ops:
-        transfer = transfer_of(op, structure, axis)
+        transfer = streamed_tensor_of(op, structure, axis)
         if op.kind is OpKind.MATMUL and transfer is not StreamedTensor.NOTHING:
             transfers[op.name] = transfer
     for call, worker in zip(calls, overlapped_ops(calls, layer, structure), strict=True):
         if worker is None or call.replayed or call.axis != axis:
             continue
-        transfers.setdefault(worker.name, transfer_of(worker, structure, axis))
+        transfers.setdefault(worker.name, streamed_tensor_of(worker, structure, axis))
         parts = owned_bytes.setdefault(worker.name, {})
         direction = "forward" if call.phase is Phase.FORWARD else "backward"
         what = "item" if call.kind is CollectiveKind.ALL_GATHER else "sum"
@@ -300,14 +300,14 @@ class LinkTimes:
     backward_relay_s: Num
 
 
-def link_times(travel: StreamedBytes, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
+def link_times(sent: StreamedBytes, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
     """Return the times of one operator.
 
     Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
     that, through the main memory.
     """
     members = links.num_members
-    most = larger(travel.forward_bytes, travel.backward_bytes)
+    most = larger(sent.forward_bytes, sent.backward_bytes)
     buffers = stream_buffer_bytes(most, links.num_buffers)
     chunks = num_chunks_to_fit(buffers, rates.stream_sram_bytes, 0.0 * buffers)
     relays = (chunks > MOST_CHUNKS) & (members > 1)
@@ -325,11 +325,11 @@ def link_times(travel: StreamedBytes, links: StreamLinks, rates: DeviceRates) ->
         return where(relays, moved / rates.memory_bytes_per_s, 0.0)
 
     return LinkTimes(
-        forward_s=link_s(travel.forward_bytes),
-        backward_item_s=link_s(travel.backward_item_bytes),
-        backward_sum_s=link_s(travel.backward_sum_bytes),
-        forward_relay_s=relay_s(travel.forward_bytes),
-        backward_relay_s=relay_s(travel.backward_bytes),
+        forward_s=link_s(sent.forward_bytes),
+        backward_item_s=link_s(sent.backward_item_bytes),
+        backward_sum_s=link_s(sent.backward_sum_bytes),
+        forward_relay_s=relay_s(sent.forward_bytes),
+        backward_relay_s=relay_s(sent.backward_bytes),
     )
 
 
@@ -342,11 +342,11 @@ def streamed_attention(
 
     Assumes: every round has the same work, as zig-zag order makes it under a causal mask.
     """
-    travel, links = streams.travels.get(name), streams.links
-    if travel is None:
+    sent, links = streams.by_op.get(name), streams.links
+    if sent is None:
         return alone
     members = links.num_members
-    times = link_times(travel, links, rates)
+    times = link_times(sent, links, rates)
 
     def round_hbm_s(traffic_bytes: Num, relay_s: Num) -> Num:
         return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s
@@ -364,8 +364,8 @@ def streamed_attention(
         alone,
         stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * (members > 1),
         stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * (members > 1),
-        forward_link_bytes=links.num_sends * travel.forward_bytes,
-        backward_link_bytes=links.num_sends * travel.backward_bytes,
+        forward_link_bytes=links.num_sends * sent.forward_bytes,
+        backward_link_bytes=links.num_sends * sent.backward_bytes,
         forward_kernels=alone.forward_kernels * members,
         backward_kernels=alone.backward_kernels * members,
     )
@@ -380,15 +380,15 @@ def streamed_matmul_cost(
     where weights do not stay on chip they are then read once, and not in every round. Each pass
     takes the faster way. Weights that stream are never whole on a device.
     """
-    travel, links = streams.travels.get(op.name), streams.links
-    if travel is None:
+    sent, links = streams.by_op.get(op.name), streams.links
+    if sent is None:
         return matmul_cost(op, layer, rates)
-    if streams.rows is not None and op.name in streams.rows.travels:
+    if streams.rows is not None and op.name in streams.rows.by_op:
         return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
-    whole, times = matmul_shape(op, layer), link_times(travel, links, rates)
-    cost = _in_rounds(op, whole, travel, links, times, rates)
-    if travel.transfer is not StreamedTensor.WEIGHTS:
-        at_once = _at_once(op, whole, travel, links, times, rates)
+    whole, times = matmul_shape(op, layer), link_times(sent, links, rates)
+    cost = _in_rounds(op, whole, sent, links, times, rates)
+    if sent.tensor is not StreamedTensor.WEIGHTS:
+        at_once = _at_once(op, whole, sent, links, times, rates)
         # Each pass takes the faster way; with a single member there is nothing to send.
         ahead = (links.num_members > 1) & (
             cost.forward_s + cost.stream_forward_s < at_once.forward_s + at_once.stream_forward_s
@@ -401,8 +401,8 @@ def streamed_matmul_cost(
         )  # fmt: skip
     return replace(
         cost,
-        forward_link_bytes=links.num_sends * travel.forward_bytes,
-        backward_link_bytes=links.num_sends * travel.backward_bytes,
+        forward_link_bytes=links.num_sends * sent.forward_bytes,
+        backward_link_bytes=links.num_sends * sent.backward_bytes,
     )
 
 
@@ -460,18 +460,18 @@ def _casts(
 
 
 def _in_rounds(
-    op: Op, whole: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
+    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, times: LinkTimes,
     rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer that computes with one sub-tensor while the next one arrives."""
     rounds, word = links.num_members, word_of(op, rates)
-    shape = round_shape(whole, travel.transfer, links)
-    in_rounds = stream_traffic_bytes(travel.transfer, shape, rounds, word, rates)
+    shape = round_shape(whole, sent.tensor, links)
+    in_rounds = stream_traffic_bytes(sent.tensor, shape, rounds, word, rates)
     alone = whole_traffic_bytes(shape, word, rates)
     moved = [where(rounds > 1, a, b) for a, b in zip(in_rounds, alone, strict=True)]
     made = products(op, shape, moved, rates)
     flops = 2.0 * shape.rows * shape.num_params * rounds
-    casts = _casts(shape, travel.transfer, rounds, word, rates)
+    casts = _casts(shape, sent.tensor, rounds, word, rates)
     # Rounds are as slow as their link, their arithmetic or their memory.
     ahead = forward_s(
         rounds, made.forward.compute_s, times.forward_s,
@@ -493,7 +493,7 @@ def _in_rounds(
 
 
 def _at_once(
-    op: Op, whole: MatmulShape, travel: StreamedBytes, links: StreamLinks, times: LinkTimes,
+    op: Op, whole: MatmulShape, sent: StreamedBytes, links: StreamLinks, times: LinkTimes,
     rates: DeviceRates,
 ) -> OpCost:  # fmt: skip
     """Return a linear layer with all inputs gathered before, or all sums scattered after.
@@ -503,17 +503,17 @@ def _at_once(
     """
     members, word = links.num_members, word_of(op, rates)
     made = products(op, whole, whole_traffic_bytes(whole, word, rates), rates)
-    shape = round_shape(whole, travel.transfer, links)
-    casts = _casts(shape, travel.transfer, members, word, rates)
+    shape = round_shape(whole, sent.tensor, links)
+    casts = _casts(shape, sent.tensor, members, word, rates)
 
     def passed_s(link_s: Num, num_bytes: Num) -> Num:
         return (members - 1.0) * _kept_s(link_s, num_bytes, members, rates)
 
     return replace(
         products_cost(made, 1.0, 2.0 * whole.rows * whole.num_params, casts),
-        stream_forward_s=passed_s(times.forward_s, travel.forward_bytes),
-        stream_backward_s=passed_s(times.backward_item_s, travel.backward_item_bytes)
-        + passed_s(times.backward_sum_s, travel.backward_sum_bytes),
+        stream_forward_s=passed_s(times.forward_s, sent.forward_bytes),
+        stream_backward_s=passed_s(times.backward_item_s, sent.backward_item_bytes)
+        + passed_s(times.backward_sum_s, sent.backward_sum_bytes),
         forward_waits=1.0,
         backward_waits=1.0,
     )
@@ -537,9 +537,9 @@ def _on_block(
     sub-weight are one where nothing is sent along the rows: there only c rounds do, backward the
     first and the last c.
     """
-    of_weight, of_rows = columns.travels[op.name], rows.travels[op.name]
+    of_weight, of_rows = columns.by_op[op.name], rows.by_op[op.name]
     r, c = columns.links.num_members, rows.links.num_members
-    word, is_sum = word_of(op, rates), of_rows.transfer is StreamedTensor.SUMS
+    word, is_sum = word_of(op, rates), of_rows.tensor is StreamedTensor.SUMS
     shape = round_shape(whole, StreamedTensor.WEIGHTS, columns.links)
     part = shape._replace(rows=shape.rows / c)
     own_rows = c if is_sum else 1.0

@@ -32,7 +32,7 @@ from meshwright.cost.communication import (
     AxisNetwork,
     AxisPlacement,
     Collectives,
-    Transfer,
+    CollectiveTime,
     crosses_data_parallel_network,
     plain,
 )
@@ -674,7 +674,7 @@ def _thin(links: DataParallelLinks) -> DataParallelLinks:
     )
 
 
-def _winners(transfer: Transfer) -> Transfer:
+def _winners(transfer: CollectiveTime) -> CollectiveTime:
     """Return the forms of which no single other one is at least as fast in every row."""
     kept: list[tuple[Num, Num]] = []
     for number, form in enumerate(transfer.forms):
@@ -685,4 +685,4 @@ def _winners(transfer: Transfer) -> Transfer:
         )
         if not beaten:
             kept.append(form)
-    return Transfer(tuple(kept))
+    return CollectiveTime(tuple(kept))

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from meshwright.cost.communication import Transfer, overlapped, plain, slowdown_s
+from meshwright.cost.communication import CollectiveTime, overlapped, plain, slowdown_s
 from meshwright.cost.memory import StageState
 from meshwright.cost.parts import Phase, StepTime, TimePart
 from meshwright.cost.pipeline import PipelinePrice
@@ -18,14 +18,14 @@ ADAM = OptimizerPreset(
     name="adam", weight_bytes_per_param=2, gradient_bytes_per_param=4, state_bytes_per_param=12
 )
 """Reduces gradients of 4 bytes, gathers weights of 2."""
-RING = Transfer(((0.0, (DEVICES - 1) / DEVICES),))
+RING = CollectiveTime(((0.0, (DEVICES - 1) / DEVICES),))
 """A ring without latency at 1 byte/s: (d - 1) / d seconds for each byte."""
-NOTHING = Transfer(((0.0, 0.0),))
+NOTHING = CollectiveTime(((0.0, 0.0),))
 LINKS = DataParallelLinks(
     reduce_scatter=RING,
     all_gather=RING,
     replicate_all_reduce=NOTHING,
-    all_reduce=Transfer(((0.0, 2 * (DEVICES - 1) / DEVICES),)),
+    all_reduce=CollectiveTime(((0.0, 2 * (DEVICES - 1) / DEVICES),)),
     degrees=DEVICES,
 )
 
@@ -47,7 +47,7 @@ def exposed_s(stage, *, reshard=True, windows=(0.0, 0.0), overlap=True, kinds=No
 
 
 def test_transfer_is_the_fastest_form_and_pays_each_message():
-    transfer = Transfer(((10.0, 1.0), (0.0, 3.0)))
+    transfer = CollectiveTime(((10.0, 1.0), (0.0, 3.0)))
     assert transfer.time_s(4.0, 1.0) == 12.0  # 0 + 3 x 4 against 10 + 4
     assert transfer.time_s(100.0, 2.0) == 120.0  # 2 x 10 + 100 against 300
 
@@ -126,14 +126,14 @@ def test_dense_and_expert_gradients_spend_one_window():
 
 
 def test_replicas_of_shards_sum_one_shard_each():
-    links = DataParallelLinks(RING, RING, Transfer(((0.0, 1.0),)), NOTHING, DEVICES)
+    links = DataParallelLinks(RING, RING, CollectiveTime(((0.0, 1.0),)), NOTHING, DEVICES)
     alone_s = exposed_s(1).exposed_s
     assert exposed_s(1, links=links).exposed_s - alone_s == pytest.approx(4 * PARAMS / DEVICES)
 
 
 def test_messages_and_the_gradient_norm_pay_their_start():
     """Four buckets of each collective and one more of each for the norm, one second to start."""
-    start = Transfer(((1.0, 0.0),))
+    start = CollectiveTime(((1.0, 0.0),))
     links = DataParallelLinks(start, start, start, start, DEVICES)
     assert exposed_s(0, links=links).exposed_s == BUCKETS + 1
     assert exposed_s(1, links=links).exposed_s == 2 * BUCKETS + 1 + 3

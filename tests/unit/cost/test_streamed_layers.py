@@ -90,7 +90,7 @@ def test_inputs_leave_attention_local_and_copy_shared_key_heads():
     what = problem(model(PLAIN), system(level(4, "mesh")), sequence_length=TOKENS)
     network = what.network(structure.axis_order, stack([make_strategy(tatp=4)]))
     way = priced_pieces(what, structure, Collectives(network, 0.0), 0, uses_tatp=True)[0]
-    assert "attention.core" not in way.streams.travels
+    assert "attention.core" not in way.streams.by_op
     assert way.local.size("query").item() == 16
     assert way.local.size("key").item() == 16  # half of both heads, where 2 devices share each
     qkv = costs_of(way)["attention.qkv"]
@@ -102,21 +102,21 @@ def test_what_no_stream_carries_is_one_local_product():
     for streamed in (Streamed.WEIGHTS, Streamed.INPUTS):
         way = way_of(streamed, spec=experts(8, 2, 64))
         router = next(op for op in way.piece.ops if op.name == "experts.router")
-        assert router.name not in way.streams.travels
+        assert router.name not in way.streams.by_op
         cost = op_cost(router, way.local, way.problem.rates, way.streams, causal=True)
         assert cost == matmul_cost(router, way.local, way.problem.rates)
 
 
 def test_layouts_say_what_travels():
     inputs, weights = way_of(Streamed.INPUTS).streams, way_of(Streamed.WEIGHTS).streams
-    assert {name: travel.transfer for name, travel in inputs.travels.items()} == {
+    assert {name: travel.tensor for name, travel in inputs.by_op.items()} == {
         "attention.qkv": StreamedTensor.INPUTS,
         "attention.output": StreamedTensor.SUMS,
         "feed_forward.up": StreamedTensor.INPUTS,
         "feed_forward.down": StreamedTensor.SUMS,
     }
-    assert {travel.transfer for travel in weights.travels.values()} == {StreamedTensor.WEIGHTS}
-    assert "attention.core" in weights.travels
+    assert {travel.tensor for travel in weights.by_op.values()} == {StreamedTensor.WEIGHTS}
+    assert "attention.core" in weights.by_op
 
 
 def layer_of(way, recompute):

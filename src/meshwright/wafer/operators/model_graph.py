@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, column, take_rows
-from meshwright.cost.communication import Transfer, plain
+from meshwright.cost.communication import CollectiveTime, plain
 from meshwright.cost.layer import LayerCost, weighted_sum
 from meshwright.cost.memory import ShardDegrees, step_memory
 from meshwright.cost.parts import MemoryUse, StepTime
@@ -365,7 +365,7 @@ def handed_over(
     return make_load(once_s, held)
 
 
-def _least_s(transfer: Transfer, num_bytes: FloatArray) -> FloatArray:
+def _least_s(transfer: CollectiveTime, num_bytes: FloatArray) -> FloatArray:
     """Return the seconds of a transfer without its latency: over the best slope of each row."""
     slopes = [np.where(np.isfinite(fixed_s), slope, np.inf) for fixed_s, slope in transfer.forms]
     least: FloatArray = num_bytes * np.min(slopes, axis=0)

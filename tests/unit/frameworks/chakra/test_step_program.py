@@ -227,7 +227,7 @@ def gathered_instead(program, structure, index):
         times = {Recompute.NONE: 1, Recompute.FULL: 2}.get(recompute, 1 + (op.kind == "attention"))
         added -= float(np.sum(cost.backward_link_bytes + times * cost.forward_link_bytes))
         if op.kind == "attention":
-            travel = way.streams.travels[op.name]
+            travel = way.streams.by_op[op.name]
             own = travel.backward_bytes + times * travel.forward_bytes
             added += float(np.sum((program.strategy.tatp - 1.0) * own))
     return added
