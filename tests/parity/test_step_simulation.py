@@ -124,7 +124,7 @@ def beside_s(asked, strategy, structure, price):
         times = pattern.count(index) if index < len(passes) - 2 else 1
         for work in (*piece.forward, *piece.backward):
             for message in work.messages:
-                if message.is_beside:
+                if message.overlaps:
                     exchange = exchanges.of(message, 0)
                     sizes = exchange.num_bytes(message.num_bytes, 1.0)
                     load = exchange.routes.link_load_bytes(sizes, physical)
@@ -207,7 +207,7 @@ def of_stages(num_stages, chunks, forward_s, backward_s, send_bytes, schedule, n
         orders=orders,
         send=Message("pp", CollectiveKind.SEND, send_bytes),
         before_step=(), before_forward=(), before_backward=(), after_backward=(),
-        after_last_backward=(), is_data_beside=True,
+        after_last_backward=(), overlaps_data=True,
         speed=np.zeros(physical.num_devices, dtype=np.int64),
     )  # fmt: skip
     return simulate_tasks(step_tasks(work, exchanges), physical).makespan_s

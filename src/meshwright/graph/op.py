@@ -86,7 +86,7 @@ class Op:
     """One operator: what it reads, holds, writes, sums over, and keeps for the backward pass.
 
     A matrix product has one activation input, one weight and one output, and sums over
-    ``contracted``; a fused product (queries, keys and values) has ``other_outputs`` beside it.
+    ``contracted``; a fused product (queries, keys and values) has ``other_outputs`` as well.
     For a norm, ``contracted`` are the dims that its statistics run over.
     ``saved`` are the tensors that the backward pass needs; a tensor that several operators save
     (by name) is kept once. ``words_per_element`` is the traffic of an elementwise operator in

@@ -75,7 +75,7 @@ def make_graph(network: Network) -> Graph:
 
 
 def make_scratch(num_nodes: int) -> Scratch:
-    """Return working memory for a network of so many nodes."""
+    """Return working memory for a network with this many nodes."""
     return Scratch(
         np.zeros(num_nodes),
         np.zeros(num_nodes, dtype=np.int64),

@@ -358,7 +358,7 @@ class Region:
         return Region(tuple(self.devices[index] for index in indices), edges)
 
     def with_hops(self, num_hops: int) -> Region:
-        """Return the devices with an edge between any two that are at most so many hops apart."""
+        """Return the devices with an edge between any two that are at most this many hops apart."""
         reach = [{index} for index in range(len(self.devices))]
         for _ in range(num_hops):
             reach = [set().union(cells, *(self.neighbours[c] for c in cells)) for cells in reach]

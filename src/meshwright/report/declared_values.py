@@ -24,7 +24,7 @@ _TOLD_ELSEWHERE: Final = (
 
 @dataclass(frozen=True)
 class DeclaredValue:
-    """One value of a declaration: where it stands, what it is, and where it comes from."""
+    """One value of a declaration: where it is, what it is, and where it comes from."""
 
     path: str
     """As in the file, members of a list by their name: ``memories[hbm].bandwidth``."""
@@ -150,7 +150,7 @@ def declaration_lines(
 
 
 def value_lines(entries: list[DeclaredValue]) -> list[str]:
-    """Return one line for each value, its origin wrapped beside it."""
+    """Return one line for each value, its origin wrapped next to it."""
     paths = max((len(entry.path) for entry in entries), default=0)
     texts = [value_text(entry.value, entry.unit) for entry in entries]
     values = max(map(len, texts), default=0)

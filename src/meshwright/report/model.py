@@ -54,7 +54,7 @@ def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
 
 
 def _count_notes(counts: ParameterCounts) -> Iterator[str]:
-    """Yield what a checkpoint may hold beside the count."""
+    """Yield what a checkpoint may hold in addition to the count."""
     if counts.repeated_head:
         yield f"a checkpoint that stores the tied head too holds {counts.repeated_head:,} more"
     if counts.prediction:
@@ -111,7 +111,7 @@ def _own_params(op: Op, layer: LayerGraph, graph: OpGraph) -> int:
 
 
 def _op_dims(op: Op, layer: LayerGraph) -> dict[str, list[str]]:
-    """Return the named dims of inputs and outputs; sizes stand behind the names that have one."""
+    """Return the named dims of inputs and outputs; sizes follow the names that have one."""
 
     def written(dims: tuple[str, ...]) -> str:
         return " x ".join(

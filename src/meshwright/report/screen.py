@@ -144,7 +144,7 @@ def _console(file: IO[str] | None) -> Console:
 
 
 def _grid(title: str, rows: Sequence[Row], console: Console) -> RenderableType:
-    """Return the rows beside their labels, under the title."""
+    """Return the rows with their labels, under the title."""
     from rich.console import Group
     from rich.table import Table as Grid
     from rich.text import Text

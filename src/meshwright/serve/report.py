@@ -32,7 +32,7 @@ _REMEDIES = {
     "cp_comm_s": "the ring of keys and values: less cp",
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",
     "pp_comm_s": "sends between stages: less pp",
-    "host_s": "the server beside its kernels: larger batches, another server",
+    "host_s": "the server outside its kernels: larger batches, another server",
     "wait_s": "waiting for the slowest stage: even stages, fewer groups",
     "jitter_s": "the slowest of many devices: smaller replicas",
 }

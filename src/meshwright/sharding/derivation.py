@@ -60,7 +60,7 @@ class Ledger:
             self._equal_to[tensor.name] = tensors[0].name
 
     def mark_looked_up(self, tensor: Tensor) -> None:
-        """State that no product makes or uses a tensor beside which its pieces could travel."""
+        """State that no product makes or uses a tensor: nothing overlaps with its transfer."""
         self._looked_up.add(tensor.name)
 
     def move(
@@ -74,7 +74,7 @@ class Ledger:
         is_regather: bool = False,
         of_weight: bool = False,
     ) -> Sharding:
-        """Record the moves of a tensor, and return where it then lies."""
+        """Record the moves of a tensor, and return how it is then sharded."""
         layout = have
         name = self._equal_to.get(tensor.name, tensor.name)
         for before, step in walk(have, moves):
@@ -307,7 +307,7 @@ Contributions = dict[str, list[Sharding]]
 
 
 def backward_calls(layer: LayerGraph, structure: PlanOptions) -> list[CollectiveCall]:
-    """Return the collectives of the backward pass, in order, weight gradients beside them.
+    """Return the collectives of the backward pass, in order, those of weight gradients with them.
 
     Sums of weight gradients over data axes are left to the synchronisation once per step.
     """

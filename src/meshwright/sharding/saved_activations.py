@@ -50,7 +50,7 @@ def saved_elements(
     """Return what a layer keeps for the backward pass under the recomputation of the structure.
 
     None keeps all that its operators save, each tensor once; full keeps the input of the layer
-    alone. Selective drops what only the attention core needs; or it keeps, beside the input of the
+    alone. Selective drops what only the attention core needs; or it keeps, with the input of the
     layer, outputs of products: all of them, or every second one and what the core writes. Tensors
     are kept as they rest: what is gathered for an operator is gathered again.
 

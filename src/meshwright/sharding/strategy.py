@@ -92,7 +92,7 @@ class PlanOptions:
     recompute: Recompute = Recompute.NONE
     schedule: ScheduleKind = ScheduleKind.ONE_F_ONE_B
     overlap_data_parallel: bool = True
-    """Gradient and parameter collectives run beside computation."""
+    """Gradient and parameter collectives overlap with computation."""
     overlap_tensor_parallel: bool = False
     """Async TP: collectives of tp are cut into pieces that overlap with the matrix product."""
     offload: Offload = Offload.NONE
@@ -104,7 +104,7 @@ class PlanOptions:
 
     @property
     def wraps(self) -> bool:
-        """Whether the last stage sends to the first one, beside computation."""
+        """Whether the last stage sends to the first one, overlapped with computation."""
         return self.schedule is ScheduleKind.INTERLEAVED
 
 

@@ -1,7 +1,7 @@
 """What sharing links does to a placed plan: the loads of every axis, and how much slower each gets.
 
 Each axis alone: all its groups speak at once, over the links between the devices that they really
-have. Then what runs beside computation shares the links of one window: the backward pass of one
+have. Then what overlaps with computation shares the links of one window: the backward pass of one
 micro-batch through a stage holds the streams of its layers, the gradients of the data-parallel
 axes and the sends of the pipeline. Streams come first; the others get what is left. What shares a
 window is routed together, with a certificate.
@@ -58,10 +58,10 @@ class AxisLoad:
     demands: Demands
     private_s: float
     """Of the busiest pair, if each pair had the links that the closed form gives it [s]."""
-    is_beside: bool
-    """It runs beside computation, and so beside other axes."""
+    overlaps: bool
+    """It overlaps with computation, and so with other axes."""
     yields: bool
-    """Others that run beside computation come first."""
+    """Others that overlap with computation come first."""
     meets: float = 0.0
     """Share of what others of the same rounds send that passes while it travels; 0 where it has
     rounds of its own."""
@@ -81,8 +81,8 @@ class Contention:
     num_rerouted: int
     """Those that leave the dimension order."""
     certificate: Certificate | None
-    """Of the busiest link among all that run beside computation, over the ways to route them; None
-    where messages just take the default routes."""
+    """Of the busiest link among all that overlap with computation, over the ways to route them;
+    None where messages just take the default routes."""
 
     @property
     def hottest(self) -> FloatArray:
@@ -101,12 +101,12 @@ def contention(
     Parameters
     ----------
     is_routed
-        Whether what runs beside computation is routed to relieve the busiest link, where a bound
+        Whether what overlaps with computation is routed to relieve the busiest link, where a bound
         does not prove the default routes best. The certificate is worked out only then.
     """
     with as_written() if _has_few_trees(loads, network) else nullcontext():
         routes = {load.axis: default_routes(network, load.demands) for load in loads}
-    together = [load for load in loads if load.is_beside]
+    together = [load for load in loads if load.overlaps]
     certificate, detour = None, {}
     if together and is_routed:
         found, certificate = _routed(network, together, routes)
@@ -123,7 +123,7 @@ def contention(
     for load in loads:
         alone = busy[load.axis]
         shared = (alone + load.meets * (meeting - alone))[alone > 0]
-        shared = beside[alone > 0] if load.is_beside and load.yields else shared
+        shared = beside[alone > 0] if load.overlaps and load.yields else shared
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
     return Contention(
         slowdown,
@@ -211,14 +211,14 @@ def axis_loads(
     yielding: Sequence[str] = (),
     meeting: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[AxisLoad]:
-    """Yield the load of each axis that sends some of the messages, each so many times.
+    """Yield the load of each axis that sends some of the messages, each with how often it is sent.
 
     Parameters
     ----------
     groups
         The groups of one strategy, as the closed form sees them: columns of one row.
     yielding
-        Axes that wait for others where both run beside computation.
+        Axes that wait for others where both overlap with computation.
     meeting
         Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
     """
@@ -239,7 +239,7 @@ def axis_loads(
             axis,
             replace(joined_demands(parts), operation_names=(axis,) * len(parts)),
             float(private.max()),
-            any(message.is_beside for message, _ in mine),
+            any(message.overlaps for message, _ in mine),
             axis in yielding,
             meeting.get(axis, 0.0),
         )

@@ -33,8 +33,8 @@ class Message:
     kind: CollectiveKind
     num_bytes: float
     """Of the full tensor on one rank [bytes]."""
-    is_beside: bool = False
-    """It runs beside the computation of its operator, not before it."""
+    overlaps: bool = False
+    """It overlaps with the computation of its operator and does not precede it."""
     is_stream: bool = False
     """It travels piece by piece round the group."""
 
@@ -124,8 +124,8 @@ class _Step:
         gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
         elements = local_elements(call.tensor, call.split, self.way.sizes, strategy)
         num_bytes = call_word_bytes(call, problem.rates, gradient) * elements
-        is_beside = in_rounds or is_overlapped(call, overlaps_tensor_parallel=overlaps)
-        return Message(call.axis, call.kind, _number(num_bytes), is_beside, call.streamed)
+        overlaps = in_rounds or is_overlapped(call, overlaps_tensor_parallel=overlaps)
+        return Message(call.axis, call.kind, _number(num_bytes), overlaps, call.streamed)
 
 
 def _axis(call: CollectiveCall) -> str:

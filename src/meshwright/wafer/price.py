@@ -1,4 +1,4 @@
-"""The price of a plan where it lies: the same formulas, on links slowed by those who share them."""
+"""The price of a placed plan: the same formulas, on links slowed by those who share them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from meshwright.wafer.passes import Message, PiecePasses, piece_passes
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")
-"""What runs beside the computation of a whole stage, and leaves the links to its streams."""
+"""What overlaps with the computation of a whole stage, and leaves the links to its streams."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def price_placed(
 def _meeting(structure: PlanOptions, strategy: Strategy) -> dict[str, float]:
     """Return the axes of the same rounds, where both tensors stream, with what each one meets.
 
-    Of N sub-weights N - 1 are sent, one beside all that passes along the rows.
+    Of N sub-weights N - 1 are sent, one together with all that passes along the rows.
     """
     if structure.streamed is not Streamed.BOTH or strategy.tatp == 1:
         return {}
@@ -154,7 +154,7 @@ def layer_messages(
     problem: Problem, strategy: Strategy, passes: Sequence[PiecePasses], num_passes: float,
     *, is_forward: bool,
 ) -> Iterator[tuple[Message, float]]:  # fmt: skip
-    """Yield what the layers of a stage send in so many passes, and how often.
+    """Yield what the layers of a stage send in a number of passes, and how often.
 
     Edges are left out: they are on one stage.
     """

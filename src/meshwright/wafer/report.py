@@ -1,4 +1,4 @@
-"""A simulated step: its time beside the priced ones, where it goes, and how busy links are."""
+"""A simulated step: its time next to the priced ones, where it goes, and how busy links are."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def _step_work(
     problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
     passes: Sequence[PiecePasses], speed: IntArray, num_runs: int, num_micro_batches: int,
 ) -> StepWork:  # fmt: skip
-    """Return what the stages do in a step of so many micro-batches."""
+    """Return what the stages do in a step of some number of micro-batches."""
     stages, chunks = int(strategy.pp), int(strategy.num_virtual_stages)
     schedule = schedules[structure.schedule]
     gather, reduce_, sums = data_messages(problem, structure, strategy, dense_params(price))
@@ -172,7 +172,7 @@ def _step_work(
         before_backward=gather if is_whole and structure.reshard_after_forward else (),
         after_backward=reduce_ if structure.zero_stage >= 2 else (),
         after_last_backward=sums if structure.zero_stage >= 2 else (*reduce_, *sums),
-        is_data_beside=structure.overlap_data_parallel,
+        overlaps_data=structure.overlap_data_parallel,
         speed=speed,
     )
 
@@ -206,7 +206,7 @@ def _runs(
 def _merged_layers(
     passes: Sequence[PiecePasses], layers: Sequence[int], num_runs: int, of_stage: int
 ) -> Iterator[Run]:
-    """Yield the layers of a chunk as at most so many runs of each kind."""
+    """Yield the layers of a chunk as at most that many runs of each kind."""
     for part in np.array_split(np.array(layers, dtype=np.int64), min(num_runs, len(layers))):
         for kind in np.unique(part).tolist():
             count = float((part == kind).sum())

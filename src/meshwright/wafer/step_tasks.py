@@ -41,15 +41,15 @@ class Exchange:
     """For one byte of the full tensor on one rank."""
     routes: Routes
     fixed_s: float
-    """What the steps of the algorithm take beside the bytes, latencies and message starts [s]."""
+    """What the steps of the algorithm take besides bytes, latencies and message starts [s]."""
     waits_s_per_byte: float
     """What a byte of the message takes beyond its time on the busiest link: steps that leave links
     idle, relays that store messages whole [s]."""
     fixed_bytes: float
-    """What each message start occupies a link for, where messages run beside computation."""
+    """What each message start occupies a link for, where messages overlap with computation."""
     groups: IntArray
     """Devices that exchange with each other, (groups, members): they are done together, as steps
-    and rounds that wait for each other are. Rows of ``demands`` stand group by group."""
+    and rounds that wait for each other are. Rows of ``demands`` come group by group."""
 
     @property
     def rows(self) -> IntArray:
@@ -57,7 +57,7 @@ class Exchange:
         return np.arange(len(self.demands)).reshape(len(self.groups), -1)
 
     def num_bytes(self, message_bytes: float, times: float) -> FloatArray:
-        """Return the bytes of each row for a message that is sent so many times [bytes]."""
+        """Return the bytes of each row for a message that is sent several times [bytes]."""
         sizes: FloatArray = times * (self.demands.num_bytes * message_bytes + self.fixed_bytes)
         return sizes
 
@@ -206,8 +206,8 @@ class StepWork:
     """Those that carry the gradients of each backward pass."""
     after_last_backward: tuple[Message, ...]
     """Those that carry the gradients of the step, once a run has had its last backward pass."""
-    is_data_beside: bool
-    """Data-parallel messages run beside computation; otherwise it waits for them."""
+    overlaps_data: bool
+    """Data-parallel messages overlap with computation; otherwise it waits for them."""
     speed: IntArray
     """By device: its row in the seconds of a computation, which has one for each speed."""
 
@@ -283,17 +283,17 @@ class _StepBuilder:
             is_whole = task.kind is TaskKind.BACKWARD
             sums = self._sums(task.micro_batch) if is_whole else ()
             share = self._share_of_first(run)
-            if self.work.is_data_beside:
+            if self.work.overlaps_data:
                 self._data(sums, run, stage, 1.0 - share, [self.last])
             works = run.passes.forward if is_forward else run.passes.backward
             if task.kind is TaskKind.BACKWARD_INPUT:
                 works = tuple(replace(w, compute_s=w.compute_s - w.later_s) for w in works)
             self._pass(works, run, stage, waits + first, rest)
-            if self.work.is_data_beside:
+            if self.work.overlaps_data:
                 self._data(sums, run, stage, share, [self.last])
             waits = []
         self._hand_on(stage, position, task.micro_batch, is_forward)
-        if task.kind is TaskKind.BACKWARD and not self.work.is_data_beside:
+        if task.kind is TaskKind.BACKWARD and not self.work.overlaps_data:
             self._sum_and_wait(task, stage)
 
     def _weight_gradients(self, task: Task, stage: int) -> None:
@@ -305,9 +305,9 @@ class _StepBuilder:
                 devices, self._seconds(later_s, run, devices), after=[self.last[devices]],
                 track=COMPUTE, name="weight gradients",
             )  # fmt: skip
-            if self.work.is_data_beside:
+            if self.work.overlaps_data:
                 self._data(self._sums(task.micro_batch), run, stage, 1.0, [self.last])
-        if not self.work.is_data_beside:
+        if not self.work.overlaps_data:
             self._sum_and_wait(task, stage)
 
     def _sum_and_wait(self, task: Task, stage: int) -> None:
@@ -325,7 +325,7 @@ class _StepBuilder:
 
         Those of one layer, where the others travel while it computes.
         """
-        return 1.0 / run.num_layers if self.work.is_data_beside else 1.0
+        return 1.0 / run.num_layers if self.work.overlaps_data else 1.0
 
     def _pass(
         self, works: Sequence[Work], run: Run, stage: int, waits: list[IntArray],
@@ -336,12 +336,12 @@ class _StepBuilder:
         self.begun[devices] = self.last[devices]
         for work in self._in_rounds(merged(works)):
             for message in work.messages:
-                if not message.is_beside:
+                if not message.overlaps:
                     waits += self._send(message, stage, run.num_layers, waits)
             beside = [
                 self._send(message, stage, run.num_layers, waits)
                 for message in work.messages
-                if message.is_beside
+                if message.overlaps
             ]
             seconds = self._seconds(work.compute_s, run, devices)
             after = [self.last[devices], *(wait[devices] for wait in waits)]
@@ -358,12 +358,12 @@ class _StepBuilder:
         return seconds
 
     def _in_rounds(self, works: Sequence[Work]) -> Iterator[Work]:
-        """Yield works with the last round of those that stream apart: nothing travels beside it.
+        """Yield works with the last round of those that stream apart: nothing overlaps with it.
 
-        Where sub-tensors come while sums leave, every round has something beside it.
+        Where sub-tensors come while sums leave, something overlaps with every round.
         """
         for work in works:
-            streamed = [m for m in work.messages if m.is_stream and m.is_beside]
+            streamed = [m for m in work.messages if m.is_stream and m.overlaps]
             if len({message.kind for message in streamed}) != 1:
                 yield work
                 continue
@@ -428,7 +428,7 @@ class _StepBuilder:
                 for index, run in enumerate(runs):
                     first, rest = self._gather(self.work.before_step, run, stage, [])
                     self.gathered[stage, chunk, index] = first, rest
-                    if first and not self.work.is_data_beside:
+                    if first and not self.work.overlaps_data:
                         self._wait_for(self.exchanges.stages[stage], first)
 
     def _before(
@@ -439,7 +439,7 @@ class _StepBuilder:
         none: tuple[list[IntArray], list[IntArray]] = ([], [])
         key = (stage, task.chunk, index)
         known = self.gathered.pop(key, none) if is_forward else none
-        after = self.begun if self.work.is_data_beside else self.last
+        after = self.begun if self.work.overlaps_data else self.last
         asked = self._gather(messages, run, stage, [after])
         return known[0] + asked[0], known[1] + asked[1]
 
@@ -477,12 +477,12 @@ class _StepBuilder:
 def merged(works: Sequence[Work]) -> list[Work]:
     """Return the works of a pass with those that send nothing added to the one before.
 
-    What runs beside an operator keeps to that operator.
+    What overlaps with an operator belongs to that operator.
     """
     merged_works: list[Work] = []
     for work in works:
         before = merged_works[-1] if merged_works else None
-        is_alone = before is None or any(message.is_beside for message in before.messages)
+        is_alone = before is None or any(message.overlaps for message in before.messages)
         if before is None or is_alone or work.messages:
             merged_works.append(work)
         else:

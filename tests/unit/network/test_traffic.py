@@ -91,7 +91,7 @@ def test_a_collective_alone_has_the_links_that_its_closed_form_assumes(shape, ki
 def test_a_stream_alone_has_the_links_that_its_closed_form_assumes(shape, form):
     """The way back of a ring that is folded on a line takes links of the other direction."""
     structure = PlanOptions(stream_form=form)
-    message = Message("tatp", CollectiveKind.ALL_GATHER, 1e6, is_beside=True, is_stream=True)
+    message = Message("tatp", CollectiveKind.ALL_GATHER, 1e6, overlaps=True, is_stream=True)
     for inner in INNER:
         load, _, physical = load_of(message, shape, inner, structure)
         is_alone_on_its_links(load, physical)

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from meshwright.base.errors import InfeasibleError
 from meshwright.wafer.contention import AxisLoad, contention
 
-ON = {"is_beside": True}
+ON = {"overlaps": True}
 
 
-def load(axis, rows, private_s=None, *, is_beside=False, yields=False, meets=0.0):
+def load(axis, rows, private_s=None, *, overlaps=False, yields=False, meets=0.0):
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
-    return AxisLoad(axis, demands, longest_s, is_beside, yields, meets)
+    return AxisLoad(axis, demands, longest_s, overlaps, yields, meets)
 
 
 def test_an_axis_alone_is_not_slowed():

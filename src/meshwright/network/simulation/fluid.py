@@ -1,4 +1,4 @@
-"""A heap of numbered items that can be moved while they stand in it."""
+"""A heap of numbered items that can be moved while they are in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from meshwright.topology.network import Network
 
 
 class Heap(NamedTuple):
-    """Items ordered by key, then by number; an item stands in it once at most."""
+    """Items ordered by key, then by number; an item is in it once at most."""
 
     key: FloatArray
     items: IntArray
     place: IntArray
-    """Where each item stands in ``items``, or -1."""
+    """Where each item is in ``items``, or -1."""
     size: IntArray
 
 
@@ -131,7 +131,7 @@ class Progress(NamedTuple):
     tail: IntArray
     """First and last task in the queue of each resource, or -1."""
     behind: IntArray
-    """Task that stands behind each task in its queue, or -1."""
+    """Task that follows each task in its queue, or -1."""
 
 
 class Sharing(NamedTuple):
@@ -177,7 +177,7 @@ class Sharing(NamedTuple):
     """How many they are."""
     beyond: IntArray
     """Links that hold back flows from outside of the region."""
-    told: FloatArray
+    announced: FloatArray
     """Rate of each link that was last recorded [bytes/s]."""
 
 
@@ -249,7 +249,7 @@ def make_sharing(work: Work, capacity: FloatArray) -> Sharing:
         room=np.zeros(num_links),
         num_open=np.zeros(num_links, dtype=np.int64),
         beyond=np.zeros(num_links, dtype=np.int64),
-        told=np.zeros(num_links),
+        announced=np.zeros(num_links),
     )
 
 
@@ -340,7 +340,7 @@ def _leave(work: Work, sharing: Sharing, flow: int) -> None:
 
 @compiled_inline
 def _grow(work: Work, sharing: Sharing, num_flows: int, num_links: int) -> None:
-    """Take in what the flows and links reach that the region got after the first so many."""
+    """Take in what the flows and links reach that the region got after this many."""
     while num_flows < sharing.stamp[FLOWS] or num_links < sharing.stamp[LINKS]:
         if num_links < sharing.stamp[LINKS]:
             link = sharing.members[num_links]
@@ -594,8 +594,8 @@ def _record(sharing: Sharing, log: Log, now_s: float) -> None:
     for index in range(sharing.stamp[LINKS]):
         link = sharing.members[index]
         rate = sharing.load[link]
-        if abs(rate - sharing.told[link]) > TIE * sharing.capacity[link]:
-            sharing.told[link] = rate
+        if abs(rate - sharing.announced[link]) > TIE * sharing.capacity[link]:
+            sharing.announced[link] = rate
             row = log.num_rows[0]
             log.link[row], log.change_s[row], log.rate[row] = link, now_s, rate
             log.num_rows[0] += 1

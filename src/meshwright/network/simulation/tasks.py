@@ -20,7 +20,7 @@ from meshwright.topology.network import Network
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks as columns; what each of them waits for stands in compressed rows."""
+    """Tasks as columns; what each of them waits for is in compressed rows."""
 
     names: tuple[str, ...]
     device: IntArray
@@ -34,7 +34,7 @@ class TaskGraph:
     num_bytes: FloatArray
     """Payload of a transfer [bytes]; 0 for computations."""
     overhead_bytes: FloatArray
-    """What a message occupies its links for beside its payload: m_half [bytes]."""
+    """What a message occupies its links for in addition to its payload: m_half [bytes]."""
     latency_s: FloatArray
     """From the start of a transfer to its first byte [s]; 0 for computations."""
     routes: Routes
@@ -144,7 +144,7 @@ class TaskGraphBuilder:
         """Add one transfer over each path or tree, and return their numbers.
 
         It arrives the latency of its longest way later, and occupies its links for m_half of the
-        first one, which begins at the sender, beside its bytes.
+        first one, which begins at the sender, in addition to its bytes.
         """
         zeros = np.zeros(len(routes))
         moves = routes.num_hops > 0

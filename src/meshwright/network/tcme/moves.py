@@ -278,7 +278,7 @@ def negotiate(
 
     Each pass takes every message that crosses an overfull link, in the given order of its row, and
     lays it whatever becomes of the others; the price of links that stay overfull rises. It fails
-    where the rows are used up, or so many in a row have not lowered what is too much.
+    where the rows are used up, or this many in a row have not lowered what is too much.
 
     Source: negotiated congestion of PathFinder, McMurchie and Ebeling 1995 (FPGA '95).
     """

@@ -52,7 +52,7 @@ def _side(surprise: float) -> str:
 
 
 def _memory_line(found: Diagnosis) -> Iterator[str]:
-    """Yield measured beside predicted memory."""
+    """Yield measured and predicted memory."""
     measured, predicted = found.measured_memory_bytes, found.predicted_memory_bytes
     if measured is not None and predicted:
         yield (

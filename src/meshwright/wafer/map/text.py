@@ -18,7 +18,7 @@ LINK = 4
 MOST_GROUPS = 24
 """Groups that are named."""
 MOST_OTHERS = 6
-"""Links beside the grid that are listed."""
+"""Links outside the grid that are listed."""
 KEY = "d> and <d: load of d0 to d9 %, 9 for all above; . idle, x dead, ~ part of its cores"
 
 
@@ -38,7 +38,7 @@ def wafer_text(picture: WaferMap) -> Iterator[str]:
 
 
 def _grid(picture: WaferMap) -> IntArray:
-    """Return the device at each row and column, as they lie."""
+    """Return the device at each row and column, as arranged."""
     columns, rows = (
         np.unique(at, return_inverse=True)[1].reshape(-1) for at in place_of(picture.network).T
     )
@@ -110,7 +110,7 @@ def _letters(picture: WaferMap, wafer: IntArray) -> Iterator[str]:
 
 
 def _others(picture: WaferMap, grid: IntArray) -> Iterator[str]:
-    """Yield the hottest links beside the grid: to IO dies, over seams, closing rings."""
+    """Yield the hottest links outside the grid: to IO dies, over seams, closing rings."""
     row, column = np.full((2, picture.network.num_nodes), -9)
     row[grid], column[grid] = np.indices(grid.shape)
     source, target = picture.network.source, picture.network.target
@@ -119,9 +119,9 @@ def _others(picture: WaferMap, grid: IntArray) -> Iterator[str]:
     hot = [int(k) for k in np.argsort(-picture.load_share, kind="stable") if not inside[k]]
     loaded = [link for link in hot if picture.load_share[link] > 0]
     if loaded:
-        told = [
+        shown = [
             f"{source[link]} > {target[link]} {picture.load_share[link]:.0%}"
             for link in loaded[:MOST_OTHERS]
         ]
-        text = f"{len(loaded)} other loaded links, as {', '.join(told)}"
+        text = f"{len(loaded)} other loaded links, as {', '.join(shown)}"
         yield from textwrap.wrap(text, WIDTH)

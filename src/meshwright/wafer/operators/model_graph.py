@@ -179,7 +179,7 @@ class ModelGraph:
     prices: OperatorPrices
     """Of the options that are chosen among."""
     every_way: OperatorPrices
-    """Of all ways to lay them: what bounds a plan wherever it lies."""
+    """Of all ways to lay them: what bounds a plan wherever it runs."""
     rows: IntArray
     """Numbers of the options among all ways."""
     resharding: Resharding
@@ -205,8 +205,8 @@ class ModelGraph:
         ----------
         window_share
             Data-parallel messages show as their last bucket, or as what is longer than the
-            computation beside them, whichever is more. That is no sum over operators, but any mean
-            of the two bounds it from below: this is the weight of the second [1].
+            computation that overlaps with them, whichever is more. That is no sum over operators,
+            but any mean of the two bounds it from below: this is the weight of the second [1].
         """
         return ChoiceGraph(self.graph_nodes(window_share), self.edges)
 
