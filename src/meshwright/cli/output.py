@@ -57,7 +57,7 @@ def next_command(args: argparse.Namespace, *, is_placed: bool = False) -> str:
     Parameters
     ----------
     is_placed
-        Whether the plan lies on a grid of devices, which no framework launches today.
+        Whether the plan is placed on a grid of devices, which no framework launches today.
     """
     if args.out is not None and is_placed:
         return f"meshwright simulate {args.out}; meshwright explain {args.out}"

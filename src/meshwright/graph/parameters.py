@@ -166,7 +166,7 @@ def _latent_parameters(attention: AttentionSpec, hidden: int) -> int:
     """Return the parameters of the query, key and value factors of latent attention.
 
     hidden (r_q + r_kv + d_rope) + n (r_q (d + d_rope) + r_kv (d + d_v)); without a query rank the
-    queries take hidden n (d + d_rope). A bias stands on the two factors that read the hidden dim.
+    queries take hidden n (d + d_rope). A bias is on the two factors that read the hidden dim.
 
     Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1; ``DeepseekV3Attention``.
     """

@@ -1,4 +1,4 @@
-"""A placement: the device of each rank of a logical grid, and how far apart its groups lie."""
+"""A placement: the device of each rank of a logical grid, and how far apart its groups are."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Embedding:
 
     @cached_property
     def extents(self) -> tuple[Extent, ...]:
-        """Rows and columns of what lies inside one member of each axis; last those of all."""
+        """Rows and columns of what is inside one member of each axis; last those of all."""
         sides = ((block.rows, block.columns) for block in self.blocks)
         longer = accumulate(sides, lambda a, b: (a[0] * b[0], a[1] * b[1]), initial=(1, 1))
         return tuple(longer)
@@ -189,7 +189,7 @@ class Embedding:
         return int((moves * extent + further).sum(axis=1)[:-1].max(initial=0))
 
     def _inside(self, axis: str) -> tuple[AxisBlock, Extent]:
-        """Return the block of an axis, and how much lies inside each of its members."""
+        """Return the block of an axis, and how much is inside each of its members."""
         index = [block.axis for block in self.blocks].index(axis)
         return self.blocks[index], self.extents[index]
 

@@ -271,7 +271,7 @@ def recover(
     """Return groups of consecutive neighbours on what works, with the least change that is found.
 
     As they are; the same devices in another order; other devices; cycles opened to paths; paths
-    with members two hops apart; as many groups of the largest size that works. All groups lie in
+    with members two hops apart; as many groups of the largest size that works. All groups are in
     the largest connected part. On a switch any device is as near as any other.
 
     Parameters

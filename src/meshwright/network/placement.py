@@ -128,7 +128,7 @@ def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[S
 
 
 def sequential_shapes(degrees: Sequence[int], sides: Shape) -> tuple[Shape, ...] | None:
-    """Return the shapes of axes that lie one after the other along the levels, innermost first.
+    """Return the shapes of axes placed one after the other along the levels, innermost first.
 
     None where an axis would break off in the middle of a level: it fills no block then.
     """
@@ -220,7 +220,7 @@ class Ranks:
         """Return the devices of every group of an axis, or of several (``a*b``).
 
         Shape (groups, positions on the outermost level, ..., on the innermost level): neighbours
-        along each level stand in the order in which they lie.
+        along each level are in the order in which they are placed.
         """
         names = axis.split("/")[0].split("*")
         chosen = [self.axes.index(name) for name in names]
@@ -338,7 +338,7 @@ def _choose(
 
 
 def _candidates(works: BoolArray, count: int) -> list[tuple[int, ...]]:
-    """Return choices of this many lines, those that lie closest together first.
+    """Return choices of this many lines, those closest together first.
 
     All of them where they are few; else those in a row, and those with the fewest faults.
     """
@@ -352,6 +352,6 @@ def _candidates(works: BoolArray, count: int) -> list[tuple[int, ...]]:
 
 
 def _closest(places: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return this many places in a row that lie closest together."""
+    """Return this many places in a row that are closest together."""
     runs = [tuple(places[first : first + count]) for first in range(len(places) - count + 1)]
     return min(runs, key=lambda run: run[-1] - run[0])

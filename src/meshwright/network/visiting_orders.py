@@ -92,7 +92,7 @@ def chain(
     Parameters
     ----------
     is_side_by_side
-        The last size counts blocks that stand side by side, as wafers do: each is visited column
+        The last size counts blocks that are side by side, as wafers do: each is visited column
         after column, from its left to its right, where the next one begins.
     """
     if is_side_by_side and sizes[-1] > 1:

@@ -163,7 +163,7 @@ def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
 
 
 def _place(index: int, path: str) -> str:
-    """Return where a fault of a job stands: its options have no dashes in a file."""
+    """Return where a fault of a job is: its options have no dashes in a file."""
     return ".".join(filter(None, (f"jobs[{index}]", path.removeprefix("--"))))
 
 

@@ -460,4 +460,4 @@ PYTHON_ONLY = ("serve",)
 FAMILIES = {
     "show": "look at models, graphs, chips, systems, optimizers, collectives and topologies"
 }
-"""First words under which several commands stand."""
+"""First words under which several commands come."""

@@ -24,7 +24,7 @@ _TOLD_ELSEWHERE: Final = (
 
 @dataclass(frozen=True)
 class DeclaredValue:
-    """One value of a declaration: where it stands, what it is, and where it comes from."""
+    """One value of a declaration: where it is, what it is, and where it comes from."""
 
     path: str
     """As in the file, members of a list by their name: ``memories[hbm].bandwidth``."""

@@ -1,4 +1,4 @@
-"""A value over two fields: as lines of text, and as a picture that stands on its own."""
+"""A value over two fields: as lines of text, and as a picture of its own."""
 
 from __future__ import annotations
 

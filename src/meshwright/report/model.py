@@ -111,7 +111,7 @@ def _own_params(op: Op, layer: LayerGraph, graph: OpGraph) -> int:
 
 
 def _op_dims(op: Op, layer: LayerGraph) -> dict[str, list[str]]:
-    """Return the named dims of inputs and outputs; sizes stand behind the names that have one."""
+    """Return the named dims of inputs and outputs; sizes follow the names that have one."""
 
     def written(dims: tuple[str, ...]) -> str:
         return " x ".join(

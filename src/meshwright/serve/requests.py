@@ -167,8 +167,8 @@ class Serving:
     def _room(self, requests: Requests) -> Num:
         """Return the sequences of full length for whose cache there is room on one replica.
 
-        Beside the cache lie weights, buffers and the largest pass of prompts, which is cut where it
-        would take more than the cache.
+        With the cache there are weights, buffers and the largest pass of prompts, which is cut
+        where it would take more than the cache.
         """
         most = float(self.server.most_pass_tokens)
         full = requests.prompt_tokens + requests.answer_tokens

@@ -24,7 +24,7 @@ from meshwright.sharding.strategy import (
 
 PIPELINE_INSIDE = ("tp", "tatp", "cp", "pp", "dp_shard", "dp_replicate")
 CONTEXT_OUTSIDE = ("tp", "tatp", "pp", "cp", "dp_shard", "dp_replicate")
-"""Replicas of a dense model never speak to each other, so they lie outermost."""
+"""Replicas of a dense model never speak to each other, so they are outermost."""
 _DEGREES = ("tp", "cp", "dp", "pp", "ep", "etp")
 
 

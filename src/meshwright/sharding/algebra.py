@@ -30,7 +30,7 @@ of ZeRO, and the parts of a weight that travel in a stream."""
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a tensor lies on the mesh: axes that split its dims, and axes over which it is a sum.
+    """How a tensor is sharded: axes that split its dims, and axes over which it is a sum.
 
     An axis splits one dim at most. A tensor that is ``partial`` over an axis equals the sum of
     what the members of that axis hold.
@@ -129,7 +129,7 @@ def walk(layout: Sharding, moves: list[Move]) -> Iterator[tuple[Sharding, Move]]
 
 @dataclass(frozen=True)
 class Operand:
-    """One side of a matrix product: its dims in order, and how it lies on the mesh."""
+    """One side of a matrix product: its dims in order, and how it is sharded."""
 
     dims: tuple[str, ...]
     layout: Sharding

@@ -659,13 +659,13 @@ _Chooser = Callable[[Axis, Tensor, PlanOptions], str | None]
 
 @lru_cache(maxsize=8192)
 def activation_sharding(tensor: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how an activation lies between operators, and how it is kept for the backward pass."""
+    """Return how an activation is sharded between operators, and kept for the backward pass."""
     return _collected(tensor, structure, lambda axis, t, s: axis.activation_dim(t, s))
 
 
 @lru_cache(maxsize=8192)
 def weight_sharding(weight: Tensor, structure: PlanOptions) -> Sharding:
-    """Return how a weight lies, data-parallel sharding left out."""
+    """Return how a weight is sharded, data-parallel sharding left out."""
     return _collected(weight, structure, lambda axis, t, s: axis.weight_dim(t, s))
 
 

@@ -74,7 +74,7 @@ class Ledger:
         is_regather: bool = False,
         of_weight: bool = False,
     ) -> Sharding:
-        """Record the moves of a tensor, and return where it then lies."""
+        """Record the moves of a tensor, and return how it is then sharded."""
         layout = have
         name = self._equal_to.get(tensor.name, tensor.name)
         for before, step in walk(have, moves):

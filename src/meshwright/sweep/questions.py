@@ -195,7 +195,7 @@ NUMBERS = ("seq", "global_batch", "devices", "passes")
 
 
 def _number_faults(sweep: SweepSpec) -> list[Fault]:
-    """Return what stands where a number is needed, each told once."""
+    """Return what was found where a number is needed, each once."""
     points = points_of(sweep)
     stated = {(name, point[name]): point[name] for name in NUMBERS for point in points
               if name in point}  # fmt: skip

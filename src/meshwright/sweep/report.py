@@ -313,7 +313,7 @@ def _shown(value: Any) -> str:
 
 
 def _pictures(sweep: SweepSpec, report: SweepReport, swept: Swept) -> Mapping[str, tuple[str, Any]]:
-    """Return pictures by name, each with the section that it stands in; None for no one's."""
+    """Return pictures by name, each with the section that it belongs to; None for no one's."""
     found: dict[str, tuple[str, Any]] = {}
     for shown in report.heat_maps:
         if report.each in (shown.rows, shown.columns):

@@ -111,7 +111,7 @@ def energy_lines(price: Estimate) -> Iterator[str]:
 
 
 def device_lines(candidate: Candidate) -> Iterator[str]:
-    """Yield the memory of the fullest device, and what lies in its host."""
+    """Yield the memory of the fullest device, and what is in the memory of its host."""
     price = candidate.estimate
     where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
     parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
@@ -313,7 +313,7 @@ def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
 
 
 def factor_lines(factors: Factors) -> Iterator[str]:
-    """Yield the factors under which the constants of a plan stand."""
+    """Yield the factors under which the constants of a plan are scaled."""
     shown = [
         f"{words(entry.resource)} {entry.factor:.2f} ({entry.low:.2f} to {entry.high:.2f})"
         for entry in factors.factors
@@ -451,6 +451,6 @@ def _layers(run: OperatorRun) -> str:
 
 
 def _place(option: OperatorOption) -> str:
-    """Return where the axes of an option lie."""
+    """Return where the axes of an option are placed."""
     blocks = ", ".join(f"{axis} {'x'.join(map(str, option.shapes[axis]))}" for axis in option.axes)
     return f"blocks of rows x columns, from the inside: {blocks or 'none'}"

@@ -49,7 +49,7 @@ class Exchange:
     """What each message start occupies a link for, where messages overlap with computation."""
     groups: IntArray
     """Devices that exchange with each other, (groups, members): they are done together, as steps
-    and rounds that wait for each other are. Rows of ``demands`` stand group by group."""
+    and rounds that wait for each other are. Rows of ``demands`` come group by group."""
 
     @property
     def rows(self) -> IntArray:

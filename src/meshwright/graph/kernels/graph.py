@@ -25,7 +25,7 @@ class Edge:
     num_bytes: float
     """Of the part that is read, on all devices together [bytes]."""
     is_carried: bool = False
-    """The consumer stands in the next repetition of the graph."""
+    """The consumer is in the next repetition of the graph."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class DataflowGraph:
 
     @property
     def num_parameters(self) -> float:
-        """Elements of all weights, over all repetitions; a name that stands twice counts once."""
+        """Elements of all weights, over all repetitions; a name that occurs twice counts once."""
         held = {weight.name: weight for kernel in self.kernels for weight in kernel.weights}
         return self.repeats * sum(num_elements(w.dims, self.sizes) for w in held.values())
 
@@ -164,10 +164,10 @@ class DataflowGraph:
 
 
 def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:
-    """Return one graph in which each part stands as often as it repeats.
+    """Return one graph in which each part occurs as often as it repeats.
 
     A part reads what the part before writes, so all but the first have one input. Kernels are
-    numbered by where they stand: ``3.softmax``. Weights keep their names in a part that stands
+    numbered by where they occur: ``3.softmax``. Weights keep their names in a part that occurs
     once, so that a weight that two parts name is held once.
 
     Raises

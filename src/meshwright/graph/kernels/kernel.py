@@ -17,7 +17,7 @@ from math import prod
 from meshwright.graph.op import Phase
 
 Dims = tuple[str, ...]
-"""Names of dims, the outermost first. ``heads*head_dim`` names two that lie side by side in one."""
+"""Names of dims, the outermost first. ``heads*head_dim`` names two that are side by side in one."""
 
 
 class Unit(StrEnum):
@@ -44,7 +44,7 @@ class MessageKind(StrEnum):
 class Operand:
     """A tensor as a kernel reads it: who makes it, and the dims of the reader, in its order.
 
-    Dims stand where the maker has his: ``keys`` at the place of ``tokens`` reads all tokens as
+    Dims are where the maker has his: ``keys`` at the place of ``tokens`` reads all tokens as
     keys. A name with a factor (``heads*head_dim``) reads one dim of the maker as two.
     """
 
@@ -119,7 +119,7 @@ class Kernel:
 
 
 def single_dims(dims: Dims) -> Dims:
-    """Return the dims with those that lie side by side in one named one by one."""
+    """Return the dims with those that are side by side in one named one by one."""
     return tuple(name for dim in dims for name in factors(dim))
 
 

@@ -1,8 +1,8 @@
 """Every model of the catalog as kernels: one rule for each kind of operator, one table of dims.
 
-Heads, gate and up lie side by side in one dim of an operator graph; here such a dim names its
+Heads, gate and up are side by side in one dim of an operator graph; here such a dim names its
 factors (``kv_heads*query_group*score_size``), so that what may be split follows from dims alone.
-Routed rows lie as ``experts`` by ``slots``. A dispatch reads tokens at the place of slots: split
+Routed rows are ``experts`` by ``slots``. A dispatch reads tokens at the place of slots: split
 over tokens it fills its own slots of all experts, and an all-to-all brings them to the experts
 (Lepikhin et al. 2020, arXiv 2006.16668, section 3.2).
 """

@@ -289,7 +289,7 @@ TWIDDLE_FLOPS = 6.0
 def fft(
     rows: int, columns: int, *, ordered: bool = True, word_bytes: float = 16.0, repeats: int = 1
 ) -> DataflowGraph:
-    """Return the Fourier transform of ``rows x columns`` points that lie row after row.
+    """Return the Fourier transform of ``rows x columns`` points, row after row.
 
     It is made of transforms along the two sides of a matrix. A transform needs its length whole, so
     it is split over the other side; between the two sides the layouts meet in an all-to-all. One of

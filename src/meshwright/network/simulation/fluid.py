@@ -1,4 +1,4 @@
-"""A heap of numbered items that can be moved while they stand in it."""
+"""A heap of numbered items that can be moved while they are in it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from meshwright.topology.network import Network
 
 
 class Heap(NamedTuple):
-    """Items ordered by key, then by number; an item stands in it once at most."""
+    """Items ordered by key, then by number; an item is in it once at most."""
 
     key: FloatArray
     items: IntArray
     place: IntArray
-    """Where each item stands in ``items``, or -1."""
+    """Where each item is in ``items``, or -1."""
     size: IntArray
 
 
@@ -131,7 +131,7 @@ class Progress(NamedTuple):
     tail: IntArray
     """First and last task in the queue of each resource, or -1."""
     behind: IntArray
-    """Task that stands behind each task in its queue, or -1."""
+    """Task that follows each task in its queue, or -1."""
 
 
 class Sharing(NamedTuple):

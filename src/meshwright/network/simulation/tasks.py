@@ -20,7 +20,7 @@ from meshwright.topology.network import Network
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks as columns; what each of them waits for stands in compressed rows."""
+    """Tasks as columns; what each of them waits for is in compressed rows."""
 
     names: tuple[str, ...]
     device: IntArray

@@ -211,7 +211,7 @@ class _Crossings:
         return np.where(totals[1] > 0.5, totals[0], 0.0), np.rint(totals[1])
 
     def _crossing(self, inside: BoolArray, chosen: BoolArray) -> BoolArray:
-        """Return [message, set]: whether a receiver lies inside and no holder does."""
+        """Return [message, set]: whether a receiver is inside and no holder does."""
         column = inside.astype(np.float32)
         begins, reaches = self.holders[chosen] @ column, self.receivers[chosen] @ column
         crossing: BoolArray = (reaches > 0) & (begins == 0)

@@ -50,7 +50,7 @@ class WaferMap:
         if not passes_on or rows * columns != network.num_devices:
             raise UnsupportedError(
                 "a picture is drawn of devices in rows and columns: a wafer, a mesh, a torus; "
-                "the devices of this network stand otherwise"
+                "the devices of this network are arranged otherwise"
             )
 
 

@@ -32,7 +32,7 @@ MOST_GROUPS = 24
 LETTER_WIDTH = 6.3
 """Mean width of a letter of the caption [px]."""
 NOMINAL_PITCH_M = 0.5
-"""Devices farther apart than this stand at places without a meaning."""
+"""Devices farther apart than this are at places without a meaning."""
 
 Section = tuple[list[str], float]
 """What is drawn from (0, 0) downwards, and its height [px]."""
@@ -182,7 +182,7 @@ def wafer_svg(picture: WaferMap) -> str:
 
 
 def _links(picture: WaferMap, canvas: Canvas) -> Iterator[str]:
-    """Yield the arrows of all links, the hottest last, so that they lie on top."""
+    """Yield the arrows of all links, the hottest last, so that they are on top."""
     shares = picture.load_share.tolist()
     network = picture.network
     ends = list(zip(network.source.tolist(), network.target.tolist(), strict=True))

@@ -38,7 +38,7 @@ def wafer_text(picture: WaferMap) -> Iterator[str]:
 
 
 def _grid(picture: WaferMap) -> IntArray:
-    """Return the device at each row and column, as they lie."""
+    """Return the device at each row and column, as arranged."""
     columns, rows = (
         np.unique(at, return_inverse=True)[1].reshape(-1) for at in place_of(picture.network).T
     )

@@ -46,7 +46,7 @@ class Planned:
     level_two: Assignment
     """On shared links: the plan."""
     lower_bound_s: float
-    """No plan of the frames takes less, wherever its operators lie [s]."""
+    """No plan of the frames takes less, wherever its operators run [s]."""
     search_s: float
     """Wall-clock time [s]."""
 

@@ -162,7 +162,7 @@ def best_uniform(model: ModelGraph) -> Assigned | None:
 
 
 def lower_bound_s(model: ModelGraph, enough_s: float = float("inf")) -> float:
-    """Return a bound of every plan of the frame, wherever its operators lie [s].
+    """Return a bound of every plan of the frame, wherever its operators run [s].
 
     Each operator takes its best option in the best way to lay it, and nothing is passed between
     them; only the memory of a device ties them together. Infinite where nothing fits.
@@ -203,7 +203,7 @@ MOST_WAYS = 160
 
 
 def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
-    """Return a bound of every plan of the frame, wherever its operators lie [s].
+    """Return a bound of every plan of the frame, wherever its operators run [s].
 
     Infinite where nothing fits.
 

@@ -178,7 +178,7 @@ class ModelGraph:
     prices: OperatorPrices
     """Of the options that are chosen among."""
     every_way: OperatorPrices
-    """Of all ways to lay them: what bounds a plan wherever it lies."""
+    """Of all ways to lay them: what bounds a plan wherever it runs."""
     rows: IntArray
     """Numbers of the options among all ways."""
     resharding: Resharding

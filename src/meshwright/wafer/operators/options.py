@@ -1,7 +1,7 @@
 """Options: ways to split one micro-batch of the whole model over the devices of a grid.
 
-An option is a set of degrees, where its axes lie, and what streams. The sequences of a micro-batch
-and what is chosen for the whole model (:class:`Frame`) are the same for all options.
+An option is a set of degrees, where its axes are placed, and what streams. The sequences of a
+micro-batch and what is chosen for the whole model (:class:`Frame`) are the same for all options.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Options:
     structures: tuple[PlanOptions, ...]
     """Of each row: what streams, the order of the axes, and whether sequences are split over tp."""
     choices: tuple[Choice, ...]
-    """Where the axes of each row lie."""
+    """where the axes of each row are placed."""
     network: AxisNetwork
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ class Options:
 
     @property
     def codes(self) -> IntArray:
-        """A number for each row: equal where degrees and streamed tensor are, wherever they lie."""
+        """A number for each row: equal where degrees and streamed tensor are equal."""
         columns = [getattr(self.columns, axis) for axis in AXES]
         table = np.stack([*columns, self.streamed]).T
         return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1)
@@ -161,7 +161,7 @@ def _refused(problem: Problem, structure: PlanOptions, columns: StrategyColumns)
 
 
 def _layout(columns: StrategyColumns, choices: Sequence[Choice]) -> AxisPlacement:
-    """Return where the axes of each row lie: distances, and blocks."""
+    """Return where the axes of each row are placed: distances, and blocks."""
     order = np.array([[AXES.index(axis) for axis in choice.axes] for choice in choices])
     shapes = np.array([choice.shapes for choice in choices], dtype=float)
     rows = np.arange(len(choices))

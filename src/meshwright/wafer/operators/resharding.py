@@ -220,7 +220,7 @@ class Resharding:
     physical: Network
 
     def _ranks(self, index: int) -> Ranks:
-        """Return where the ranks of an option lie."""
+        """Return where the ranks of an option are."""
         choice = self.options.choices[index]
         found = block_ranks(self.physical, self.problem.grid_sides, choice.axes, choice.shapes)
         assert found is not None
