@@ -27,7 +27,7 @@ from meshwright.sram.answer import (
     PartitionProof,
     PartitionStage,
 )
-from meshwright.sram.loads import StageCapacities
+from meshwright.sram.contiguous import StageCapacities
 from meshwright.sram.problem import (
     CACHE_FRACTION,
     CACHES,

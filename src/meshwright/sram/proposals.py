@@ -14,8 +14,7 @@ from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import stack
 from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
-from meshwright.sram.contiguous import most_worth
-from meshwright.sram.loads import StageCapacities
+from meshwright.sram.contiguous import StageCapacities, most_worth
 from meshwright.sram.problem import STRUCTURE, LayerSequence, PartitionProblem
 from meshwright.sram.rates import batch_of, rates
 from meshwright.sram.search import (

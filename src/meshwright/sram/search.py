@@ -17,6 +17,8 @@ from meshwright.serve.problem import group_counts
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     Bottlenecks,
+    LayerLoads,
+    StageCapacities,
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
@@ -24,7 +26,6 @@ from meshwright.sram.contiguous import (
     least_stages,
     too_large,
 )
-from meshwright.sram.loads import LayerLoads, StageCapacities
 from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, layers_of_model
 from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
 

@@ -56,7 +56,7 @@ from meshwright.cost.step import (
     step_times,
     sync_links,
 )
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,

@@ -28,7 +28,7 @@ from meshwright.cost.pipeline import (
 )
 from meshwright.cost.step import gradient_sync, optimizer_step_s, step_time
 from meshwright.graph.op import LayerGraph
-from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
+from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, stack
 from meshwright.wafer.operators.prices import BEFORE, GroupCost, Handover, OperatorPrices, handovers
 from meshwright.wafer.operators.resharding import Resharding
