@@ -179,7 +179,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
     nothing = plain(0.0 * price.jitter)
     alone = step_time(
         price, nothing, nothing.exposed_s, nothing,
-        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+        sigma=problem.calibration.overlap_slowdown,
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
     if problem.system.is_power_capped:

@@ -95,7 +95,6 @@ def price_assigned(
         ),
         plain(np.zeros(1)),
         sigma=problem.calibration.overlap_slowdown,
-        jitter=price.jitter,
     )
     times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
     return Assigned(
