@@ -17,6 +17,7 @@ from meshwright.cli.output import (
     SearchProgress,
     command_line,
     next_command,
+    picture_command,
     question_line,
     show,
     show_screen,
@@ -278,20 +279,28 @@ def export(args: Namespace) -> int:
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
     from meshwright.sram.answer import partition_to_data
-    from meshwright.sram.report import partition_lines
+    from meshwright.sram.report import partition_lines, partition_screen
 
     found = api.partition.answer(args, _call(args))
-    show(partition_lines(found), partition_to_data(found), args.json)
+    show_screen(
+        lambda: partition_screen(
+            found, next_command=picture_command(args, "stages.svg", fits=found.fits)
+        ),
+        lambda: partition_lines(found), lambda: partition_to_data(found), args,
+    )  # fmt: skip
     return 0 if found.fits else NOTHING_FITS
 
 
 def fuse(args: Namespace) -> int:
     """Print kernels fused into partitions."""
     from meshwright.dataflow.fusion.answer import fusion_to_data
-    from meshwright.dataflow.fusion.report import fusion_lines
+    from meshwright.dataflow.fusion.report import fusion_lines, fusion_screen
 
     found = api.fuse.answer(args, _call(args))
-    show(fusion_lines(found), fusion_to_data(found), args.json)
+    show_screen(
+        lambda: fusion_screen(found, next_command=picture_command(args, "fused.svg")),
+        lambda: fusion_lines(found), lambda: fusion_to_data(found), args,
+    )  # fmt: skip
     return 0
 
 

@@ -66,6 +66,11 @@ def next_command(args: argparse.Namespace, *, is_placed: bool = False) -> str:
     return command_line() + " --out plan.json"
 
 
+def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -> str:
+    """Return what to run after an answer that can be drawn: the picture, or the whole answer."""
+    return command_line() + (f" --picture {file}" if fits and not args.picture else " --detail")
+
+
 def question_line(args: argparse.Namespace) -> str:
     """Return the plan command of the same question, without the strategy that was given."""
     from meshwright.options.table import FIXED

@@ -340,6 +340,7 @@ COMMANDS: dict[str, Command] = {
             Option("picture", "draw the stages", "FILE.svg"),
             CALIBRATION,
         ),
+        has_detail=True,
     ),
     "fuse": Command(
         "fuse kernels into partitions that run on a chip one by one",
@@ -359,6 +360,7 @@ COMMANDS: dict[str, Command] = {
                    choices=("own", "dfmodel"), default="own"),
             Option("picture", "draw cores over time", "FILE.svg"),
         ),
+        has_detail=True,
     ),
     "export": Command(
         "write launch files for PyTorch, Megatron-LM, torchtitan",

@@ -7,9 +7,26 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.report.screen import counted, time_lines, words, wrapped
+from meshwright.report.screen import (
+    Bars,
+    Row,
+    Screen,
+    Stacked,
+    Table,
+    counted,
+    screen_width,
+    time_lines,
+    words,
+    wrapped,
+)
 from meshwright.spec.workload import Prefill, Training
-from meshwright.sram.answer import PartitionPlan, PartitionStage
+from meshwright.sram.answer import (
+    PartitionBatch,
+    PartitionLevel,
+    PartitionPlan,
+    PartitionStage,
+    Proposal,
+)
 from meshwright.sram.rates import Rates
 
 
@@ -62,6 +79,10 @@ def runs_of_alike(stages: Sequence[PartitionStage]) -> list[Alike]:
 
 MOST_RUNS = 24
 """Runs of alike stages that a screen lists; the others are counted."""
+MOST_ROWS = 6
+"""Runs of alike stages on the default screen."""
+MOST_OFFERS = 3
+"""Changes or levels of memory on the default screen."""
 MOST_NAMES = 6
 """Layers that are named when they are too large."""
 LAYERS = 23
@@ -73,30 +94,76 @@ OBJECTIVES = {
 }
 
 
+def partition_screen(plan: PartitionPlan, *, next_command: str = "") -> Screen:
+    """Return the default screen of a partition, the answer first."""
+    screen = Screen(_question(plan))
+    screen.gap()
+    label, style = ("FITS", "bold green") if plan.fits else ("NO FIT", "bold red")
+    screen.add(label, _verdict(plan), style=style)
+    for spare, line in zip((0, 3, 5), _rates(plan), strict=False):
+        screen.add("", line, spare=spare)
+    if plan.stages:
+        screen.gap()
+        screen.add("stages", _stages(plan, most=MOST_ROWS, columns=5), spare=4)
+        number, fullest = _fullest(plan)
+        parts = {words(n): size for n, size in _parts(fullest).items() if size}
+        head = f"{format_bytes(fullest.held_bytes)} of {format_bytes(fullest.room_bytes)}"
+        screen.add("memory", Stacked(f"{head}, stage {number}", parts, fullest.room_bytes,
+                                     format_bytes))  # fmt: skip
+    if plan.rates is not None:
+        screen.gap()
+        screen.add("time", Bars(_times(plan.rates), format_seconds))
+    if plan.proposals:
+        screen.gap()
+        rows = [_offer_row(plan, offer) for offer in plan.proposals[:MOST_OFFERS]]
+        screen.add("instead", Table(("", "", ""), rows))
+    elif others := [level for level in plan.levels if level.name != plan.level]:
+        screen.gap()
+        screen.add("instead", _levels(others[:MOST_OFFERS]), spare=3)
+    elif len(plan.batches) > 1:
+        screen.gap()
+        screen.add("instead", _batches([plan.batches[0], plan.batches[-1]]), spare=3)
+    screen.gap()
+    if plan.warnings:
+        left = len(plan.warnings) - 1
+        more = f" ({left} more with --detail)" if left else ""
+        screen.add("warning", plan.warnings[0] + more, style="yellow", spare=1)
+    if next_command:
+        screen.add("next", next_command, style="bold")
+    return screen
+
+
 def partition_lines(plan: PartitionPlan) -> list[str]:
-    """Return the screen of a partition, at most 100 columns wide."""
+    """Return what the screen leaves out: all stages, levels, batches, proposals, the proof."""
     return list(_lines(plan))
 
 
 def _lines(plan: PartitionPlan) -> Iterator[str]:
-    yield from wrapped("", _question(plan))
-    yield from _verdict(plan)
+    tables = []
     if plan.stages:
-        yield ""
-        yield from _stages(plan)
-    if plan.rates is not None:
-        yield ""
-        yield from time_lines(f"time {_what(plan)}", plan.rates.time_parts_s, plan.rates.latency_s)
-    if plan.proposals:
-        yield ""
-        yield from _proposals(plan)
+        tables.append(Screen("every stage", [Row("", _stages(plan, most=MOST_RUNS, columns=9))]))
     if len(plan.levels) > 1:
-        yield ""
-        yield from _levels(plan)
+        tables.append(Screen("each level of memory", [Row("", _levels(plan.levels))]))
     if plan.batches:
+        tables.append(Screen("batches that none beats", [Row("", _batches(plan.batches))]))
+    for table in tables:
+        table.is_whole = True
+        yield from table.text(screen_width()).splitlines()
         yield ""
-        yield from _batches(plan)
-    yield ""
+    if plan.proposals:
+        yield "what would help, the cheapest in device seconds first; then what changes the numbers"
+        for offer in plan.proposals:
+            _, what, cost = _offer_row(plan, offer)
+            yield from wrapped(f"  {offer.kind:<9} ", f"{what}: {cost}")
+        yield ""
+    if plan.rates is not None:
+        yield from time_lines(f"time {_what(plan)}", plan.rates.time_parts_s, plan.rates.latency_s)
+        yield ""
+    load_s = [stage.load_s for stage in plan.stages if stage.load_s is not None]
+    if load_s:
+        yield f"loaded in {format_seconds(max(load_s))} over the host links"
+    if plan.largest_batch:
+        yield f"largest batch that fits {plan.num_devices_given} devices: {plan.largest_batch:,}"
     yield from _proof(plan)
     for warning in plan.warnings:
         yield from wrapped("note: ", warning)
@@ -132,131 +199,116 @@ def _what(plan: PartitionPlan) -> str:
     return "to the first token" if isinstance(plan.workload, Prefill) else "per output token"
 
 
-def _verdict(plan: PartitionPlan) -> Iterator[str]:
-    """Yield whether it fits, on how many devices, and what it yields."""
+def _verdict(plan: PartitionPlan) -> str:
+    """Return on how many devices it fits, or why there is no cut."""
+    if not plan.stages and not plan.too_large:
+        return "a layer fits no stage that is left: earlier stages keep more micro-batches"
     if not plan.stages:
-        yield from wrapped("DOES NOT FIT  ", _reason(plan))
-        return
+        names = ", ".join(plan.too_large[:MOST_NAMES])
+        names += ", ..." if len(plan.too_large) > MOST_NAMES else ""
+        count = f"{len(plan.too_large)} of {plan.num_layers}"
+        return f"{count} layers are too large for a device: {names}"
     stages = len(plan.stages)
     used = f"{counted(stages, 'stage')} on {counted(stages * plan.tensor_degree, 'device')}"
     if plan.replicas > 1:
         used += f", {plan.replicas} replicas on {plan.num_devices_used} devices"
-    if plan.fits:
-        yield f"FITS  {used}"
-    else:
-        yield f"DOES NOT FIT  {used}, but there are {plan.num_devices_given}"
-    if plan.rates is not None:
-        yield from _rates(plan, plan.rates)
-        return
-    times_s = [stage.work_s + (stage.send_s or 0.0) for stage in plan.stages if stage.work_s]
-    if times_s:
-        whole, slowest = format_seconds(sum(times_s)), format_seconds(max(times_s))
-        yield f"      {whole} a pass, {slowest} on the slowest stage"
+    return used if plan.fits else f"{used}, but there are {plan.num_devices_given}"
 
 
-def _reason(plan: PartitionPlan) -> str:
-    """Return why there is no cut at all."""
-    if not plan.too_large:
-        return "a layer fits no stage that is left: earlier stages keep more micro-batches"
-    names = ", ".join(plan.too_large[:MOST_NAMES])
-    names += ", ..." if len(plan.too_large) > MOST_NAMES else ""
-    return f"{len(plan.too_large)} of {plan.num_layers} layers are too large for a device: {names}"
-
-
-def _rates(plan: PartitionPlan, price: Rates) -> Iterator[str]:
+def _rates(plan: PartitionPlan) -> Iterator[str]:
     """Yield tokens per second and times per token, of the system and of one user."""
+    price = plan.rates
+    if price is None:
+        times_s = [stage.work_s + (stage.send_s or 0.0) for stage in plan.stages if stage.work_s]
+        if times_s:
+            whole, slowest = format_seconds(sum(times_s)), format_seconds(max(times_s))
+            yield f"{whole} a pass, {slowest} on the slowest stage"
+        return
     user = ""
     if price.tokens_per_s_per_user is not None:
-        user = f" ({price.tokens_per_s_per_user:,.1f} tokens/s a user)"
+        user = f" ({price.tokens_per_s_per_user:,.1f} tokens/s for each user)"
     latency = f"{format_seconds(price.latency_s)} {_what(plan)}"
-    yield f"      {price.tokens_per_s:,.0f} tokens/s of the system; {latency}{user}"
+    yield f"{price.tokens_per_s:,.0f} tokens/s of the system; {latency}{user}"
     yield (
-        f"      {counted(price.sequences_in_flight, 'sequence')} in flight, "
+        f"{counted(price.sequences_in_flight, 'sequence')} in flight, "
         f"{counted(plan.num_groups, 'group')} of {plan.group_size} in each row of stages; "
         f"slowest stage {format_seconds(price.slowest_stage_s)}"
     )
     yield (
-        f"      system time per token {format_seconds(price.system_time_per_token_s)} = 1 / tokens "
-        f"per second; fidelity {price.fidelity}"
+        f"system time per token {format_seconds(price.system_time_per_token_s)} = 1 / tokens per "
+        f"second; {price.fidelity.replace('_', '-')} model"
     )
 
 
-def _stages(plan: PartitionPlan) -> Iterator[str]:
-    """Yield what each device loads, sets aside and sends."""
-    yield (
-        f"{'stage':<8}{'devices':<14}{'layers':<{LAYERS + 1}}{'load':>9}{'reserve':>10}"
-        f"{'filled':>7}{'pass':>9}{'send':>10}{'in':>9}"
-    )
-    runs = runs_of_alike(plan.stages)
-    for run in runs[:MOST_RUNS]:
-        yield _stage_line(run)
-    if len(runs) > MOST_RUNS:
-        left = len(plan.stages) - runs[MOST_RUNS].first
-        yield f"  and {left} stages more; --json lists all"
-    fullest = max(plan.stages, key=lambda stage: stage.filled_fraction)
-    parts = {**fullest.load_parts_bytes, **fullest.reserved_parts_bytes}
-    held = ", ".join(f"{words(n)} {format_bytes(size)}" for n, size in parts.items() if size)
-    yield from wrapped("fullest  ", f"stage {plan.stages.index(fullest)}: {held}")
-    load_s = [stage.load_s for stage in plan.stages if stage.load_s is not None]
-    if load_s:
-        yield f"loaded   in {format_seconds(max(load_s))} over the host links"
+def _times(price: Rates) -> dict[str, float]:
+    return {words(name): seconds for name, seconds in price.time_parts_s.items() if seconds}
 
 
-def _stage_line(run: Alike) -> str:
-    """Return the line of stages that are alike."""
-    stage = run.stages[0]
-    loaded, reserved = (
-        sum(stage.load_parts_bytes.values()),
-        sum(stage.reserved_parts_bytes.values()),
-    )
-    work = "" if stage.work_s is None else format_seconds(stage.work_s)
-    send = format_bytes(stage.sent_bytes) if stage.sent_bytes else "-"
-    send_time = format_seconds(stage.send_s) if stage.send_s else ""
-    what = f"{run.numbers:<8}{run.devices:<14}{run.layers(LAYERS):<{LAYERS + 1}}"
-    return (
-        f"{what}{format_bytes(loaded):>9}{format_bytes(reserved):>10}"
-        f"{stage.filled_fraction:>7.1%}{work:>9}{send:>10}{send_time:>9}"
-    ).rstrip()
+def _parts(stage: PartitionStage) -> dict[str, float]:
+    return {**stage.load_parts_bytes, **stage.reserved_parts_bytes}
 
 
-def _proposals(plan: PartitionPlan) -> Iterator[str]:
-    """Yield what would make it fit, the cheapest first."""
-    yield "what would help, the cheapest in device seconds first; then what changes the numbers"
-    for offer in plan.proposals:
-        cost = "not priced"
-        if offer.latency_s is not None and offer.device_s_per_token is not None:
-            cost = (f"{format_seconds(offer.latency_s)} {_what(plan)}, "
-                    f"{format_seconds(offer.device_s_per_token)} of devices a token")  # fmt: skip
-        changes = "; changes the numbers" if offer.changes_numbers else ""
-        yield from wrapped(
-            f"  {offer.kind:<9} ",
-            f"{offer.what}: {counted(offer.num_devices, 'device')}; {cost}{changes}",
-        )
+def _fullest(plan: PartitionPlan) -> tuple[int, PartitionStage]:
+    """Return the stage that fills most of its room, with its number."""
+    return max(enumerate(plan.stages), key=lambda entry: entry[1].filled_fraction)
 
 
-def _levels(plan: PartitionPlan) -> Iterator[str]:
-    """Yield the same in each memory of the chip."""
-    yield f"{'held in':<18}{'room':>10}{'stages':>9}{'devices':>9}{'time':>11}{'tokens/s':>14}"
-    for level in plan.levels:
-        if level.num_stages is None:
-            shown = f"{'a layer is too large':>29}"
-        else:
-            time = format_seconds(level.latency_s) if level.latency_s is not None else ""
-            rate = f"{level.tokens_per_s:,.0f}" if level.tokens_per_s is not None else ""
-            shown = f"{level.num_stages:>9}{level.num_devices:>9}{time:>11}{rate:>14}"
-        yield f"  {level.name:<16}{format_bytes(level.room_bytes):>10}{shown}"
+def _stages(plan: PartitionPlan, *, most: int, columns: int) -> Table:
+    """Return the first columns on each stage; stages that are alike share a row."""
+    runs, rows = runs_of_alike(plan.stages), []
+    for run in runs[:most]:
+        stage = run.stages[0]
+        cells = (
+            run.numbers, run.devices, run.layers(LAYERS), f"{stage.filled_fraction:.1%}",
+            "" if stage.work_s is None else format_seconds(stage.work_s),
+            format_bytes(sum(stage.load_parts_bytes.values())),
+            format_bytes(sum(stage.reserved_parts_bytes.values())),
+            format_bytes(stage.sent_bytes) if stage.sent_bytes else "-",
+            format_seconds(stage.send_s) if stage.send_s else "",
+        )  # fmt: skip
+        rows.append(cells[:columns])
+    if len(runs) > most:
+        left = len(plan.stages) - runs[most].first
+        rows.append(("...", f"{left} more", *[""] * (columns - 2)))
+    head = ("", "devices", "layers", "filled>", "pass>", "load>", "reserve>", "send>", "in>")
+    return Table(head[:columns], rows)
 
 
-def _batches(plan: PartitionPlan) -> Iterator[str]:
-    """Yield the batches that none beats for the system and for one user."""
-    yield f"{'batch':>8}{'groups':>8}{'stages':>8}{'replicas':>10}{'time':>11}{'tokens/s':>14}"
-    for entry in plan.batches:
-        yield (
-            f"{entry.batch_size:>8}{entry.num_groups:>8}{entry.num_stages:>8}{entry.replicas:>10}"
-            f"{format_seconds(entry.latency_s):>11}{entry.tokens_per_s:>14,.0f}"
-        )
-    if plan.largest_batch:
-        yield f"largest batch that fits {plan.num_devices_given} devices: {plan.largest_batch:,}"
+def _offer_row(plan: PartitionPlan, offer: Proposal) -> tuple[str, str, str]:
+    """Return what a proposal changes, on how many devices, and its price."""
+    cost = "not priced"
+    if offer.latency_s is not None and offer.device_s_per_token is not None:
+        cost = (f"{format_seconds(offer.latency_s)} {_what(plan)}, "
+                f"{format_seconds(offer.device_s_per_token)} of devices a token")  # fmt: skip
+    changes = "; changes the numbers" if offer.changes_numbers else ""
+    devices = counted(offer.num_devices, "device")
+    return offer.kind, f"{offer.what}, {devices}", f"{cost}{changes}"
+
+
+def _levels(levels: Sequence[PartitionLevel]) -> Table:
+    """Return the same question in each memory of the chip."""
+    rows = []
+    for level in levels:
+        cells = ("a layer is too large", "", "", "")
+        if level.num_stages is not None:
+            cells = (
+                f"{level.num_stages:,} stages", f"{level.num_devices:,} devices",
+                "" if level.latency_s is None else format_seconds(level.latency_s),
+                "" if level.tokens_per_s is None else f"{level.tokens_per_s:,.0f}",
+            )  # fmt: skip
+        rows.append((level.name, format_bytes(level.room_bytes), *cells))
+    return Table(("held in", "room>", "", "", "time>", "tokens/s>"), rows)
+
+
+def _batches(batches: Sequence[PartitionBatch]) -> Table:
+    """Return the batches that none beats for the system and for one user."""
+    head = ("batch>", "groups>", "stages>", "replicas>", "time>", "tokens/s>")
+    rows = [
+        (f"{entry.batch_size}", f"{entry.num_groups}", f"{entry.num_stages}", f"{entry.replicas}",
+         format_seconds(entry.latency_s), f"{entry.tokens_per_s:,.0f}")
+        for entry in batches
+    ]  # fmt: skip
+    return Table(head, rows)
 
 
 def _proof(plan: PartitionPlan) -> Iterator[str]:

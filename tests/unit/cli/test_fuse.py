@@ -55,8 +55,10 @@ def test_the_best_division_of_eight_chips_is_the_published_one(capsys):
 )
 def test_the_screen_fits_100_columns(capsys, words):
     text = output(capsys, *words)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 100
+    lines, whole = text.splitlines(), output(capsys, *words, "--detail").splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, [*lines, *whole])) <= 100
+    assert any("cores: " in line for line in whole)
     assert "fidelity closed_form" in text
     assert lines[0].startswith(words[0].partition("-layer")[0])
 

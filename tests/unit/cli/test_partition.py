@@ -40,13 +40,16 @@ def printed(capsys, status, words):
          ["to the first token", "l2", "a layer is too large"]),
         (0, ["llama3-8b", "--on", "8xWSE-3", "--seq", "4k", "--training", "--batch", "8"],
          ["of a step", "optimizer", "kept activations"]),
-        (3, LPU, ["DOES NOT FIT  82 of 82 layers are too large", "split", "352 devices", "prune"]),
+        (3, LPU, ["NO FIT  82 of 82 layers are too large", "split", "352 devices", "prune"]),
         (3, [*LPU, "--tp", "16"], ["22 stages on 352 devices, but there are 64"]),
         (3, ["llama3-8b", "--on", "8xH100", "--seq", "4k"], ["stream", "l2 is a cache"]),
     ],
 )  # fmt: skip
 def test_screens_say_what_fits(capsys, status, words, shown):
-    out = printed(capsys, status, words)
+    default = printed(capsys, status, words).splitlines()
+    assert len(default) <= 24
+    assert default[-1].split()[0] == "next" or default[-2].split()[0] == "next"
+    out = printed(capsys, status, [*words, "--detail"])
     assert max(len(line) for line in out.splitlines()) <= 100
     one_line = " ".join(out.split())
     assert [text for text in shown if " ".join(text.split()) not in one_line] == []

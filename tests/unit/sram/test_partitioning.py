@@ -15,7 +15,7 @@ from meshwright.cost.problem import UNCALIBRATED_NOTE
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.answer import partition_to_data
 from meshwright.sram.partition import Cut, partition, partition_measured
-from meshwright.sram.report import partition_lines
+from meshwright.sram.report import partition_screen
 from meshwright.train.question import training
 
 RECORDED = SoftwareStack(cuda_graphs=True)
@@ -211,7 +211,7 @@ def test_early_stages_of_training_may_be_what_does_not_fit():
     work = training("64xWSE-3", sequence_length=32768, global_batch_size=64)
     plan = partition("llama3-8b", "64xWSE-3", work)
     assert (plan.stages, plan.too_large) == ((), ())
-    assert any("earlier stages keep more" in line for line in partition_lines(plan))
+    assert "earlier stages keep more" in " ".join(partition_screen(plan).text().split())
     offers = {offer.kind: offer for offer in plan.proposals}
     assert offers["batch"].changes_numbers
     assert not offers["split"].changes_numbers

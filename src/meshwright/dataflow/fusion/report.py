@@ -6,24 +6,55 @@ from collections.abc import Iterator
 
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.dataflow.fusion.answer import FusionAnswer, Partition
-from meshwright.report.screen import counted, time_lines, wrapped
+from meshwright.report.screen import Bars, Screen, Table, counted, words, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""
+MOST_PARTITIONS = 8
+"""Partitions on the default screen."""
+MOST_LETTERS = 36
+"""Of the kernels of a partition on the default screen."""
+
+
+def fusion_screen(answer: FusionAnswer, *, next_command: str = "") -> Screen:
+    """Return the default screen of a fusion, the answer first."""
+    fusion = answer.choice.fusion
+    screen = Screen(title(answer))
+    screen.gap()
+    screen.add("speed", _speed(answer), style="bold green")
+    for spare, line in enumerate(_proof(answer)):
+        screen.add("", line, spare=spare)
+    screen.gap()
+    parts = {words(name): seconds for name, seconds in fusion.parts_s.items() if seconds}
+    screen.add("time", Bars(parts, format_seconds))
+    screen.gap()
+    rows = [
+        (f"{number}", format_seconds(part.time_s), part.limit, format_bytes(part.sram_bytes),
+         format_bytes(part.moved_bytes), _kernels(part))
+        for number, part in enumerate(fusion.partitions[:MOST_PARTITIONS], start=1)
+    ]  # fmt: skip
+    if left := len(fusion.partitions) - MOST_PARTITIONS:
+        rows += [("...", f"{left} more", "", "", "", "")] if left > 0 else []
+    screen.add("parts", Table(("", "time>", "limit", "SRAM>", "moved>", "kernels"), rows), spare=2)
+    if next_command:
+        screen.gap()
+        screen.add("next", next_command, style="bold")
+    return screen
+
+
+def _kernels(part: Partition) -> str:
+    """Return the kernels of a partition: all that fit in a cell, else the first to the last."""
+    text = ", ".join(part.kernels)
+    if len(text) <= MOST_LETTERS:
+        return text
+    return f"{part.kernels[0]} ... {part.kernels[-1]} ({len(part.kernels)})"
 
 
 def fusion_lines(answer: FusionAnswer) -> Iterator[str]:
-    """Yield the answer: how fast, with which proof, and partition by partition."""
-    fusion = answer.choice.fusion
-    yield title(answer)
-    yield from wrapped("", _speed(answer))
-    yield from _proof(answer)
-    yield ""
-    yield from time_lines(f"one {pass_of(answer)} through the graph", fusion.parts_s, fusion.time_s)
-    yield ""
+    """Yield what the screen leaves out: every partition, with the cores of its kernels."""
     yield (f"{'':>2} {'time':>9} {'limit':<8}{'compute':>9} {'DRAM':>9} {'network':>9} "
            f"{'fill':>8} {'setup':>8} {'SRAM':>10} {'moved':>10}")  # fmt: skip
-    for number, part in enumerate(fusion.partitions, start=1):
+    for number, part in enumerate(answer.choice.fusion.partitions, start=1):
         yield from _partition_lines(number, part)
 
 
@@ -69,16 +100,14 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
             f"{len(choice.refused)} do not fit"
         )
     if counts.places is not None:
-        yield from wrapped(
-            "", "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
-            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}",
-        )  # fmt: skip
+        yield (
+            "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
+            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}"
+        )
     elif answer.question.runs_by_kernel:
         yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"
     else:
-        yield from wrapped(
-            "", f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
-        )
+        yield f"fidelity closed_form, uncalibrated, proven: gap {gap:.1%} ({looked}){tiles}"
     if answer.sharding_gap >= SHOWN_GAP:
         of = "the fewest bytes" if answer.question.rules == "dfmodel" else "the best of all splits"
         yield f"split over tp: at most {answer.sharding_gap:.1%} from {of}"
