@@ -14,8 +14,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshwright.sram.contiguous import StageTimes, balanced_stops, bottleneck_cuts, greedy_stops
-from meshwright.sram.loads import LayerLoads, StageCapacities
+from meshwright.sram.contiguous import (
+    LayerLoads,
+    StageCapacities,
+    StageTimes,
+    balanced_stops,
+    bottleneck_cuts,
+    greedy_stops,
+)
 
 CASES = ((10_000, 512), (10_000, 64), (2_000, 64), (126, 19))
 SMALL = ((200, 8),)

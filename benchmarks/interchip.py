@@ -24,8 +24,8 @@ from meshwright.dataflow.sharding import SplitTables
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.workloads import dlrm_a, fft, gpt_layer, gpt_training_layer, hpl
+from meshwright.search.choices.budget import solve_program
 from meshwright.search.choices.elimination import cheapest
-from meshwright.search.choices.program import solve_program
 
 Result = TypeVar("Result")
 GPT3 = (12288, 96, 128, 2048)

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import plan_string
 from meshwright.train.question import make_problem, training

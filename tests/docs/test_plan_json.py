@@ -10,7 +10,7 @@ import pytest
 from meshwright.base.errors import Fault
 from meshwright.cli.main import main
 from meshwright.cost.parts import MemoryPart, TimePart
-from meshwright.search.counts import Coverage
+from meshwright.search.exhaustive import Coverage
 from meshwright.serve import answer as serving_plans
 from meshwright.serve.price import SERVING_MEMORY_PARTS, SERVING_TIME_PARTS
 from meshwright.sharding.strategy import PlanOptions, StrategyOf

@@ -10,7 +10,7 @@ from small_problems import chip, dense, gqa, level, model, problem, system
 from meshwright.catalog.systems import load_chip
 from meshwright.cost.parts import MemoryPart, TimePart
 from meshwright.cost.step import price_one
-from meshwright.search.best import Found, in_order_of_preference
+from meshwright.search.exhaustive import Found, in_order_of_preference
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train.estimate import estimate_of

@@ -7,6 +7,8 @@ import pytest
 from sampled import sampled
 
 from meshwright.sram.contiguous import (
+    LayerLoads,
+    StageCapacities,
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
@@ -14,7 +16,6 @@ from meshwright.sram.contiguous import (
     least_stages,
     too_large,
 )
-from meshwright.sram.loads import LayerLoads, StageCapacities
 
 INSTANCES = 500
 BATCHES = sampled(range(0, INSTANCES, 50), in_quick_run=4)

@@ -7,7 +7,7 @@ from dataflow_graphs import random_tables
 from sampled import sampled
 
 from meshwright.dataflow.sharding import choose_sharding
-from meshwright.search.choices.program import solve_program
+from meshwright.search.choices.budget import solve_program
 
 EXACT = {"rel": 1e-7, "abs": 1e-9}
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshwright.dataflow.dfmodel_rules import accelerator_named
 from meshwright.dataflow.fusion.cores import TileShape, core_choices
-from meshwright.dataflow.fusion.lattice import lattice_of, limits_of
+from meshwright.dataflow.fusion.lattice import Branches, lattice_of, limits_of
 from meshwright.dataflow.fusion.problem import (
     DFMODEL,
     OWN,
@@ -19,7 +19,6 @@ from meshwright.dataflow.fusion.problem import (
     fusion_problem,
 )
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
-from meshwright.dataflow.fusion.symmetry import Branches
 from meshwright.graph.kernels.kernel import Unit
 from meshwright.graph.kernels.workloads import gpt_layer
 

@@ -7,11 +7,13 @@ import pytest
 from sampled import sampled
 
 from meshwright.search.choices import elimination
-from meshwright.search.choices.budget import cheapest_within
-from meshwright.search.choices.elimination import cheapest
-from meshwright.search.choices.graph import ChoiceGraph, make_load
-from meshwright.search.choices.order import elimination_order
-from meshwright.search.choices.program import solve_program
+from meshwright.search.choices.budget import cheapest_within, solve_program
+from meshwright.search.choices.elimination import (
+    ChoiceGraph,
+    cheapest,
+    elimination_order,
+    make_load,
+)
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 SEEDS = sampled(range(200), 30)

@@ -13,7 +13,7 @@ from meshwright.sharding.strategy import PlanOptions, Recompute, stack
 from meshwright.wafer.operators.assignment import assign, best_uniform, model_graph
 from meshwright.wafer.operators.options import Frame
 from meshwright.wafer.operators.prices import BEFORE, handovers, operator_groups
-from meshwright.wafer.operators.resharding import LayoutMoves, all_ways, busiest_s, moved
+from meshwright.wafer.operators.resharding import LayoutMoves, busiest_s, moved, pair_routes
 from meshwright.wafer.price import choice_network, physical_network
 
 SMALL = model(num_layers=4)
@@ -151,7 +151,7 @@ def test_busiest_link_by_hand():
     """Turned around on a line of four: the middle link carries two quarters each way."""
     what = replace(asked(), system=system(level(4, "mesh"), level(1, "mesh")))
     network = physical_network(what)
-    way = all_ways(network, np.arange(4))
+    way = pair_routes(network, np.arange(4))
     turned = np.eye(4)[::-1] / 4
     busy, latency = busiest_s(turned[None], way)
     assert busy[0] == pytest.approx(0.5 / network.bandwidth_bytes_per_s[0])

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from sampled import sampled
 
-from meshwright.search.choices.budget import cheapest_within
-from meshwright.search.choices.elimination import Reduced, cheapest
-from meshwright.search.choices.graph import ChoiceGraph, make_load
-from meshwright.search.choices.program import solve_program
+from meshwright.search.choices.budget import cheapest_within, solve_program
+from meshwright.search.choices.elimination import ChoiceGraph, Reduced, cheapest, make_load
 
 EXACT = {"rel": 1e-9, "abs": 1e-12}
 

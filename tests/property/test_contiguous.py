@@ -13,15 +13,15 @@ from meshwright.catalog.workloads import load_optimizer
 from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
+    LayerLoads,
+    StageCapacities,
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
     greedy_stops,
     least_stages,
-    round_s,
 )
-from meshwright.sram.loads import LayerLoads, StageCapacities
-from meshwright.sram.rates import StageSeconds, rates
+from meshwright.sram.rates import StageSeconds, rates, round_s
 
 SIZES = st.lists(st.integers(1, 10**9), min_size=1, max_size=60)
 

@@ -88,7 +88,7 @@ def offload_step_s(
 
 def step_time(
     pipeline: PipelinePrice, data_parallel: Exposure, optimizer_s: Num, offload: Exposure,
-    *, sigma: Num, jitter: Num,
+    *, sigma: Num,
 ) -> StepTime:  # fmt: skip
     """Return the whole step.
 
@@ -98,8 +98,6 @@ def step_time(
         Data-parallel communication and host traffic of one step, shown and hidden [s].
     sigma
         Share by which computation slows under communication [1].
-    jitter
-        What n devices add to the step of one, as a fraction: s sqrt(2 ln n) [1].
     """
     # Computation of all micro-batches is the window; hidden transfers slow it down.
     window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
@@ -112,7 +110,7 @@ def step_time(
         TimePart.OVERLAP_SLOWDOWN: slowdown,
         TimePart.OPTIMIZER: optimizer_s,
         TimePart.OFFLOAD: offload.exposed_s,
-        TimePart.JITTER: before * jitter,
+        TimePart.JITTER: before * pipeline.jitter,
         TimePart.THROTTLE: before * 0.0,
     })  # fmt: skip
 
@@ -167,10 +165,8 @@ def step_times(
             heaviest, shards, price, structure, optimizer,
             host_of(problem).bandwidth_bytes_per_s,
         )  # fmt: skip
-    return step_time(
-        price, synced, optimizer_s, offloaded,
-        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
-    )  # fmt: skip
+    sigma = problem.calibration.overlap_slowdown
+    return step_time(price, synced, optimizer_s, offloaded, sigma=sigma)
 
 
 @dataclass(frozen=True)
@@ -279,8 +275,10 @@ def gradient_sync(
     show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
     if structure.zero_stage == 0:
+        # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
         return show(_all_reduce_s(kinds, buckets, optimizer), backward_s) + Exposure(norm_s, 0.0)
+    # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
     reduce_s = sum(k.reduce_scatter.time_s(n * gradient, buckets) for n, k in kinds)
@@ -293,6 +291,8 @@ def gradient_sync(
         for _, k in kinds
     )
     norm = Exposure(norm_s, 0.0)
+    # ZeRO 2 and 3 scatter after each of m micro-batches; ZeRO 3 also gathers in each pass. What is
+    # left of the last backward window hides the sum over replicas.
     m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
         last = show(replicas_s, positive_part(backward_s - reduce_s))

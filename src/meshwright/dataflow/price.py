@@ -30,7 +30,7 @@ from meshwright.graph.kernels.backward import gradient_name
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Kernel, MessageKind, Weight, num_elements, single_dims
 from meshwright.graph.op import Phase
-from meshwright.search.choices.graph import Pair
+from meshwright.search.choices.elimination import Pair
 from meshwright.spec.collective import CollectiveKind
 
 

@@ -30,8 +30,7 @@ from meshwright.dataflow.layouts import (
 )
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.search.choices.budget import cheapest_within
-from meshwright.search.choices.elimination import MOST_ENTRIES
-from meshwright.search.choices.graph import ChoiceGraph, Load, Pair
+from meshwright.search.choices.elimination import MOST_ENTRIES, ChoiceGraph, Load, Pair
 
 ChangeCost = Callable[[float, TensorLayout, TensorLayout], float]
 """Cost of a change of layout, by the bytes of the tensor, the layout it has and the one wanted."""

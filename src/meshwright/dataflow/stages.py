@@ -27,8 +27,7 @@ from meshwright.dataflow.layouts import REPLICATED, KernelSplit, TensorLayout
 from meshwright.dataflow.sharding import GraphSharding, SplitTables
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
-from meshwright.search.choices.elimination import Reduced
-from meshwright.search.choices.graph import ChoiceGraph
+from meshwright.search.choices.elimination import ChoiceGraph, Reduced
 
 MOST_IDEALS = 1_000
 """Every two of them may bound a stage."""

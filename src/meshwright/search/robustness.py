@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.search.best import TIE
+from meshwright.search.exhaustive import TIE
 
 MOST_TRIALS = 3
 WORTH = 0.002

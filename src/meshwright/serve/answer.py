@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshwright.report.answer_file import FORMAT, AnswerFile
-from meshwright.search.counts import Coverage
+from meshwright.search.exhaustive import Coverage
 from meshwright.sharding.strategy import PlanOptions, Strategy
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec

@@ -12,8 +12,7 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, column, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_bytes, format_seconds
-from meshwright.search.best import TIE
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import TIE, Counts
 from meshwright.serve.passes import price_passes
 from meshwright.serve.price import ServingPrice, price_serving, with_groups
 from meshwright.serve.problem import ServingProblem

@@ -15,7 +15,7 @@ from meshwright.catalog.systems import load_system, refuse_mixed_chips
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import UNCALIBRATED_NOTE
-from meshwright.search.counts import Coverage
+from meshwright.search.exhaustive import Coverage
 from meshwright.serve.answer import (
     ServingCandidate,
     ServingEstimate,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import Counts
 from meshwright.serve.problem import ServingProblem, group_counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices, Grid, degree_columns, device_counts

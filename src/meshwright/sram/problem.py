@@ -32,7 +32,7 @@ from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec, MemoryLevel, SystemSpec
 from meshwright.spec.workload import Training, Workload
-from meshwright.sram.loads import LayerLoads
+from meshwright.sram.contiguous import LayerLoads
 
 CACHES = ("l2", "infinity-cache")
 """Levels that hardware fills, so that software holds only a part of them resident."""

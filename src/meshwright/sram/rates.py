@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from meshwright.base.arrays import Num, larger
 from meshwright.cost.pipeline import jitter_fraction
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.workload import Decode, Training, Workload
-from meshwright.sram.contiguous import round_s
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,26 @@ def rates(
         sequences_in_flight=float(batch),
         is_calibrated=calibration.is_calibrated,
     )  # fmt: skip
+
+
+def round_s(pass_s: Num, slowest_s: Num, num_groups: Num) -> Num:
+    """Return the time per output token of each sequence: max(pass, groups x slowest stage) [s].
+
+    It is the largest mean weight of a cycle in the order of events. A cycle that goes a times
+    through all stages and b times through all groups covers a + b rounds and weighs at most
+    a ``pass_s`` + b ``num_groups`` ``slowest_s``; the two pure cycles reach the larger mean.
+
+    Parameters
+    ----------
+    pass_s
+        All stages one after the other, each with its send [s].
+    slowest_s
+        For which one group occupies the slowest stage, its send included [s].
+
+    Source: cycle mean of an event graph (Baccelli et al. 1992, Synchronization and Linearity,
+    theorem 3.28).
+    """
+    return larger(pass_s, num_groups * slowest_s)
 
 
 def batch_of(workload: Workload) -> int:

@@ -26,8 +26,7 @@ from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
-from meshwright.search.best import Found
-from meshwright.search.counts import Coverage
+from meshwright.search.exhaustive import Coverage, Found
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec

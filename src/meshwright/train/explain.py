@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.cost.problem import Problem
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import Counts
 from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import Offload, PlanOptions, Recompute, Strategy
 from meshwright.train.answer import (

@@ -56,7 +56,7 @@ from meshwright.cost.step import (
     step_times,
     sync_links,
 )
-from meshwright.search.counts import Counts
+from meshwright.search.exhaustive import Counts
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import (
     ContextKind,
@@ -179,7 +179,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
     nothing = plain(0.0 * price.jitter)
     alone = step_time(
         price, nothing, nothing.exposed_s, nothing,
-        sigma=problem.calibration.overlap_slowdown, jitter=price.jitter,
+        sigma=problem.calibration.overlap_slowdown,
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
     if problem.system.is_power_capped:

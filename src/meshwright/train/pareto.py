@@ -9,8 +9,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, column
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
-from meshwright.search.best import Found
-from meshwright.search.exhaustive import Progress
+from meshwright.search.exhaustive import Found, Progress
 from meshwright.search.pareto import dominated_by, front_of
 from meshwright.sharding.strategy import row
 from meshwright.train.families import Block

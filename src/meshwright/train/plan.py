@@ -12,8 +12,7 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.problem import Problem
-from meshwright.search.best import Found, in_order_of_preference
-from meshwright.search.exhaustive import Progress
+from meshwright.search.exhaustive import Found, Progress, in_order_of_preference
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import StrategyColumns, plan_string

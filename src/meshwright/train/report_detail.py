@@ -16,7 +16,7 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.search.counts import Coverage
+from meshwright.search.exhaustive import Coverage
 from meshwright.train.answer import (
     Candidate,
     Estimate,

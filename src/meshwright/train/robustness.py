@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.base.arrays import column
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns, price_one
-from meshwright.search.best import Found
+from meshwright.search.exhaustive import Found
 from meshwright.search.robustness import DrawnTimes, drawn
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.calibration import calibration_columns

@@ -16,9 +16,15 @@ from meshwright.base.arrays import BoolArray, IntArray, column, keep_freed_memor
 from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
-from meshwright.search.best import Best, Found
-from meshwright.search.counts import Counts
-from meshwright.search.exhaustive import FIRST_ROWS, BoundedSearch, Price, Progress
+from meshwright.search.exhaustive import (
+    FIRST_ROWS,
+    Best,
+    BoundedSearch,
+    Counts,
+    Found,
+    Price,
+    Progress,
+)
 from meshwright.sharding.space import Grid, degree_columns
 from meshwright.sharding.strategy import Offload, StrategyColumns
 from meshwright.train.families import AllFamilies, Block, families, link_table, members

@@ -8,8 +8,7 @@ from functools import partial
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.search.best import Found, in_order_of_preference
-from meshwright.search.exhaustive import Progress
+from meshwright.search.exhaustive import Found, Progress, in_order_of_preference
 from meshwright.train import compare as comparing
 from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining

@@ -142,10 +142,10 @@ def test_messages_and_the_gradient_norm_pay_their_start():
 def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
     work = pipeline(
         compute_s=100.0, forward_window_s=6.0, backward_window_s=14.0, hidden_s=10.0,
-        tied_sync_s=2.0,
+        tied_sync_s=2.0, jitter=0.1,
     )  # fmt: skip
     synced, hosted = overlapped(8.0, 6.0, 4.0), overlapped(4.0, 3.0, 4.0)
-    time = step_time(work, synced, 5.0, hosted, sigma=0.5, jitter=0.1)
+    time = step_time(work, synced, 5.0, hosted, sigma=0.5)
     # Hidden: 10 + 6 + 3 of a window of 5 x 20. Before jitter: 100 + (2 + 2) + 9.5 + 5 + 1.
     assert time[TimePart.OVERLAP_SLOWDOWN] == 9.5
     assert time[TimePart.DP_COMM] == 4.0

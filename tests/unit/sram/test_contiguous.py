@@ -5,15 +5,16 @@ import pytest
 from tests.oracles.decode_groups import decode_schedule, measured_rates
 
 from meshwright.sram.contiguous import (
+    LayerLoads,
+    StageCapacities,
     StageTimes,
     balanced_stops,
     bottleneck_cuts,
     greedy_stops,
     least_stages,
-    round_s,
     too_large,
 )
-from meshwright.sram.loads import LayerLoads, StageCapacities
+from meshwright.sram.rates import round_s
 
 
 def row(resident, transient=0, kept=0):

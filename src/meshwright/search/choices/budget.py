@@ -5,7 +5,11 @@ budget cost the same, until none are cheaper at it. At each price the choices ar
 dual value is a bound. What is found on either side is spliced: the first operators as on one side,
 the others as on the other. A gap that is left goes to the integer program, if that is small.
 
-Graphs that are too wide for exact choices have bounds in their place: the same steps, and a gap.
+Graphs that are too wide for exact choices have bounds instead: the same steps, and a gap.
+
+The integer program has the form that Alpa solves: one 0/1 variable for each choice of a node and
+one for each pair of choices of an edge, whose rows and columns sum to the choices of its ends.
+Source: Zheng et al. 2022 (Alpa), section 4.2, with the marginal rows of its linearisation.
 """
 
 from __future__ import annotations
@@ -16,12 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.search.choices.descent import descend
-from meshwright.search.choices.elimination import MOST_ENTRIES, cheapest
-from meshwright.search.choices.graph import ChoiceGraph
-from meshwright.search.choices.program import solve_program
+from meshwright.search.choices.elimination import MOST_ENTRIES, ChoiceGraph, cheapest
 
 MOST_PRICES = 60
+GAP = 1e-9
+"""At which the integer program stops."""
 KINK = 1e-12
 """Share by which no choices may lie below a line through two others for it to be the bound."""
 MOST_VARIABLES = 20_000
@@ -63,11 +66,19 @@ def cheapest_within(
     """
     dual = _Dual(graph, budget_bytes, most_entries)
     found = dual.solve()
-    if not uses_program or num_variables(graph) > MOST_VARIABLES:
+    num_variables = sum(load.time_s.size for load in (*graph.nodes, *graph.edges.values()))
+    if not uses_program or num_variables > MOST_VARIABLES:
         return found
-    if found is None:
-        return None if dual.is_exact else _from_program(graph, budget_bytes)
-    return found if found.gap <= tolerance else _proven(graph, budget_bytes, found)
+    if (found is None and dual.is_exact) or (found is not None and found.gap <= tolerance):
+        return found
+    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
+    bound_s = (
+        solved.lower_bound_s if found is None else max(found.lower_bound_s, solved.lower_bound_s)
+    )
+    if solved.choices is not None and (found is None or solved.time_s < found.time_s):
+        held = graph.num_bytes(solved.choices)
+        found = Chosen(solved.choices, solved.time_s, held, bound_s)
+    return found and replace(found, lower_bound_s=min(bound_s, found.time_s))
 
 
 @dataclass
@@ -101,12 +112,12 @@ class _Dual:
                 found.lower_bound_s >= (over.time_s + price * over.num_bytes) * (1.0 - KINK)
             )
             if found.num_bytes <= self.budget_bytes:
-                best = min(best, found, key=_time_s)
+                best = min(best, found, key=lambda chosen: chosen.time_s)
                 lean = lean if is_kink else found
             else:
                 over = over if is_kink else found
             splices = _splices(self.graph, over, lean, self.budget_bytes)
-            best = min(best, *splices, key=_time_s)
+            best = min(best, *splices, key=lambda chosen: chosen.time_s)
             if is_kink:
                 break
         return Chosen(best.choices, best.time_s, best.num_bytes, min(bound_s, best.time_s))
@@ -118,34 +129,6 @@ class _Dual:
         choices = best.choices if best.is_exact else descend(self.graph, best.choices, s_per_byte)
         time_s, num_bytes = self.graph.time_s(choices), self.graph.num_bytes(choices)
         return Chosen(choices, time_s, num_bytes, best.value_s)
-
-
-def num_variables(graph: ChoiceGraph) -> int:
-    """Return the variables of the integer program of a graph."""
-    return sum(load.time_s.size for load in (*graph.nodes, *graph.edges.values()))
-
-
-def _proven(graph: ChoiceGraph, budget_bytes: float, found: Chosen) -> Chosen:
-    """Return the better one of what was found and what the integer program finds."""
-    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
-    bound_s = max(found.lower_bound_s, solved.lower_bound_s)
-    if solved.choices is not None and solved.time_s < found.time_s:
-        held = graph.num_bytes(solved.choices)
-        found = Chosen(solved.choices, solved.time_s, held, bound_s)
-    return replace(found, lower_bound_s=min(bound_s, found.time_s))
-
-
-def _from_program(graph: ChoiceGraph, budget_bytes: float) -> Chosen | None:
-    """Return what the integer program finds alone."""
-    solved = solve_program(graph, budget_bytes, limit_s=PROGRAM_LIMIT_S)
-    if solved.choices is None:
-        return None
-    held = graph.num_bytes(solved.choices)
-    return Chosen(solved.choices, solved.time_s, held, min(solved.lower_bound_s, solved.time_s))
-
-
-def _time_s(chosen: Chosen) -> float:
-    return chosen.time_s
 
 
 def _steep_price(graph: ChoiceGraph) -> float:
@@ -190,3 +173,108 @@ def _along_cuts(
             start[row] += before.sum()
     along = start[:, None] + np.cumsum(change, axis=1)
     return along[0], along[1]
+
+
+def descend(graph: ChoiceGraph, choices: Sequence[int], s_per_byte: float = 0.0) -> tuple[int, ...]:
+    """Return choices that no change of a single node makes cheaper, from some that are given."""
+    found = list(choices)
+    alone = [load.at_price(s_per_byte) for load in graph.nodes]
+    bonds: list[list[tuple[int, FloatArray]]] = [[] for _ in alone]
+    for (u, v), load in graph.edges.items():
+        priced = load.at_price(s_per_byte)
+        bonds[u].append((v, priced.T))
+        bonds[v].append((u, priced))
+    has_changed = True
+    while has_changed:
+        has_changed = False
+        for node, costs in enumerate(alone):
+            total = costs + sum(table[found[other]] for other, table in bonds[node])
+            best = int(total.argmin())
+            if total[best] < total[found[node]]:
+                found[node], has_changed = best, True
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """What the solver found, and what it proved."""
+
+    choices: tuple[int, ...] | None
+    """None where nothing fits the budget, or none was found in time."""
+    time_s: float
+    lower_bound_s: float
+    is_proven: bool
+
+
+def solve_program(
+    graph: ChoiceGraph, budget_bytes: float = float("inf"), *, limit_s: float = 60.0
+) -> ProgramResult:
+    """Return the choices of least time within a memory budget.
+
+    Parameters
+    ----------
+    limit_s
+        Wall-clock time after which the best so far comes back [s].
+    """
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    cost, held, rows, sums = _rows(graph)
+    scale = max(float(np.abs(cost).max(initial=0.0)), 1e-300)
+    limits = [LinearConstraint(rows, sums, sums)]
+    if np.isfinite(budget_bytes):
+        weight = max(float(np.abs(held).max(initial=0.0)), 1.0)
+        limits.append(LinearConstraint(held[None, :] / weight, -np.inf, budget_bytes / weight))
+    found = milp(
+        cost / scale,
+        constraints=limits,
+        integrality=np.ones(len(cost)),
+        bounds=Bounds(0, 1),
+        options={"time_limit": limit_s, "mip_rel_gap": GAP},
+    )
+    bound = found.get("mip_dual_bound")
+    lower_s = -np.inf if bound is None else float(bound) * scale
+    if found.x is None:
+        return ProgramResult(None, np.inf, lower_s, found.status == 2)
+    choices = _choices(graph, found.x)
+    return ProgramResult(choices, graph.time_s(choices), lower_s, found.status == 0)
+
+
+def _rows(graph: ChoiceGraph) -> tuple[FloatArray, FloatArray, object, FloatArray]:
+    """Return time and bytes of each variable, and the rows that tie them together."""
+    from scipy.sparse import coo_array
+
+    sizes = [len(load.time_s) for load in graph.nodes]
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    row, column, value = [], [], []
+    for node, size in enumerate(sizes):
+        row.append(np.full(size, node))
+        column.append(first[node] + np.arange(size))
+        value.append(np.ones(size))
+    num_rows, start = len(sizes), int(first[-1])
+    costs = [load.time_s for load in graph.nodes]
+    bytes_ = [load.num_bytes for load in graph.nodes]
+    for (u, v), load in graph.edges.items():
+        pair = start + np.arange(load.time_s.size).reshape(load.time_s.shape)
+        for node, lines in ((u, pair), (v, pair.T)):
+            for choice, line in enumerate(lines):
+                row.append(np.full(len(line) + 1, num_rows))
+                column.append(np.append(line, first[node] + choice))
+                value.append(np.append(np.ones(len(line)), -1.0))
+                num_rows += 1
+        start += load.time_s.size
+        costs.append(load.time_s.reshape(-1))
+        bytes_.append(load.num_bytes.reshape(-1))
+    entries = (np.concatenate(value), (np.concatenate(row), np.concatenate(column)))
+    sums = np.zeros(num_rows)
+    sums[: len(sizes)] = 1.0
+    table = coo_array(entries, shape=(num_rows, start)).tocsr()
+    return np.concatenate(costs), np.concatenate(bytes_), table, sums
+
+
+def _choices(graph: ChoiceGraph, values: FloatArray) -> tuple[int, ...]:
+    """Return the choice of each node from the variables."""
+    choices, start = [], 0
+    for load in graph.nodes:
+        choices.append(int(values[start : start + len(load.time_s)].argmax()))
+        start += len(load.time_s)
+    return tuple(choices)

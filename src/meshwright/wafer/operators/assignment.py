@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, IntArray, column
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
-from meshwright.search.choices.graph import ChoiceGraph, Load, make_load
+from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.model_graph import (
     Assigned,

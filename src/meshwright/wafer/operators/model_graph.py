@@ -28,7 +28,7 @@ from meshwright.cost.pipeline import (
 )
 from meshwright.cost.step import gradient_sync, optimizer_step_s, step_time
 from meshwright.graph.op import LayerGraph
-from meshwright.search.choices.graph import ChoiceGraph, Load, Pair, make_load
+from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, stack
 from meshwright.wafer.operators.prices import BEFORE, GroupCost, Handover, OperatorPrices, handovers
 from meshwright.wafer.operators.resharding import Resharding
@@ -95,7 +95,6 @@ def price_assigned(
         ),
         plain(np.zeros(1)),
         sigma=problem.calibration.overlap_slowdown,
-        jitter=price.jitter,
     )
     times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
     return Assigned(

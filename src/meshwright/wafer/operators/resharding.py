@@ -54,7 +54,7 @@ DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class StreamedPiece:
+class PairRoutes:
     """The routes between all pairs of the devices in use, as a table of the links they cross."""
 
     devices: IntArray
@@ -65,7 +65,7 @@ class StreamedPiece:
     """Of each pair: all links of its route [s]."""
 
 
-def all_ways(network: Network, devices: IntArray) -> StreamedPiece:
+def pair_routes(network: Network, devices: IntArray) -> PairRoutes:
     """Return the default routes between all pairs of some devices."""
     from scipy.sparse import csr_array
 
@@ -87,7 +87,7 @@ def all_ways(network: Network, devices: IntArray) -> StreamedPiece:
         ),
         shape=(len(source), network.num_links),
     )
-    return StreamedPiece(devices, crossed, routes.latency_s(network))
+    return PairRoutes(devices, crossed, routes.latency_s(network))
 
 
 def is_partition(layout: FloatArray) -> bool:
@@ -133,7 +133,7 @@ def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
 class LayoutMoves:
     """What passing a tensor between layouts asks of the links, worked out once for each pair."""
 
-    def __init__(self, way: StreamedPiece) -> None:
+    def __init__(self, way: PairRoutes) -> None:
         self.way = way
         self._number: dict[bytes, int] = {}
         self._layouts: list[FloatArray] = []
@@ -179,7 +179,7 @@ class LayoutMoves:
             self._busy, self._latency = grown
 
 
-def busiest_s(shares: FloatArray, way: StreamedPiece) -> tuple[FloatArray, FloatArray]:
+def busiest_s(shares: FloatArray, way: PairRoutes) -> tuple[FloatArray, FloatArray]:
     """Return seconds of the busiest link for each byte of the tensor, and the longest latency [s].
 
     Parameters
@@ -232,9 +232,9 @@ class Resharding:
         return np.sort(self._ranks(0).device.reshape(-1))
 
     @cached_property
-    def way(self) -> StreamedPiece:
+    def way(self) -> PairRoutes:
         """Routes between them."""
-        return all_ways(self.physical, self.devices)
+        return pair_routes(self.physical, self.devices)
 
     @cached_property
     def layouts(self) -> LayoutMoves:

@@ -10,11 +10,17 @@ from fusion_problems import random_problem
 import meshwright.dataflow.fusion.lattice as lattices
 import meshwright.dataflow.fusion.wide_graphs as pruned
 from meshwright.dataflow.fusion.cores import CoreGrid
-from meshwright.dataflow.fusion.lattice import Orders, lattice_of, limits_of, row_keys
+from meshwright.dataflow.fusion.lattice import (
+    Branches,
+    Orders,
+    alike_branches,
+    lattice_of,
+    limits_of,
+    row_keys,
+)
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import DFMODEL, DeviceShare, fusion_problem
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse
-from meshwright.dataflow.fusion.symmetry import Branches, alike_branches
 from meshwright.dataflow.fusion.wide_graphs import search_all_orders
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit, Weight

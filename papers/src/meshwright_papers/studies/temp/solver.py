@@ -9,8 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from meshwright.search.choices.budget import solve_program
 from meshwright.search.choices.elimination import cheapest
-from meshwright.search.choices.program import solve_program
 from meshwright.train.question import make_problem, training
 from meshwright.wafer.operators.answer import Planned, plan_operators
 from meshwright.wafer.operators.assignment import graph_of
