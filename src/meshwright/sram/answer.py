@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from meshwright.report.answer_file import FORMAT, plain_data
 from meshwright.spec.workload import Decode, Prefill, Training
-from meshwright.sram.proposals import Proposal
 from meshwright.sram.rates import Rates
 
 
@@ -87,6 +87,30 @@ class PartitionBatch:
     replicas: int
     latency_s: float
     tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A change that makes the layers fit."""
+
+    kind: str
+    """``devices``, ``split``, ``experts``, ``batch``, ``stream``, ``quantise`` or ``prune``."""
+    what: str
+    num_stages: int
+    num_devices: int
+    """Devices that one pipeline of stages needs."""
+    latency_s: float | None
+    """Of a token, a prompt or a step; None where it is not priced [s]."""
+    device_s_per_token: float | None
+    """Devices used over tokens per second: what a token costs [device s]."""
+    changes_numbers: bool
+    """Whether the model computes something else."""
+
+    @property
+    def cost(self) -> tuple[bool, float]:
+        """What the order goes by: changes that leave the model as it is, then device seconds."""
+        unknown = self.device_s_per_token is None
+        return self.changes_numbers, inf if unknown else self.device_s_per_token or 0.0
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,8 +21,6 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training, Workload
 from meshwright.sram.answer import (
-    PartitionBatch,
-    PartitionLevel,
     PartitionPlan,
     PartitionProof,
     PartitionStage,
@@ -39,8 +37,6 @@ from meshwright.sram.problem import (
     room_bytes,
 )
 from meshwright.sram.proposals import (
-    BatchOption,
-    LevelOption,
     Progress,
     batch_options,
     level_options,
@@ -88,33 +84,6 @@ def check_degrees(problem: PartitionProblem) -> None:
         raise SpecError(faults)
 
 
-def check_groups(num_groups: int | None, batch: int) -> None:
-    """Refuse more groups than there are sequences.
-
-    Raises
-    ------
-    SpecError
-        Saying how many there may be.
-    """
-    if num_groups is not None and num_groups > batch:
-        raise SpecError(
-            Fault("groups", f"{num_groups} groups of a batch of {batch}", f"at most {batch}")
-        )
-
-
-def check_group(tensor_degree: int, system: SystemSpec) -> None:
-    """Refuse stages of more devices than there are.
-
-    Raises
-    ------
-    SpecError
-        Saying how many there are.
-    """
-    if tensor_degree > system.num_alive:
-        message = f"a stage of {tensor_degree} devices, but {system.name} has {system.num_alive}"
-        raise SpecError(Fault("tp", message, f"at most {system.num_alive}"))
-
-
 def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[str]:
     """Yield what is assumed, left out, or left idle."""
     system, memory = problem.system, problem.memory
@@ -148,7 +117,11 @@ def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
     cut_problem, layers = solution.cut_problem, solution.cut_problem.layers
     runs = list(pairwise([0, *solution.stops]))
     filled = [stage for stage, (first, stop) in enumerate(runs) if stop > first]
-    capacities, kept = _capacities(cut_problem, len(runs))
+    capacities = cut_problem.stage_capacities.capacities(len(runs)).tolist()
+    kept = cut_problem.stage_capacities.in_flight(len(runs)).tolist()
+    if cut_problem.is_training:  # its stages are filled from the last one
+        capacities, kept = capacities[::-1], kept[::-1]
+    host = cut_problem.devices.system.host if cut_problem.devices else None
     found = []
     for place, stage in enumerate(filled):
         first, stop = runs[stage]
@@ -168,57 +141,10 @@ def stages_of(solution: Solution) -> tuple[PartitionStage, ...]:
                 sent_bytes=0.0 if is_last and not place else float(layers.output_bytes[stop - 1]),
                 work_s=seconds.work_s if layers.has_times else None,
                 send_s=seconds.entry_s + seconds.exit_s if cut_problem.devices else None,
-                load_s=_load_s(cut_problem, sum(loaded.values())),
+                load_s=sum(loaded.values()) / host.bandwidth_bytes_per_s if host else None,
             )
         )
     return tuple(found)
-
-
-def _capacities(cut_problem: CutProblem, num_stages: int) -> tuple[list[float], list[int]]:
-    """Return the room of each stage, and the micro-batches that it keeps, first stage first."""
-    capacities = cut_problem.stage_capacities.capacities(num_stages).tolist()
-    kept = cut_problem.stage_capacities.in_flight(num_stages).tolist()
-    return (capacities[::-1], kept[::-1]) if cut_problem.is_training else (capacities, kept)
-
-
-def _load_s(cut_problem: CutProblem, num_bytes: float) -> float | None:
-    """Return the seconds in which the host fills a device."""
-    host = cut_problem.devices.system.host if cut_problem.devices else None
-    return None if host is None else num_bytes / host.bandwidth_bytes_per_s
-
-
-def proof_of(cut_problem: CutProblem) -> PartitionProof:
-    """Return the bounds on the number of stages."""
-    fewest = fewest_stops(cut_problem)
-    filled = None if fewest is None else len(set(fewest) - {0})
-    return PartitionProof(filled, bound(cut_problem), weights_bound(cut_problem))
-
-
-def levels_of(options: Sequence[LevelOption], degree: int) -> tuple[PartitionLevel, ...]:
-    """Return the levels of memory, near to far."""
-    found = []
-    for option in options:
-        known, price = option.solution, option.solution and option.solution.rates
-        found.append(
-            PartitionLevel(
-                option.name, option.room_bytes,
-                known.num_stages if known else None,
-                known.num_stages * degree if known else None,
-                price.latency_s if price else None,
-                price.tokens_per_s if price else None,
-            )
-        )  # fmt: skip
-    return tuple(found)
-
-
-def batches_of(options: Sequence[BatchOption]) -> tuple[PartitionBatch, ...]:
-    """Return the batches that none beats."""
-    return tuple(
-        PartitionBatch(o.batch, o.solution.num_groups, o.solution.num_stages, o.solution.replicas,
-                       o.solution.rates.latency_s, o.solution.rates.tokens_per_s)
-        for o in options
-        if o.solution.rates is not None
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -244,6 +170,11 @@ def partition(
 
     Where they do not fit, the answer has no stages, or more than there are devices for, and
     proposals instead. ``progress`` hears how many batches or proposals are done, and of how many.
+
+    Raises
+    ------
+    SpecError
+        Degrees that the rules of the axes forbid, or more groups than there are sequences.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
     problem = PartitionProblem(
@@ -257,7 +188,10 @@ def partition(
         capacity_bytes=cut.capacity_bytes,
     )
     check_degrees(problem)
-    check_groups(cut.num_groups, batch_of(workload))
+    batch = batch_of(workload)
+    if cut.num_groups is not None and cut.num_groups > batch:
+        message = f"{cut.num_groups} groups of a batch of {batch}"
+        raise SpecError(Fault("groups", message, f"at most {batch}"))
     objective = Objective(cut.objective)
     solution = solve(problem, objective, cut.num_groups)
     groups = solution.num_groups if solution else cut.num_groups or group_choices(problem)[-1]
@@ -265,13 +199,13 @@ def partition(
     fits = solution is not None and solution.has_devices
     tuned = fits and cut.num_groups is None and not isinstance(workload, Training)
     offers = [] if fits else proposals(problem, objective, cut.num_groups, solution, progress)
-    batches, largest = batch_options(problem, objective, progress) if tuned else ([], None)
+    batches, largest = batch_options(problem, objective, progress) if tuned else ((), None)
     return _plan(
         problem.model.name, system_spec, cut, cut_problem, solution,
         workload=workload,
         level=problem.memory.name if cut.capacity_bytes is None else "stated",
-        levels=levels_of(level_options(problem, objective, cut.num_groups), cut.tensor_degree),
-        batches=batches_of(batches),
+        levels=level_options(problem, objective, cut.num_groups),
+        batches=batches,
         largest_batch=largest,
         proposals=tuple(offers),
         warnings=tuple(notes_of(problem, solution)),
@@ -296,7 +230,11 @@ def partition_measured(
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
     devices = None
     if spec is not None:
-        check_group(cut.tensor_degree, spec)
+        if cut.tensor_degree > spec.num_alive:
+            message = (
+                f"a stage of {cut.tensor_degree} devices, but {spec.name} has {spec.num_alive}"
+            )
+            raise SpecError(Fault("tp", message, f"at most {spec.num_alive}"))
         devices = StageDevices(
             spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree
         )
@@ -337,7 +275,7 @@ def _plan(
     **more: Any,
 ) -> PartitionPlan:  # fmt: skip
     """Return an answer; ``more`` are fields that only some questions have."""
-    names, used = cut_problem.layers.names, 0
+    names, used, fewest = cut_problem.layers.names, 0, fewest_stops(cut_problem)
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas
     fields: dict[str, Any] = {"workload": None, **more}
@@ -356,7 +294,11 @@ def _plan(
         group_size=solution.group_size if solution else 0,
         stages=stages_of(solution) if solution else (),
         too_large=tuple(names[index] for index in layers_too_large(cut_problem).tolist()),
-        proof=proof_of(cut_problem),
+        proof=PartitionProof(
+            None if fewest is None else len(set(fewest) - {0}),
+            bound(cut_problem),
+            weights_bound(cut_problem),
+        ),
         rates=solution.rates if solution else None,
         version=version(),
         **fields,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.strategy import stack
 from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
+from meshwright.sram.answer import PartitionBatch, PartitionLevel, Proposal
 from meshwright.sram.contiguous import StageCapacities, most_worth
 from meshwright.sram.problem import STRUCTURE, LayerSequence, PartitionProblem
 from meshwright.sram.rates import batch_of, rates
@@ -44,10 +44,14 @@ def spilled(
     (cut_problem,) = cut_problems_of(near, [solution.num_groups])
     far_s, near_s = solution.cut_problem.layers.layer_s, cut_problem.layers.layer_s
     saved_s = np.maximum(far_s - near_s, 0.0)
+    loads = cut_problem.layers.loads
+    sizes = loads.resident_bytes + loads.kept_bytes
+    capacity_bytes = cut_problem.stage_capacities.capacity_bytes[0]
     stages, total_saved_s = [], 0.0
     runs = [run for run in pairwise([0, *solution.stops]) if run[0] < run[1]]
     for (first, stop), seconds in zip(runs, solution.stage_seconds, strict=True):
-        worth_s = _kept_worth_s(cut_problem, saved_s, first, stop)
+        room = capacity_bytes - float(loads.transient_bytes[first:stop].max())
+        worth_s, _ = most_worth(sizes[first:stop].tolist(), saved_s[first:stop].tolist(), room)
         total_saved_s += worth_s
         stages.append(replace(seconds, work_s=seconds.work_s - worth_s))
     parts = {"layers_s": sum(stage.work_s for stage in stages)}
@@ -58,17 +62,6 @@ def spilled(
     return total_saved_s / float(far_s.sum()), replace(solution, rates=yielded)
 
 
-def _kept_worth_s(cut_problem: CutProblem, saved_s: FloatArray, first: int, stop: int) -> float:
-    """Return the seconds that a stage saves by what it keeps in the near memory [s]."""
-    loads = cut_problem.layers.loads
-    sizes = (loads.resident_bytes + loads.kept_bytes)[first:stop]
-    room = cut_problem.stage_capacities.capacity_bytes[0] - float(
-        loads.transient_bytes[first:stop].max()
-    )
-    worth_s, _ = most_worth(sizes.tolist(), saved_s[first:stop].tolist(), room)
-    return worth_s
-
-
 MOST_SPLIT = 256
 """Devices over which one layer is split at most."""
 NARROWER: tuple[DType, ...] = ("int8", "fp4")
@@ -77,30 +70,6 @@ NARROWER: tuple[DType, ...] = ("int8", "fp4")
 
 Progress = Callable[[int, int], None]
 """Hears how many are done, and of how many."""
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A change that makes the layers fit."""
-
-    kind: str
-    """``devices``, ``split``, ``experts``, ``batch``, ``stream``, ``quantise`` or ``prune``."""
-    what: str
-    num_stages: int
-    num_devices: int
-    """Devices that one pipeline of stages needs."""
-    latency_s: float | None
-    """Of a token, a prompt or a step; None where it is not priced [s]."""
-    device_s_per_token: float | None
-    """Devices used over tokens per second: what a token costs [device s]."""
-    changes_numbers: bool
-    """Whether the model computes something else."""
-
-    @property
-    def cost(self) -> tuple[bool, float]:
-        """What the order goes by: changes that leave the model as it is, then device seconds."""
-        unknown = self.device_s_per_token is None
-        return self.changes_numbers, inf if unknown else self.device_s_per_token or 0.0
 
 
 def proposals(
@@ -202,13 +171,21 @@ def largest_batch(problem: PartitionProblem, most: int) -> int:
 
     Larger batches never fit on fewer devices: caches and activations only grow.
     """
+
+    def fits(batch: int) -> bool:
+        """Return whether a batch fits the devices there are, in groups as small as may be."""
+        tried = with_batch(problem, batch)
+        (cut_problem,) = cut_problems_of(tried, [group_choices(tried)[-1]])
+        stops = fewest_stops(cut_problem)
+        return stops is not None and len(stops) <= (cut_problem.most_stages or 0)
+
     low, high = 0, 1
-    while high <= most and _fits(with_batch(problem, high)):
+    while high <= most and fits(high):
         low, high = high, 2 * high
     high = min(high, most + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if _fits(with_batch(problem, middle)) else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
@@ -216,13 +193,6 @@ def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
     """Return the same with another number of sequences in flight, or in a step."""
     field = "global_batch_size" if isinstance(problem.workload, Training) else "batch_size"
     return replace(problem, workload=problem.workload.model_copy(update={field: batch}))
-
-
-def _fits(problem: PartitionProblem) -> bool:
-    """Return whether a model fits the devices there are, in groups as small as may be."""
-    (cut_problem,) = cut_problems_of(problem, [group_choices(problem)[-1]])
-    stops = fewest_stops(cut_problem)
-    return stops is not None and len(stops) <= (cut_problem.most_stages or 0)
 
 
 def _streams(
@@ -309,7 +279,13 @@ def measured_proposals(
     largest = float((layers.loads.resident_bytes + layers.loads.transient_bytes).max())
     degree = ceil(largest / room)
     if degree > 1:
-        count = len(fewest_stops(CutProblem(_divided(layers, degree), stage_capacities)) or [])
+        divided = replace(
+            layers,
+            resident_bytes={name: part / degree for name, part in layers.resident_bytes.items()},
+            transient_bytes={name: part / degree for name, part in layers.transient_bytes.items()},
+            kept_bytes=layers.kept_bytes / degree,
+        )
+        count = len(fewest_stops(CutProblem(divided, stage_capacities)) or [])
         offers.append(
             Proposal("split", f"each layer split over {degree} devices", count, count * degree,
                      None, None, changes_numbers=False)
@@ -318,58 +294,35 @@ def measured_proposals(
     return offers + ([offer] if offer else [])
 
 
-def _divided(layers: LayerSequence, degree: int) -> LayerSequence:
-    """Return layers of which each device of a group holds an equal part."""
-    return replace(
-        layers,
-        resident_bytes={name: part / degree for name, part in layers.resident_bytes.items()},
-        transient_bytes={name: part / degree for name, part in layers.transient_bytes.items()},
-        kept_bytes=layers.kept_bytes / degree,
-    )
-
-
 MOST_IN_FLIGHT = 1 << 16
 """Sequences beyond which no batch is tried."""
 
 
-@dataclass(frozen=True)
-class LevelOption:
-    """The layers in one level of memory."""
-
-    name: str
-    room_bytes: float
-    """Of one device."""
-    solution: Solution | None
-    """None where a layer fits no device."""
-
-
 def level_options(
     problem: PartitionProblem, objective: Objective, groups: int | None
-) -> list[LevelOption]:
+) -> tuple[PartitionLevel, ...]:
     """Return the best cut for each level of memory of the chip, near to far."""
     found = []
     for level, memory in enumerate(problem.system.chip.memories):
-        there = problem if level == problem.level else _at(problem, level)
-        found.append(LevelOption(memory.name, there.room_bytes, solve(there, objective, groups)))
-    return found
-
-
-def _at(problem: PartitionProblem, level: int) -> PartitionProblem:
-    """Return the same at another level, which has its own room."""
-    return replace(problem, level=level, capacity_bytes=None)
-
-
-@dataclass(frozen=True)
-class BatchOption:
-    """One batch that fits the devices there are."""
-
-    batch: int
-    solution: Solution
+        is_own = level == problem.level
+        there = problem if is_own else replace(problem, level=level, capacity_bytes=None)
+        known = solve(there, objective, groups)
+        price = known.rates if known else None
+        found.append(
+            PartitionLevel(
+                memory.name, there.room_bytes,
+                known.num_stages if known else None,
+                _devices(problem, known) if known else None,
+                price.latency_s if price else None,
+                price.tokens_per_s if price else None,
+            )
+        )  # fmt: skip
+    return tuple(found)
 
 
 def batch_options(
     problem: PartitionProblem, objective: Objective, progress: Progress | None = None
-) -> tuple[list[BatchOption], int]:
+) -> tuple[tuple[PartitionBatch, ...], int]:
     """Return the batches that none beats in tokens per second and in those of one user.
 
     Powers of two, the batch that was asked for, and the largest one that fits, which is returned
@@ -378,7 +331,7 @@ def batch_options(
     largest = largest_batch(problem, MOST_IN_FLIGHT)
     sizes = {1 << power for power in range(largest.bit_length())}
     sizes |= {largest, min(batch_of(problem.workload), largest)}
-    kept: list[BatchOption] = []
+    kept: list[tuple[float, PartitionBatch]] = []
     best = 0.0
     for done, batch in enumerate(sorted(sizes - {0})):
         if progress is not None:
@@ -386,14 +339,16 @@ def batch_options(
         solution = solve(with_batch(problem, batch), objective)
         if solution is None or solution.rates is None or not solution.has_devices:
             continue
-        if solution.rates.tokens_per_s > best:
-            best = solution.rates.tokens_per_s
-            kept = [o for o in kept if _user_rate(o) > _user_rate(BatchOption(batch, solution))]
-            kept.append(BatchOption(batch, solution))
-    return kept, largest
-
-
-def _user_rate(option: BatchOption) -> float:
-    """Return the tokens per second of one user."""
-    price = option.solution.rates
-    return 0.0 if price is None else price.tokens_per_s_per_user or 0.0
+        price = solution.rates
+        if price.tokens_per_s > best:
+            best, user = price.tokens_per_s, price.tokens_per_s_per_user or 0.0
+            option = PartitionBatch(
+                batch,
+                solution.num_groups,
+                solution.num_stages,
+                solution.replicas,
+                price.latency_s,
+                price.tokens_per_s,
+            )
+            kept = [*(entry for entry in kept if entry[0] > user), (user, option)]
+    return tuple(option for _, option in kept), largest

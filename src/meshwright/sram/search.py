@@ -64,9 +64,15 @@ class CutProblem:
         """
         joint = self._worst_level if self.is_training else self._level(stage, stage + 1)
         back = self._level(stage, 0) if stage else None
-        key = (id(self.layers_of(stage)), joint, back)
+        layers = self.layers_of(stage)
+        key = (id(layers), joint, back)
         if key not in self._times:
-            self._times[key] = self._make_times(self.layers_of(stage), joint, back)
+            exit_s = self._sends_s(joint)
+            exit_s[-1] = self._sends_s(back)[-1]
+            entry_s = 0.0 * exit_s
+            if self.is_training:
+                entry_s = np.concatenate(([0.0], exit_s[:-1]))
+            self._times[key] = StageTimes(layers.layer_s, entry_s, exit_s)
         return self._times[key]
 
     def stage_seconds(self, stops: list[int]) -> list[StageSeconds]:
@@ -90,14 +96,6 @@ class CutProblem:
             return 0.0
         sent = self.layers.output_bytes[[layer]]
         return float(self.devices.send_s(self._level(stage, other), sent)[0])
-
-    def _make_times(self, layers: LayerSequence, joint: int | None, back: int | None) -> StageTimes:
-        exit_s = self._sends_s(joint)
-        exit_s[-1] = self._sends_s(back)[-1]
-        entry_s = 0.0 * exit_s
-        if self.is_training:
-            entry_s = np.concatenate(([0.0], exit_s[:-1]))
-        return StageTimes(layers.layer_s, entry_s, exit_s)
 
     def _sends_s(self, level: int | None) -> FloatArray:
         sent = self.layers.output_bytes
@@ -166,11 +164,6 @@ def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
     else:
         times = [cut_problem.times_of(stage) for stage in range(min(most_stages, count))]
     return bottleneck_cuts(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
-
-
-def fast_stops(cut_problem: CutProblem, cuts: Bottlenecks, num_stages: int) -> list[int]:
-    """Return one of the cuts."""
-    return _forward(cut_problem, cuts.stops(num_stages))
 
 
 def layers_too_large(cut_problem: CutProblem) -> IntArray:
@@ -245,7 +238,10 @@ def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[Cu
     if len(chips) > 1 and is_training:
         raise UnsupportedError("training on several types of chips is not cut into stages")
     kinds = max(devices.num_stages, 1) if len(chips) > 1 else 1
-    stage_capacities = [_capacity_bytes(problem, devices, stage) for stage in range(kinds)]
+    stage_capacities = [
+        min(problem.on_chip(chip).room_bytes for chip in devices.chips_of(stage))
+        for stage in range(kinds)
+    ]
     layers = {name: layers_of_model(problem.on_chip(chip), sizes, batch)
             for name, chip in chips.items()}  # fmt: skip
     return [
@@ -260,11 +256,6 @@ def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[Cu
         )
         for index, groups in enumerate(num_groups)
     ]
-
-
-def _capacity_bytes(problem: PartitionProblem, devices: StageDevices, stage: int) -> float:
-    """Return what each device of a stage has room for: that of its smallest chip."""
-    return min(problem.on_chip(chip).room_bytes for chip in devices.chips_of(stage))
 
 
 def solve(
@@ -309,15 +300,18 @@ def _solutions(
     fewest = fewest_stops(cut_problem)
     if fewest is None:
         return
-    priced = _Priced(problem, cut_problem, num_groups)
+
+    def priced(stops: list[int]) -> Solution:
+        return _priced(problem, cut_problem, num_groups, stops)
+
     most = cut_problem.most_stages or 0
     if objective is not Objective.TIME or len(fewest) > most:
         stops = fewest if objective is Objective.COUNT else even_stops(cut_problem, len(fewest))
-        yield priced.solution(stops)
+        yield priced(stops)
         return
     cuts = fast_cuts(cut_problem, most)
     for number in _numbers_of_stages(cuts.slowest_s, most):
-        yield priced.solution(fast_stops(cut_problem, cuts, number))
+        yield priced(_forward(cut_problem, cuts.stops(number)))
 
 
 def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
@@ -330,35 +324,26 @@ def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
     return list(best.values())
 
 
-@dataclass(frozen=True)
-class _Priced:
-    """What prices a cut."""
-
-    problem: PartitionProblem
-    cut_problem: CutProblem
-    num_groups: int
-
-    def solution(self, stops: list[int]) -> Solution:
-        """Return a cut with its price, on as many replicas as there are devices for."""
-        problem, workload = self.problem, self.problem.workload
-        group_size = ceil(batch_of(workload) / self.num_groups)
-        most = self.cut_problem.most_stages or 0
-        is_alone = isinstance(workload, Training) or bool(problem.system.other_chips)
-        replicas = 1 if is_alone else max(most // len(stops), 1)
-        plain = Solution(self.cut_problem, tuple(stops), self.num_groups, group_size, replicas)
-        yielded = rates(
-            workload, problem.calibration, plain.stage_seconds, self._parts_s(stops),
-            num_groups=self.num_groups, group_devices=problem.tensor_degree, replicas=replicas,
-        )  # fmt: skip
-        return replace(plain, rates=yielded)
-
-    def _parts_s(self, stops: list[int]) -> Mapping[str, float]:
-        """Return the seconds of all layers by part, each on the chip of its stage."""
-        parts = dict.fromkeys(self.cut_problem.layers.time_parts_s, 0.0)
-        for stage, (first, stop) in enumerate(zip([0, *stops], stops, strict=False)):
-            for name, column in self.cut_problem.layers_of(stage).time_parts_s.items():
-                parts[name] += float(column[first:stop].sum())
-        return parts
+def _priced(
+    problem: PartitionProblem, cut_problem: CutProblem, num_groups: int, stops: list[int]
+) -> Solution:
+    """Return a cut with its price, on as many replicas as there are devices for."""
+    workload = problem.workload
+    group_size = ceil(batch_of(workload) / num_groups)
+    most = cut_problem.most_stages or 0
+    is_alone = isinstance(workload, Training) or bool(problem.system.other_chips)
+    replicas = 1 if is_alone else max(most // len(stops), 1)
+    plain = Solution(cut_problem, tuple(stops), num_groups, group_size, replicas)
+    # Seconds of all layers by part, each on the chip of its stage.
+    parts_s = dict.fromkeys(cut_problem.layers.time_parts_s, 0.0)
+    for stage, (first, stop) in enumerate(zip([0, *stops], stops, strict=False)):
+        for name, column in cut_problem.layers_of(stage).time_parts_s.items():
+            parts_s[name] += float(column[first:stop].sum())
+    yielded = rates(
+        workload, problem.calibration, plain.stage_seconds, parts_s,
+        num_groups=num_groups, group_devices=problem.tensor_degree, replicas=replicas,
+    )  # fmt: skip
+    return replace(plain, rates=yielded)
 
 
 def solve_measured(
@@ -382,4 +367,4 @@ def solve_measured(
         return Solution(cut_problem, tuple(even_stops(cut_problem, len(fewest))))
     cuts = fast_cuts(cut_problem, most or len(fewest))
     best = int(cuts.slowest_s.argmin()) + 1
-    return Solution(cut_problem, tuple(fast_stops(cut_problem, cuts, best)))
+    return Solution(cut_problem, tuple(_forward(cut_problem, cuts.stops(best))))
