@@ -48,7 +48,7 @@ def printed(capsys, status, words):
 def test_screens_say_what_fits(capsys, status, words, shown):
     default = printed(capsys, status, words).splitlines()
     assert len(default) <= 24
-    assert default[-1].split()[0] == "next" or default[-2].split()[0] == "next"
+    assert any(line.startswith("next ") for line in default)
     out = printed(capsys, status, [*words, "--detail"])
     assert max(len(line) for line in out.splitlines()) <= 100
     one_line = " ".join(out.split())
