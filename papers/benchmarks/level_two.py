@@ -15,10 +15,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from operator_search import CASES, asked
 
-from meshwright.wafer.operators.assignment import Assignment, assign, graph_of, model_graph
-from meshwright.wafer.operators.model_graph import Assigned
+from meshwright.wafer.operators.assignment import (
+    Assignment,
+    SharedTable,
+    assign,
+    graph_of,
+    model_graph,
+    on_demand,
+)
 from meshwright.wafer.operators.options import likely_bases
-from meshwright.wafer.operators.shared_links import SharedTable, on_demand
+from meshwright.wafer.operators.prices import Assigned
 from meshwright.wafer.price import physical_network
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))

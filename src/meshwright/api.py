@@ -391,8 +391,8 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     reading.done()
     if args.measured is None:
         if path is not None:
-            from meshwright.wafer.map.drawing import draw
-            from meshwright.wafer.map.svg import wafer_svg
+            from meshwright.wafer.picture import draw
+            from meshwright.wafer.svg import wafer_svg
 
             write_whole(path, wafer_svg(draw(found, args.colors)))
         from meshwright.train.explain import explain as why

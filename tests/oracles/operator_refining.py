@@ -14,9 +14,8 @@ from itertools import combinations
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
-from meshwright.wafer.operators.assignment import room_bytes
-from meshwright.wafer.operators.model_graph import Assigned, ModelGraph, Place
-from meshwright.wafer.operators.shared_links import SharedTable
+from meshwright.wafer.operators.assignment import SharedTable, room_bytes
+from meshwright.wafer.operators.prices import Assigned, ModelGraph, Place
 
 Chosen = tuple[int, ...]
 """The option of each place."""

@@ -21,7 +21,7 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.workload import SoftwareStack
 from meshwright.streams.forms import enumerate_rounds, streams
-from meshwright.wafer.passes import piece_passes
+from meshwright.wafer.messages import piece_passes
 
 GRID = system(level(4, "mesh"), level(4, "mesh", message_half_bytes=1e4))
 MODELS = {

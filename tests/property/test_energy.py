@@ -12,6 +12,7 @@ from meshwright.cost.step import price_one
 from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
+from meshwright.wafer.placing import place
 from meshwright.wafer.price import (
     only,
     physical_network,
@@ -20,7 +21,6 @@ from meshwright.wafer.price import (
     step_links,
     with_link_energy,
 )
-from meshwright.wafer.search import place
 
 IDLE_W = 0.5
 LINK_J_PER_BYTE = 2e-9

@@ -12,7 +12,7 @@ from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.train import plan_file as files
 from meshwright.train.question import training
 from meshwright.train.report_detail import hottest_lines, placement_lines
-from meshwright.wafer.map.drawing import draw
+from meshwright.wafer.picture import draw
 from meshwright.wafer.simulation import simulate
 from meshwright.wafer.training import estimate
 

@@ -234,8 +234,7 @@ def _map_lines(found: Plan, args: Namespace) -> list[str]:
     """Return the grid with the groups of its axes as letters, where the plan is placed on one."""
     if found.best.placement is None:
         return []
-    from meshwright.wafer.map.drawing import draw
-    from meshwright.wafer.map.text import wafer_text
+    from meshwright.wafer.picture import draw, wafer_text
 
     return [*wafer_text(draw(found, args.colors)), ""]
 

@@ -39,7 +39,7 @@ from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network
-from meshwright.wafer.passes import Message
+from meshwright.wafer.messages import Message
 
 SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""

@@ -20,7 +20,7 @@ from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
 from meshwright.topology.network import Network
 from meshwright.wafer.contention import Contention, axis_loads, contention
-from meshwright.wafer.passes import Message, PiecePasses, piece_passes
+from meshwright.wafer.messages import Message, PiecePasses, piece_passes
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 YIELDING = (*DATA_AXES, "pp")

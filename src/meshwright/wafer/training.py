@@ -15,10 +15,9 @@ from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
 from meshwright.train.estimate import Placed, Placer
-from meshwright.wafer.answer import has_placement, place_or_none, placed_candidate
 from meshwright.wafer.operators.answer import check_operators, operator_plan
+from meshwright.wafer.placing import Placing, has_placement, place_or_none, placed_candidate, routed
 from meshwright.wafer.price import physical_network
-from meshwright.wafer.search import Placing, routed
 
 
 class GridPlacer(Placer):

@@ -14,7 +14,7 @@ from meshwright.sharding.strategy import AXES, PlanOptions, StreamForm, make_str
 from meshwright.spec.collective import CollectiveKind
 from meshwright.streams.forms import enumerate_rounds, streams
 from meshwright.wafer.contention import axis_loads, contention
-from meshwright.wafer.passes import Message
+from meshwright.wafer.messages import Message
 from meshwright.wafer.price import choice_network, physical_network
 
 SHAPES = [(2, 1), (1, 2), (4, 1), (1, 3), (2, 2), (3, 2), (2, 3), (3, 3), (4, 2), (4, 4)]

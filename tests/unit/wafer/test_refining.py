@@ -16,14 +16,15 @@ from small_problems import level, model, problem, system
 
 from meshwright.sharding.strategy import PlanOptions
 from meshwright.wafer.operators.assignment import (
+    SharedTable,
     assign,
     bound_with_moves_s,
     capacity_bytes,
     lower_bound_s,
     model_graph,
+    on_demand,
 )
 from meshwright.wafer.operators.options import Frame
-from meshwright.wafer.operators.shared_links import SharedTable, on_demand
 from meshwright.wafer.price import physical_network
 
 

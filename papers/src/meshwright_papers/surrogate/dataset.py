@@ -26,8 +26,7 @@ from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.timeline import busy_fractions
 from meshwright.topology.network import Network
 from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed
-from meshwright.wafer.simulation import SimulatedStep, simulate_step
-from meshwright.wafer.step_tasks import COMPUTE
+from meshwright.wafer.simulation import COMPUTE, SimulatedStep, simulate_step
 from meshwright_papers.surrogate.features import FEATURES, MESSAGE_PARTS, features
 from meshwright_papers.surrogate.sampling import (
     Configuration,

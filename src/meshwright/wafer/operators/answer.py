@@ -16,17 +16,18 @@ from meshwright.search.exhaustive import Progress
 from meshwright.sharding.strategy import AXES, plan_string
 from meshwright.topology.network import Network
 from meshwright.train.answer import OperatorOption, OperatorPlan, OperatorRun
-from meshwright.wafer.answer import MOST_DEVICES, has_placement
 from meshwright.wafer.operators.assignment import (
     Assignment,
+    SharedTable,
     assign,
     bound_with_moves_s,
     lower_bound_s,
     model_graph,
+    on_demand,
 )
-from meshwright.wafer.operators.model_graph import ModelGraph, Place
 from meshwright.wafer.operators.options import Base, Options, likely_bases
-from meshwright.wafer.operators.shared_links import SharedTable, on_demand
+from meshwright.wafer.operators.prices import ModelGraph, Place
+from meshwright.wafer.placing import MOST_DEVICES, has_placement
 from meshwright.wafer.price import physical_network
 
 PROVEN = 0.05

@@ -1,12 +1,16 @@
-"""Operators that share a strategy, and the tensors that pass from one group to the next.
+"""Groups of operators, their price under every option, and the whole step of one option for each.
 
 A group has one matrix product or attention core, with the norm before it and the light operators
-after it. Experts stay together: their routing ties them.
+after it. Experts stay together: their routing ties them. The step has the same formulas as for one
+strategy: the layers are means over what was chosen, gradients are summed over as many kinds of
+parameters as there are options in use, and resharding comes on top. With one option for all it is
+the price of that strategy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -14,16 +18,27 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, joined, take_rows
-from meshwright.cost.communication import Collectives
-from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces
+from meshwright.base.arrays import FloatArray, IntArray, column, joined, take_rows
+from meshwright.cost.communication import Collectives, CollectiveTime, plain
+from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces, weighted_sum
+from meshwright.cost.memory import ShardDegrees, step_memory
+from meshwright.cost.parts import MemoryUse, StepTime
+from meshwright.cost.pipeline import PipelinePrice, jitter_fraction, price_pipeline, table_params
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import DataParallelLinks, sync_links
+from meshwright.cost.step import (
+    DataParallelLinks,
+    gradient_sync,
+    optimizer_step_s,
+    step_time,
+    sync_links,
+)
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.network.placement import block_ranks
-from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
+from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
+from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, stack
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import TENSORS, Options
+from meshwright.wafer.operators.resharding import Resharding
 from meshwright.wafer.price import contention_of
 
 ANCHORS = (OpKind.MATMUL, OpKind.ATTENTION)
@@ -224,3 +239,341 @@ def slowed_prices(
         replace(prices.options, network=network),
         take_rows(joined([prices.costs, found.costs]), index),
     )
+
+
+Place = tuple[int, int]
+"""A group of operators: number of the piece of the model, and of the group in it."""
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The option of each group of operators, in the order of the model, and what it costs."""
+
+    places: tuple[Place, ...]
+    options: tuple[int, ...]
+    time: StepTime
+    reshard_s: float
+    """Passing tensors between different layouts, in the whole step [s]."""
+    memory: MemoryUse
+    pipeline: PipelinePrice
+
+    @property
+    def total_s(self) -> float:
+        """The whole step [s]."""
+        return float(column(self.time.total_s)[0]) + self.reshard_s
+
+    @property
+    def memory_bytes(self) -> float:
+        """Of the fullest device [bytes]."""
+        return float(np.max(self.memory.total_bytes))
+
+
+def price_assigned(
+    prices: OperatorPrices, places: Sequence[Place], options: Sequence[int], reshard_s: float
+) -> Assigned:
+    """Return the price of one option for each group of operators of the model.
+
+    Parameters
+    ----------
+    places, options
+        Of each group, in the order of the model: embedding, layers, head.
+    reshard_s
+        Of one micro-batch [s].
+    """
+    problem, frame = prices.problem, prices.options.frame
+    structure = frame.structure
+    used = Counter(zip(places, options, strict=True))
+    strategy = stack([prices.options.strategy(options[-1])])
+    price = price_pipeline(problem, structure, strategy, _layers(prices, used), np.zeros(1))
+    params = _params(prices, used)
+    if problem.graph.tied:
+        first = stack([prices.options.strategy(options[0])])
+        table = float(column(table_params(problem, first))[0])
+        is_one_copy = options[0] == options[-1]
+        params[options[0]] -= table * is_one_copy
+        price = price if is_one_copy else _with_second_table(price, table)
+    shards = ShardDegrees(dense=_shard_degree(prices, params), expert=1.0)
+    optimizer = problem.workload.optimizer
+    kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
+    time = step_time(
+        price,
+        gradient_sync(kinds, price, structure, optimizer),
+        optimizer_step_s(
+            price.heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
+        ),
+        plain(np.zeros(1)),
+        sigma=problem.calibration.overlap_slowdown,
+    )
+    times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
+    return Assigned(
+        places=tuple(places),
+        options=tuple(options),
+        time=time,
+        reshard_s=reshard_s * times,
+        memory=step_memory(problem, structure, shards, price.states)[0],
+        pipeline=price,
+    )
+
+
+def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[LayerCost, ...]:
+    """Return the mean layer of each kind, and the edges."""
+    found = []
+    for number, piece in enumerate(prices.problem.pieces):
+        mine = {key: count for key, count in used.items() if key[0][0] == number}
+        costs = {
+            (place, option): take_rows(prices.costs[place[0]][place[1]], [option])
+            for place, option in mine
+        }
+        shares = [count / piece.count for count in mine.values()]
+        mean = weighted_sum([cost.layer for cost in costs.values()], shares)
+        found.append(replace(mean, working_bytes=_working_bytes(costs)))
+    head = found[-1]
+    working = head.working_bytes + head.kept_bytes
+    head = replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
+    return (*found[:-1], head)
+
+
+def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Any:
+    """Return the largest transient, and what recomputation of a whole layer brings back."""
+    brought_back: dict[Place, Any] = {}
+    for (place, _), cost in costs.items():
+        before = brought_back.get(place, 0.0)
+        brought_back[place] = np.maximum(before, cost.recomputed_bytes)
+    transient = np.max([cost.transient_bytes for cost in costs.values()], axis=0)
+    return transient + sum(brought_back.values())
+
+
+def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[int, float]:
+    """Return the parameters on one device by the option that splits them [1]."""
+    found: dict[int, float] = {}
+    for (place, option), count in used.items():
+        each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
+        found[option] = found.get(option, 0.0) + count * each
+    return found
+
+
+def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
+    """Return the dense parameters on one device where all groups have one option, by option [1]."""
+    total = sum(prices.costs[place[0]][place[1]].layer.dense_params for place in places)
+    if prices.problem.graph.tied:
+        total = total - table_params(prices.problem, prices.options.columns)
+    whole: FloatArray = np.asarray(total, dtype=float)
+    return whole
+
+
+def _shard_degree(prices: OperatorPrices, params: dict[int, float]) -> float:
+    """Return the degree that shards all parameters into as much as the options do."""
+    columns = prices.options.columns
+    shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
+    return sum(params.values()) / shared
+
+
+def _with_second_table(price: PipelinePrice, table: float) -> PipelinePrice:
+    """Return the pipeline where a tied table is held twice: its ends split it differently."""
+    states = tuple(replace(s, dense_params=s.dense_params + table) for s in price.states)
+    heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
+    return replace(price, states=states, heaviest=heaviest)
+
+
+Entry = tuple[int, int, int]
+"""Between two groups: the piece of the second one, and the numbers of both."""
+
+
+@dataclass(frozen=True)
+class ModelGraph:
+    """All operators of a model under one frame."""
+
+    prices: OperatorPrices
+    """Of the options that are chosen among."""
+    every_way: OperatorPrices
+    """Of all ways to lay them: what bounds a plan wherever it runs."""
+    rows: IntArray
+    """Numbers of the options among all ways."""
+    resharding: Resharding
+    """Between all ways to lay them, as far as it is known."""
+    moves_s: Mapping[Pair, Load]
+    """Passing tensors between two nodes, for one micro-batch; equal pairs share one load."""
+
+    @property
+    def num_micro_batches(self) -> float:
+        """Of one step."""
+        batch = self.prices.problem.workload.global_batch_size
+        return float(-(-batch // self.prices.options.frame.num_sequences))
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The group at each node."""
+        return places_of(self.prices)
+
+    def graph(self, window_share: float = 0.0) -> ChoiceGraph:
+        """Return the choices with what they cost; the cheapest ones bound every plan.
+
+        Parameters
+        ----------
+        window_share
+            Data-parallel messages show as their last bucket, or as what is longer than the
+            computation that overlaps with them, whichever is more. That is no sum over operators,
+            but any mean of the two bounds it from below: this is the weight of the second [1].
+        """
+        return ChoiceGraph(self.graph_nodes(window_share), self.edges)
+
+    def graph_nodes(self, window_share: float) -> list[Load]:
+        """Return what each operator costs alone; equal ones share one load."""
+        loads = {place: self._alone(place, window_share) for place in set(self.places)}
+        return [loads[place] for place in self.places]
+
+    @cached_property
+    def edges(self) -> Mapping[Pair, Load]:
+        """What passing tensors costs in a step."""
+        times = self.num_micro_batches * (1.0 + self.jitter)
+        known = {id(load): make_load(load.time_s * times, load.num_bytes)
+                 for load in self.moves_s.values()}  # fmt: skip
+        return {pair: known[id(load)] for pair, load in self.moves_s.items()}
+
+    @cached_property
+    def jitter(self) -> float:
+        """What waiting for the slowest of all devices adds, as a fraction."""
+        problem, frame = self.prices.problem, self.prices.options.frame
+        spread = problem.calibration.jitter
+        return float(column(jitter_fraction(np.array([frame.num_devices]), spread))[0])
+
+    def _alone(self, place: Place, window_share: float) -> Load:
+        """Return what a group costs in a step under each option."""
+        problem, options = self.prices.problem, self.prices.options
+        cost, structure = self.prices.costs[place[0]][place[1]].layer, options.frame.structure
+        optimizer, stage = problem.workload.optimizer, structure.zero_stage
+        m, params = self.num_micro_batches, cost.dense_params
+        shards = options.columns.dp_shard * options.columns.cp
+        held = params / shards if stage >= 1 else params
+        update_s = optimizer.step_traffic_bytes_per_param * held / problem.rates.memory_bytes_per_s
+        shown_s, all_s = self._synced(cost, window_share)
+        window_s = cost.forward_s + cost.input_gradient_s + cost.weight_gradient_s
+        slower_s = problem.calibration.overlap_slowdown * np.minimum(
+            m * cost.hidden_s + all_s - shown_s, m * (window_s + cost.recompute_s)
+        )
+        busy_s = m * cost.total_s + cost.per_step_s + update_s + shown_s + slower_s
+        num_bytes = (
+            optimizer.weight_bytes_per_param * (params / shards if stage >= 3 else params)
+            + optimizer.gradient_bytes_per_param * (params / shards if stage >= 2 else params)
+            + optimizer.state_bytes_per_param * held
+            + cost.kept_bytes * (place[0] < len(problem.pieces) - 1)
+        )
+        return make_load(busy_s * (1.0 + self.jitter), num_bytes)
+
+    def _synced(self, cost: LayerCost, window_share: float) -> tuple[FloatArray, FloatArray]:
+        """Return the least that shows of the data-parallel messages of a group, and all [s].
+
+        Latencies, which buckets share, are left out.
+        """
+        problem, links = self.prices.problem, self.prices.links
+        structure, optimizer = self.prices.options.frame.structure, problem.workload.optimizer
+        gradient = column(cost.dense_params) * optimizer.reduced_gradient_bytes_per_param
+        weights = column(cost.dense_params) * optimizer.gathered_weight_bytes_per_param
+        backward_s = cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s
+        m = self.num_micro_batches
+        if structure.zero_stage == 0:
+            terms = [(1.0, _least_s(links.all_reduce, gradient), backward_s)]
+        else:
+            scatter_s = _least_s(links.reduce_scatter, gradient)
+            gather_s = _least_s(links.all_gather, weights)
+            again = structure.zero_stage == 3 and structure.reshard_after_forward
+            terms = [
+                (m if structure.zero_stage == 3 else 1.0, gather_s, cost.forward_s),
+                (m if structure.zero_stage >= 2 else 1.0, scatter_s + again * gather_s, backward_s),
+            ]
+        all_s: FloatArray = np.sum([times * term_s for times, term_s, _ in terms], axis=0)
+        if not structure.overlap_data_parallel:
+            return all_s, all_s
+        buckets = float(problem.model.num_layers)
+        shown = [
+            times * ((1.0 - window_share) * term_s / buckets + window_share * (term_s - window_s))
+            for times, term_s, window_s in terms
+        ]
+        return np.sum(shown, axis=0), all_s
+
+    def reshard_s(self, choices: tuple[int, ...]) -> float:
+        """Return the resharding of one micro-batch [s]."""
+        moves = self.moves_s.items()
+        return sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
+
+    def under(self, structure: PlanOptions) -> ModelGraph:
+        """Return the same graph under another stage of ZeRO, which changes no layer."""
+        prices, every_way = self.prices, self.every_way
+        return replace(self, prices=prices.under(structure), every_way=every_way.under(structure))
+
+    def price(self, choices: tuple[int, ...], reshard_s: float | None = None) -> Assigned:
+        """Return the price of the whole step for one choice of each node.
+
+        Parameters
+        ----------
+        reshard_s
+            Of one micro-batch, where it is known [s].
+        """
+        between_s = self.reshard_s(choices) if reshard_s is None else reshard_s
+        return price_assigned(self.prices, self.places, choices, between_s)
+
+
+def places_of(prices: OperatorPrices) -> tuple[Place, ...]:
+    """Return the group at each node: embedding, layers in order, head."""
+    problem, groups = prices.problem, prices.groups
+    kinds, pattern = len(problem.graph.layers), problem.model.layer_pattern
+    inner = [(kind, group) for kind in pattern for group in range(len(groups[kind]))]
+    return ((kinds, 0), *inner, (kinds + 1, 0))
+
+
+def moves_of(
+    prices: OperatorPrices, resharding: Resharding, rows: Sequence[int] | None = None
+) -> dict[Pair, Load]:
+    """Return what passing tensors takes between the nodes of a model, for one micro-batch.
+
+    Parameters
+    ----------
+    rows
+        Numbers of the options among those of ``resharding``, where they are not all of them.
+    """
+    known: dict[Entry, Load] = {}
+    found: dict[Pair, Load] = {}
+    for pair, entry, handover in passed_tensors(prices):
+        if entry not in known:
+            known[entry] = handed_over(resharding, prices.problem.pieces[entry[0]], handover, rows)
+        found[pair] = known[entry]
+    return found
+
+
+def passed_tensors(prices: OperatorPrices) -> Iterator[tuple[Pair, Entry, Handover]]:
+    """Yield the nodes that pass tensors, and what passes between them."""
+    passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
+    for pair, (piece, handover) in _pairs(prices, passed):
+        yield pair, (piece, handover.first, handover.second), handover
+
+
+def _pairs(
+    prices: OperatorPrices, passed: Mapping[int, list[Handover]]
+) -> Iterator[tuple[Pair, tuple[int, Handover]]]:
+    """Yield the nodes that pass tensors, with the piece of the second one."""
+    pattern, kinds = prices.problem.model.layer_pattern, len(prices.groups) - 2
+    start = 1
+    for kind in pattern:
+        for handover in passed[kind]:
+            first = start - 1 if handover.first == BEFORE else start + handover.first
+            yield (first, start + handover.second), (kind, handover)
+        start += len(prices.groups[kind])
+    yield (start - 1, start), (kinds + 1, passed[kinds + 1][0])
+
+
+def handed_over(
+    resharding: Resharding, layer: LayerGraph, handover: Handover, rows: Sequence[int] | None = None
+) -> Load:
+    """Return what it costs to pass tensors between all pairs of options, or of some of them."""
+    moves = {tensor: resharding.moves(tensor, layer, rows) for tensor in handover.tensors}
+    once_s = np.sum([move.time_s for move in moves.values()], axis=0)
+    twice = [moves[tensor] for tensor in handover.kept]
+    held = sum((m.differs * m.held_bytes[None, :] for m in twice), np.zeros(once_s.shape))
+    return make_load(once_s, held)
+
+
+def _least_s(transfer: CollectiveTime, num_bytes: FloatArray) -> FloatArray:
+    """Return the seconds of a transfer without its latency: over the best slope of each row."""
+    slopes = [np.where(np.isfinite(fixed_s), slope, np.inf) for fixed_s, slope in transfer.forms]
+    least: FloatArray = num_bytes * np.min(slopes, axis=0)
+    return least

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 from meshwright.report.chart import HEAT_STEPS, group_class, heat_step, page
-from meshwright.wafer.map.picture import (
+from meshwright.wafer.picture import (
     Arrow,
     Box,
     Canvas,
@@ -27,7 +27,7 @@ ROW = 22.0
 """Height of a line of the legend [px]."""
 SAMPLE_WIDTH = 40.0
 """Room of a sample, and between two entries [px]."""
-MOST_GROUPS = 24
+LISTED_GROUPS = 24
 """Groups that are listed; letters on the devices name the others."""
 LETTER_WIDTH = 6.3
 """Mean width of a letter of the caption [px]."""
@@ -108,7 +108,7 @@ def _group_entries(picture: WaferMap) -> list[tuple[str, str]]:
             + _note(9, 12.5, group_letter(index), "middle", "letter"),
             name,
         )
-        for index, name in enumerate(picture.group_names[:MOST_GROUPS])
+        for index, name in enumerate(picture.group_names[:LISTED_GROUPS])
     ]
 
 

@@ -1,17 +1,25 @@
-"""What a picture of a wafer shows, and where it is drawn."""
+"""A plan on its grid: who belongs together and how busy the links are, as data and as text."""
 
 from __future__ import annotations
 
 import math
 import string
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.base.errors import UnsupportedError
+from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.base.units import format_seconds
+from meshwright.report.screen import WIDTH
 from meshwright.topology.network import Network
+from meshwright.train.answer import Plan
+from meshwright.train.question import problem_of
+from meshwright.wafer.placing import price_as_placed
+from meshwright.wafer.price import PlacedPrice, physical_network
 
 PITCH = 112.0
 """Distance of neighbours along the narrower side [px]."""
@@ -257,3 +265,169 @@ def _crosses(source: int, target: int, canvas: Canvas) -> bool:
         if 0 < ahead < length and abs(aside) < nearest:
             return True
     return False
+
+
+def draw(plan: Plan, axis: str | None = None) -> WaferMap:
+    """Return the picture of a plan on its grid: groups of an axis, ranks, and link heat.
+
+    Parameters
+    ----------
+    axis
+        Whose groups have colours; the innermost one where it is not given.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan has no placement.
+    SpecError
+        The axis has one device.
+    """
+    problem, placement = problem_of(plan), plan.best.placement
+    physical = physical_network(problem)
+    price = price_as_placed(problem, plan.best, physical)
+    if placement is None or price is None:
+        raise UnsupportedError(f"the plan for {plan.system.name} has no placement to draw")
+    if axis is not None and axis not in placement.axes:
+        fault = Fault("axis", f"{axis!r} has one device", ", ".join(placement.axes))
+        raise SpecError(fault, origin=plan.best.text)
+    ranks, shown = price.ranks, axis or (placement.axes[0] if placement.axes else "tp")
+    groups = ranks.groups(shown).reshape(-1, ranks.device.shape[ranks.axes.index(shown)])
+    group = np.full(physical.num_devices, -1, dtype=np.int64)
+    group[groups] = np.arange(len(groups))[:, None]
+    hottest = price.contention.hottest
+    most_s = float(hottest.max(initial=0.0))
+    return WaferMap(
+        network=physical,
+        title=f"{plan.model.name} on {plan.system.name}: {plan.best.text}",
+        caption="seconds that links are busy in the backward pass of a micro-batch; contended",
+        group=group,
+        group_names=tuple(f"{shown} group {number}" for number in range(len(groups))),
+        labels=_labels(price, physical),
+        load_share=hottest / most_s if most_s > 0 else hottest,
+        load_note=f"100 % = {format_seconds(most_s)} busy, the hottest link",
+        dead_wires=plan.system.dead_links,
+    )
+
+
+def _labels(price: PlacedPrice, physical: Network) -> tuple[str, ...]:
+    """Return the coordinates of the rank on each device, one axis a line."""
+    ranks = price.ranks
+    labels = [""] * physical.num_devices
+    used = [i for i, degree in enumerate(ranks.device.shape) if degree > 1]
+    for position, device in np.ndenumerate(ranks.device):
+        labels[int(device)] = "\n".join(f"{ranks.axes[i]} {position[i]}" for i in used)
+    return tuple(labels)
+
+
+LINK = 4
+"""Columns of text between two devices."""
+MOST_GROUPS = 24
+"""Groups that are named."""
+MOST_OTHERS = 6
+"""Links outside the grid that are listed."""
+KEY = "d> and <d: load of d0 to d9 %, 9 for all above; . idle, x dead, ~ part of its cores"
+
+
+def wafer_text(picture: WaferMap) -> Iterator[str]:
+    """Yield the lines of the map, wafer by wafer, within 100 columns."""
+    yield picture.title
+    grid = _grid(picture)
+    for wafer in _wafers(picture, grid):
+        yield ""
+        yield from _drawn(picture, wafer)
+    yield ""
+    yield from _others(picture, grid)
+    names = [f"{group_letter(i)} {name}" for i, name in enumerate(picture.group_names)]
+    listed = [*names[:MOST_GROUPS], *(["..."] if len(names) > MOST_GROUPS else [])]
+    for text in (f"{KEY}; {picture.load_note}", ", ".join(listed), picture.caption):
+        yield from textwrap.wrap(text, WIDTH)
+
+
+def _grid(picture: WaferMap) -> IntArray:
+    """Return the device at each row and column, as arranged."""
+    columns, rows = (
+        np.unique(at, return_inverse=True)[1].reshape(-1) for at in place_of(picture.network).T
+    )
+    grid = np.empty((rows.max() + 1, columns.max() + 1), dtype=np.int64)
+    grid[rows, columns] = np.arange(picture.network.num_devices)
+    return grid
+
+
+def _wafers(picture: WaferMap, grid: IntArray) -> list[IntArray]:
+    """Return the columns of each wafer: a seam is wider than the distance of neighbours."""
+    steps = np.diff(np.unique(place_of(picture.network)[:, 0]))
+    cuts = np.flatnonzero(steps > 1.01 * steps.min(initial=np.inf)) + 1
+    return np.split(grid, cuts, axis=1)
+
+
+def _drawn(picture: WaferMap, wafer: IntArray) -> Iterator[str]:
+    """Yield one wafer: three lines for each row; letters alone where that is too wide."""
+    names = [[_name(picture, device) for device in row] for row in wafer.tolist()]
+    cell = max(len(name) for row in names for name in row) + 1
+    if wafer.shape[1] * (cell + LINK) - LINK > WIDTH:
+        yield from _letters(picture, wafer)
+        return
+    for row, line in enumerate(wafer.tolist()):
+        right = [_load(picture, pair, "{}>") for pair in pairwise(line)]
+        left = [_load(picture, pair[::-1], "<{}") for pair in pairwise(line)]
+        yield _joined(names[row], right, cell)
+        yield _joined([""] * len(line), left, cell)
+        if row + 1 < len(wafer):
+            pairs = list(zip(line, wafer[row + 1].tolist(), strict=True))
+            down = [_load(picture, pair, "{}v") for pair in pairs]
+            up = [_load(picture, pair[::-1], "^{}") for pair in pairs]
+            yield _joined([a + b for a, b in zip(down, up, strict=True)], [""] * len(line), cell)
+
+
+def _joined(cells: list[str], links: list[str], cell: int) -> str:
+    """Return one line of devices and what is between them."""
+    parts = zip_longest(cells, links, fillvalue="")
+    return "".join(name.ljust(cell) + text.ljust(LINK) for name, text in parts).rstrip()
+
+
+def _name(picture: WaferMap, device: int) -> str:
+    """Return the letter of the group and the number of a device, with what is wrong with it."""
+    speed = float(picture.network.speed_factor[device])
+    if speed <= 0:
+        return f"x{device}"
+    return f"{group_letter(int(picture.group[device]))}{device}{'~' if speed < 1 else ''}"
+
+
+def _load(picture: WaferMap, ends: tuple[int, int], form: str) -> str:
+    """Return the load between neighbours as a digit; blank where one of them is dead."""
+    link = picture.network.link_between.get(ends)
+    if link is not None:
+        return form.format(_digit(float(picture.load_share[link])))
+    is_dead = ends in picture.dead_wires or ends[::-1] in picture.dead_wires
+    return form.format("x") if is_dead else ""
+
+
+def _digit(share: float) -> str:
+    return str(min(int(10 * share), 9)) if share > 0 else "."
+
+
+def _letters(picture: WaferMap, wafer: IntArray) -> Iterator[str]:
+    """Yield the letters of the groups, closely set."""
+    if wafer.shape[1] > WIDTH:
+        raise UnsupportedError(f"{wafer.shape[1]} columns of devices do not fit in {WIDTH} of text")
+    for row in wafer.tolist():
+        yield "".join(_name(picture, device)[0] for device in row)
+    yield f"too wide for numbers and links in {WIDTH} columns; letters repeat after Z"
+
+
+def _others(picture: WaferMap, grid: IntArray) -> Iterator[str]:
+    """Yield the hottest links outside the grid: to IO dies, over seams, closing rings."""
+    row, column = np.full((2, picture.network.num_nodes), -9)
+    row[grid], column[grid] = np.indices(grid.shape)
+    source, target = picture.network.source, picture.network.target
+    apart = np.abs(row[source] - row[target]) + np.abs(column[source] - column[target])
+    inside = (apart == 1) & (row[source] >= 0) & (row[target] >= 0)
+    hot = [int(k) for k in np.argsort(-picture.load_share, kind="stable") if not inside[k]]
+    loaded = [link for link in hot if picture.load_share[link] > 0]
+    if loaded:
+        shown = [
+            f"{source[link]} > {target[link]} {picture.load_share[link]:.0%}"
+            for link in loaded[:MOST_OTHERS]
+        ]
+        text = f"{len(loaded)} other loaded links, as {', '.join(shown)}"
+        yield from textwrap.wrap(text, WIDTH)
