@@ -53,8 +53,7 @@ from meshwright.cost.streaming import (
 from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
-from meshwright.sharding.local_sizes import LocalLayer
-from meshwright.sharding.saved_activations import CAST, SavedTensor
+from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
 
 

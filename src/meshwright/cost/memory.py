@@ -15,8 +15,7 @@ from meshwright.cost.parts import MemoryPart, MemoryUse
 from meshwright.cost.problem import Problem
 from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
 from meshwright.sharding.axes import weight_sharding
-from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_elements
-from meshwright.sharding.saved_activations import SavedTensor
+from meshwright.sharding.local_sizes import LocalLayer, SavedTensor, degree_of, local_elements
 from meshwright.sharding.strategy import Offload, PlanOptions, StrategyOf
 from meshwright.spec.system import HostLink
 from meshwright.spec.workload import OptimizerPreset

@@ -20,8 +20,13 @@ from meshwright.network.placement import clear_grids
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import streams_inputs
 from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.local_sizes import LayerAxes, layer_axes
-from meshwright.sharding.saved_activations import CheckpointPolicy, SavedTensor, saved_elements
+from meshwright.sharding.local_sizes import (
+    CheckpointPolicy,
+    LayerAxes,
+    SavedTensor,
+    layer_axes,
+    saved_elements,
+)
 from meshwright.sharding.space import device_counts
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, Streamed
 from meshwright.spec.calibration import Calibration, CalibrationOf, Spread

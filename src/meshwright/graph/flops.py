@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from meshwright.base.arrays import smaller, where
+from meshwright.base.arrays import Num, smaller, where
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, matmul_flops_per_row
 from meshwright.spec.model import AttentionSpec
 
@@ -26,25 +25,25 @@ class ScoreCount(StrEnum):
 
 @dataclass(frozen=True)
 class StepFlops:
-    """FLOPs by phase, over all devices [FLOP]; numbers or columns."""
+    """FLOPs by phase, over all devices [FLOP]; numbers or columns of shape (rows,)."""
 
-    forward: Any
-    input_gradient: Any
-    weight_gradient: Any
-    recompute: Any
+    forward: Num
+    input_gradient: Num
+    weight_gradient: Num
+    recompute: Num
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Num:
         """What the model needs: recomputation left out."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     @property
-    def hardware(self) -> Any:
+    def hardware(self) -> Num:
         """What is executed."""
         return self.model + self.recompute
 
 
-def visible_keys(spec: AttentionSpec, sequence_length: Any, count: ScoreCount) -> Any:
+def visible_keys(spec: AttentionSpec, sequence_length: Num, count: ScoreCount) -> Num:
     """Return the mean number of keys for each query that is counted [tokens].
 
     Full: s. Causal: s/2; with a window w < s: w (1 - w / 2s), or w/2 inside chunks.
@@ -60,7 +59,7 @@ def visible_keys(spec: AttentionSpec, sequence_length: Any, count: ScoreCount) -
     return chunked if spec.window_kind == "chunked" else sliding
 
 
-def attention_flops_per_token(spec: AttentionSpec, keys: Any) -> Any:
+def attention_flops_per_token(spec: AttentionSpec, keys: Num) -> Num:
     """Return the forward FLOPs of the attention core for one token: 2 a (d_qk + d_v) keys [FLOP].
 
     Source: Narayanan et al. 2021, appendix (4 b s^2 h for d_qk = d_v = h / a).
@@ -69,7 +68,7 @@ def attention_flops_per_token(spec: AttentionSpec, keys: Any) -> Any:
     return 2.0 * spec.num_heads * (score_size + spec.value_head_size) * keys
 
 
-def op_flops_per_token(op: Op, layer: LayerGraph, sequence_length: Any, count: ScoreCount) -> Any:
+def op_flops_per_token(op: Op, layer: LayerGraph, sequence_length: Num, count: ScoreCount) -> Num:
     """Return the forward FLOPs of one operator for one token of the stream [FLOP]."""
     if op.kind is OpKind.ATTENTION:
         assert op.attention is not None
@@ -82,10 +81,10 @@ def op_flops_per_token(op: Op, layer: LayerGraph, sequence_length: Any, count: S
 
 
 def layer_flops_per_token(
-    layer: LayerGraph, sequence_length: Any, count: ScoreCount, kind: OpKind | None = None
-) -> Any:
+    layer: LayerGraph, sequence_length: Num, count: ScoreCount, kind: OpKind | None = None
+) -> Num:
     """Return the forward FLOPs of one layer for one token, of all operators or one kind [FLOP]."""
-    total: Any = 0.0
+    total: Num = 0.0
     for op in layer.ops:
         if kind is None or op.kind is kind:
             total = total + op_flops_per_token(op, layer, sequence_length, count)
@@ -95,8 +94,8 @@ def layer_flops_per_token(
 def step_flops(
     graph: OpGraph,
     *,
-    num_tokens: Any,
-    sequence_length: Any,
+    num_tokens: Num,
+    sequence_length: Num,
     count: ScoreCount = ScoreCount.CAUSAL,
     recompute: str = "none",
 ) -> StepFlops:
@@ -117,16 +116,19 @@ def step_flops(
     With full scores the model FLOPs are 6 P T + 12 L h s T, the older convention (Chowdhery et al.
     2022, PaLM, appendix B); with causal ones they are what the model needs.
     """
-    products: Any = layer_flops_per_token(graph.head, sequence_length, count)
-    scores: Any = 0.0
-    again: Any = 0.0
+    products: Num = layer_flops_per_token(graph.head, sequence_length, count)
+    scores: Num = 0.0
+    again: Num = 0.0
     for layer in graph.layers:
         of_core = layer_flops_per_token(layer, sequence_length, count, OpKind.ATTENTION)
         of_products = layer_flops_per_token(layer, sequence_length, count, OpKind.MATMUL)
         products = products + layer.count * of_products
         scores = scores + layer.count * of_core
+        # A flash kernel repeats one of the two products of the core, whatever is recomputed.
+        cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
+        in_kernel = 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
         repeated = {"none": 0.0, "selective": of_core, "full": of_core + of_products}[recompute]
-        again = again + layer.count * (repeated + _inside_kernel(layer) * of_core)
+        again = again + layer.count * (repeated + in_kernel * of_core)
     return StepFlops(
         forward=num_tokens * (products + scores),
         input_gradient=num_tokens * (products + 2.0 * scores),
@@ -135,12 +137,6 @@ def step_flops(
     )
 
 
-def _inside_kernel(layer: LayerGraph) -> float:
-    """Return the share of the forward core that a flash kernel repeats: one product of two."""
-    cores = [op for op in layer.ops if op.kind is OpKind.ATTENTION]
-    return 0.0 if any(op.is_materialized_attention for op in cores) else 0.5
-
-
-def utilization(flops: Any, step_s: Any, num_devices: Any, peak_flops_per_s: Any) -> Any:
+def utilization(flops: Num, step_s: Num, num_devices: Num, peak_flops_per_s: Num) -> Num:
     """Return FLOPs per second over the dense peak of all devices: MFU or HFU by what is counted."""
     return flops / (step_s * num_devices * peak_flops_per_s)

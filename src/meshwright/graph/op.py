@@ -27,8 +27,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
-from typing import Any
 
+from meshwright.base.arrays import Num
 from meshwright.spec.model import AttentionSpec
 
 TOKEN_DIMS = ("tokens", "routed_tokens")
@@ -143,7 +143,7 @@ class LayerGraph:
         """What enters the layer: all that full recomputation keeps."""
         return self.ops[0].inputs[0]
 
-    def bind(self, tokens: Any, keys: Any) -> dict[str, Any]:
+    def bind(self, tokens: Num, keys: Num) -> dict[str, Num]:
         """Return all sizes once the token dims are known (numbers, or columns of them).
 
         Parameters

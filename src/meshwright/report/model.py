@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from meshwright.base.arrays import Num
 from meshwright.graph.flops import ScoreCount, attention_flops_per_token, op_flops_per_token
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, weight_elements
 from meshwright.graph.parameters import (
@@ -92,8 +93,10 @@ def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str
         }
 
 
-def _flops(op: Op, layer: LayerGraph) -> dict[str, float]:
+def _flops(op: Op, layer: LayerGraph) -> dict[str, Num]:
     """Return the forward FLOPs of one token; those of the attention core go with the keys seen."""
+    per_token: Num
+    per_key: Num
     if op.kind is OpKind.ATTENTION and op.attention is not None:
         per_token, per_key = 0.0, attention_flops_per_token(op.attention, 1.0)
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray, column
+from meshwright.base.arrays import BoolArray, IntArray, column, keep_freed_memory
 from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
@@ -183,6 +183,7 @@ class _Run:
 
 def priced_families(space: SearchSpace, counts: Counts) -> AllFamilies:
     """Return the legal families of a space, priced; members that a rule refuses are counted."""
+    keep_freed_memory()
     return families(space, degree_tables(space), counts)
 
 

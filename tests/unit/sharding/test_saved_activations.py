@@ -3,8 +3,7 @@
 import pytest
 
 from meshwright.graph.transformer import build_graph
-from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.saved_activations import CheckpointPolicy, saved_elements
+from meshwright.sharding.local_sizes import CheckpointPolicy, local_elements, saved_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, make_strategy
 from meshwright.spec.model import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec
 

@@ -12,8 +12,7 @@ from meshwright.graph.op import LayerGraph, Phase
 from meshwright.graph.transformer import build_graph
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.derivation import derive_calls
-from meshwright.sharding.local_sizes import local_elements
-from meshwright.sharding.saved_activations import saved_elements
+from meshwright.sharding.local_sizes import local_elements, saved_elements
 from meshwright.sharding.strategy import PlanOptions, Recompute, make_strategy
 from meshwright.spec.collective import CollectiveKind
 from meshwright_papers.studies.study import StudyResult, studies
