@@ -477,10 +477,14 @@ def simulate(args: Namespace, call: Call) -> Any:
         raise UsageError("--trace is of use with a plan only")
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
-    from meshwright.wafer.simulation import load_flows, simulate_flows
+    from meshwright.catalog.flow_files import read_flow_file
+    from meshwright.network.simulation.fluid import simulate_flows
 
-    file = load_flows(args.file)
-    return file.warnings, [(each, simulate_flows(each)) for each in file.scenarios]
+    file = read_flow_file(Path(args.file))
+    return file.warnings, [
+        (f, simulate_flows(f.routes, f.num_bytes, f.start_s, f.latency_s, f.bandwidth_bytes_per_s))
+        for f in file.scenarios
+    ]
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
