@@ -22,8 +22,9 @@ from meshwright.sharding.strategy import (
 )
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import SoftwareStack
+from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place
-from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed
+from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
 from meshwright.wafer.simulation import SimulatedStep, simulate_step
 
 ROOM = 1e9

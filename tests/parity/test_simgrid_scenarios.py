@@ -9,17 +9,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshwright.catalog.flow_files import read_flow_file
 from meshwright.network.routing import make_routes
-from meshwright.wafer.simulation import load_flows, simulate_flows
+from meshwright.network.simulation.fluid import simulate_flows
 
 DATA = Path(__file__).parents[1] / "data" / "simgrid_scenarios.json"
 REFERENCE = {case["name"]: case for case in json.loads(DATA.read_text())["scenarios"]}
-SCENARIOS = load_flows(DATA).scenarios
+SCENARIOS = read_flow_file(DATA).scenarios
+
+
+def played(scenario):
+    return simulate_flows(
+        scenario.routes, scenario.num_bytes, scenario.start_s, scenario.latency_s,
+        scenario.bandwidth_bytes_per_s,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_ends_and_bytes_are_those_of_the_reference(scenario):
-    timeline = simulate_flows(scenario)
+    timeline = played(scenario)
     expected = [flow["finish_s"] for flow in REFERENCE[scenario.name]["flows"]]
     np.testing.assert_allclose(timeline.end_s, expected, rtol=1e-9, atol=0)
     routes, num_links = make_routes(scenario.routes), len(scenario.link_ids)
@@ -34,15 +42,20 @@ def test_there_are_scenarios():
 @pytest.mark.slow
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_compiled_and_plain_python_give_the_same_bits(disabled):
-    module = simulate_flows.__module__
     code = (
-        f"import {module} as flows; flows.SMALL = -1\n"
-        f"for s in flows.load_flows({str(DATA)!r}).scenarios:\n"
-        "    print(*[t.hex() for t in flows.simulate_flows(s).end_s.tolist()])"
+        f"import {simulate_flows.__module__} as fluid, test_simgrid_scenarios as case\n"
+        "fluid.SMALL_FLOWS = -1\n"
+        "for s in case.SCENARIOS:\n"
+        "    print(*[t.hex() for t in case.played(s).end_s.tolist()])"
     )
     environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
+        env=environment,
     )
-    here = [simulate_flows(s).end_s.tolist() for s in SCENARIOS]
+    here = [played(s).end_s.tolist() for s in SCENARIOS]
     assert done.stdout.splitlines() == [" ".join(t.hex() for t in ends) for ends in here]

@@ -29,8 +29,8 @@ from meshwright.sharding.strategy import (
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import MemoryLevel
 from meshwright.wafer import simulation as simulated_module
-from meshwright.wafer.messages import Message, PiecePasses, Work, piece_passes
-from meshwright.wafer.price import only, physical_network
+from meshwright.wafer.messages import Message, PiecePasses, Work, only, piece_passes
+from meshwright.wafer.price import physical_network
 from meshwright.wafer.simulation import COMPUTE, Exchanges, Run, StepWork, step_tasks
 
 EXACT = {"rel": 1e-9}

@@ -12,9 +12,9 @@ from meshwright.cost.step import price_one
 from meshwright.network.placement import Choice
 from meshwright.sharding.strategy import Offload, PlanOptions, StreamForm, make_strategy
 from meshwright.train.question import with_powers
+from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place
 from meshwright.wafer.price import (
-    only,
     physical_network,
     price_below_caps,
     price_placed,

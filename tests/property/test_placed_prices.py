@@ -7,8 +7,9 @@ from small_problems import level, problem, system
 from meshwright.cost.parts import TimePart
 from meshwright.network.placement import all_choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
+from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place, routed
-from meshwright.wafer.price import only, physical_network, price_placed
+from meshwright.wafer.price import physical_network, price_placed
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,7 @@ from meshwright.cost.communication import Collectives, level_efficiencies
 from meshwright.cost.layer import price_layers
 from meshwright.cost.problem import Problem
 from meshwright.serve.operators import PASS_TIME_PARTS
-from meshwright.serve.passes import piece_cost
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem, piece_cost
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
 from meshwright.spec.calibration import CalibrationOf
 from meshwright.spec.collective import CollectiveKind

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
-from meshwright.serve.problem import group_counts
+from meshwright.serve.passes import group_counts
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
     Bottlenecks,

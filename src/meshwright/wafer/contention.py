@@ -39,14 +39,14 @@ from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network
-from meshwright.wafer.messages import Message
+from meshwright.wafer.messages import Message, only
 
 SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""
 PROVEN = 1e-6
 """Share of a bound within which a routing counts as proven best."""
 SMALL_TREES = 5_000
-"""Trees of shortest ways times links up to which they are grown as written: that takes less time
+"""Trees of shortest paths times links up to which they are grown as written: that takes less time
 than to import numba."""
 
 
@@ -81,7 +81,7 @@ class Contention:
     num_rerouted: int
     """Those that leave the dimension order."""
     certificate: Certificate | None
-    """Of the busiest link among all that overlap with computation, over the ways to route them;
+    """Of the busiest link among all that overlap with computation, over all routings;
     None where messages just take the default routes."""
 
     @property
@@ -96,7 +96,7 @@ def contention(
 ) -> Contention:
     """Return what the links carry, and how much slower each axis is than on links of its own.
 
-    Messages take the dimension order, or the shortest way where links are missing.
+    Messages take the dimension order, or the shortest path where links are missing.
 
     Parameters
     ----------
@@ -104,50 +104,46 @@ def contention(
         Whether what overlaps with computation is routed to relieve the busiest link, where a bound
         does not prove the default routes best. The certificate is worked out only then.
     """
-    with as_written() if _has_few_trees(loads, network) else nullcontext():
+    # On grids shortest paths are looked for around dead links alone, elsewhere from each source.
+    has_few_trees = (
+        bool(network.grid_shape)
+        or network.num_links * sum(len(np.unique(load.demands.source)) for load in loads)
+        <= SMALL_TREES
+    )
+    with as_written() if has_few_trees else nullcontext():
         routes = {load.axis: default_routes(network, load.demands) for load in loads}
     together = [load for load in loads if load.overlaps]
     certificate, detour = None, {}
     if together and is_routed:
         found, certificate = _routed(network, together, routes)
         detour = {
-            load.axis: hop_bytes(found[load.axis], load) / hop_bytes(routes[load.axis], load)
+            load.axis: float((found[load.axis].num_hops * load.demands.num_bytes).sum())
+            / float((routes[load.axis].num_hops * load.demands.num_bytes).sum())
             for load in together
             if load.axis in found and len(routes[load.axis].links)
         }
         routes |= found
     busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
-    beside = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
+    overlapping = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
     meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
     slowdown = {}
     for load in loads:
         alone = busy[load.axis]
         shared = (alone + load.meets * (meeting - alone))[alone > 0]
-        shared = beside[alone > 0] if load.overlaps and load.yields else shared
+        shared = overlapping[alone > 0] if load.overlaps and load.yields else shared
         slowdown[load.axis] = max(1.0, float(shared.max(initial=0.0)) / load.private_s)
     return Contention(
         slowdown,
         busy,
         detour,
         num_routes=sum(len(load.demands) for load in loads),
-        num_rerouted=_num_rerouted(loads, network, routes) if network.grid_shape else 0,
+        num_rerouted=sum(
+            _num_different(routes[load.axis], xy_routes(network, load.demands)[0])
+            for load in loads
+            if network.grid_shape
+        ),
         certificate=certificate,
     )
-
-
-def _num_rerouted(loads: Sequence[AxisLoad], network: Network, routes: Mapping[str, Routes]) -> int:
-    """Return how many messages leave the dimension order."""
-    straight = (xy_routes(network, load.demands)[0] for load in loads)
-    pairs = zip((routes[load.axis] for load in loads), straight, strict=True)
-    return sum(_num_different(found, xy) for found, xy in pairs)
-
-
-def _has_few_trees(loads: Sequence[AxisLoad], network: Network) -> bool:
-    """Return whether few shortest ways are looked for: on grids those around dead links alone."""
-    if network.grid_shape:
-        return True
-    num_trees = sum(len(np.unique(load.demands.source)) for load in loads)
-    return num_trees * network.num_links <= SMALL_TREES
 
 
 def _routed(
@@ -187,11 +183,6 @@ def _num_different(routes: Routes, others: Routes) -> int:
     for route in np.flatnonzero(same).tolist():
         count += not np.array_equal(routes.of(route), others.of(route))
     return count
-
-
-def hop_bytes(routes: Routes, load: AxisLoad) -> float:
-    """Return the bytes of an axis, each as often as it crosses a link [bytes]."""
-    return float((routes.num_hops * load.demands.num_bytes).sum())
 
 
 def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
@@ -247,16 +238,17 @@ def axis_loads(
 
 def scalar_group(group: Group[FloatArray]) -> Group[float]:
     """Return the group of the only row of columns."""
-    spans = []
-    for span in group.spans:
-        numbers = {
-            name: float(np.asarray(getattr(span, name)).reshape(-1)[0])
-            for name in ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes",
-                         "closes")
-        }  # fmt: skip
-        spans.append(Span(**numbers, is_grid=span.is_grid,
-                          in_network_reduction=span.in_network_reduction))  # fmt: skip
-    return Group(tuple(spans))
+    names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
+    return Group(
+        tuple(
+            Span(
+                **{name: only(getattr(span, name)) for name in names},
+                is_grid=span.is_grid,
+                in_network_reduction=span.in_network_reduction,
+            )
+            for span in group.spans
+        )
+    )
 
 
 def message_pattern(

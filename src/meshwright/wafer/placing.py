@@ -5,9 +5,10 @@ What is looked at, and what decides, is the mapper of the problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import attrgetter
 
 import numpy as np
 
@@ -23,10 +24,10 @@ from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.estimate import candidate_of
 from meshwright.wafer.contention import PROVEN
+from meshwright.wafer.messages import only
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
-    only,
     price_below_caps,
     step_links,
     with_link_energy,
@@ -36,6 +37,9 @@ MOST_CHOICES = 512
 """Ways to lay a strategy that are looked at; large grids with many axes have more."""
 AT_ONCE = 2
 """Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
+NUM_HOTTEST = 6
+MOST_DEVICES = 1024
+"""Larger grids keep their closed form: link loads of all groups would take too long."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Placing:
     @property
     def time_s(self) -> float:
         """Step time with contention [s]."""
-        return _time_s(self.price)
+        return self.price.time_s
 
 
 def place(
@@ -63,7 +67,12 @@ def place(
     The closed form of a way is a bound of its contended price, so ways are taken in its order
     until the next one cannot be better. GMap stops at the first one.
     """
-    choices = list(islice(_choices_of(problem, structure, strategy), MOST_CHOICES))
+    every: Iterable[Choice] = all_choices(structure, strategy, problem.grid_sides)
+    if problem.mapper is Mapper.SMAP:
+        degrees = [int(getattr(strategy, axis)) for axis in structure.axis_order]
+        shapes = sequential_shapes(degrees, problem.grid_sides)
+        every = [] if shapes is None else [Choice(structure.axis_order, shapes)]
+    choices = list(islice(every, MOST_CHOICES))
     if not choices:
         return None
     network = choice_network(problem, strategy, choices)
@@ -75,7 +84,7 @@ def place(
     best: PlacedPrice | None = None
     num_priced = 0
     while num_priced < len(order):
-        if best is not None and bound_s[order[num_priced]] >= _time_s(best):
+        if best is not None and bound_s[order[num_priced]] >= best.time_s:
             break
         now = order[num_priced : num_priced + AT_ONCE]
         num_priced += len(now)
@@ -83,52 +92,26 @@ def place(
             problem, structure, strategy, [choices[i] for i in now], physical,
             alone=take_rows(alone, now),
         )  # fmt: skip
-        best = min([*([best] if best else []), *priced], key=_time_s, default=None)
+        best = min([*([best] if best else []), *priced], key=attrgetter("time_s"), default=None)
     if best is None:
         return None
-    priced_s = _time_s(best)
     left = np.sort(bound_s)[num_priced:]
-    bound = min(priced_s, float(left.min(initial=np.inf)))
+    bound = min(best.time_s, float(left.min(initial=np.inf)))
     return Placing(best, bound, len(choices), num_priced)
 
 
 def routed(
-    problem: Problem,
-    structure: PlanOptions,
-    strategy: Strategy,
-    placing: Placing,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, placing: Placing,
     physical: Network,
-) -> Placing:
+) -> Placing:  # fmt: skip
     """Return the same placement with its messages routed around shared links, where that helps."""
-    ranks = placing.price.ranks
-    choice = Choice(ranks.axes, ranks.shapes)
+    price = placing.price
     anew = price_below_caps(
-        problem, structure, strategy, [choice], physical,
-        is_routed=True, alone=placing.price.closed_form,
+        problem, structure, strategy, [Choice(price.ranks.axes, price.ranks.shapes)], physical,
+        is_routed=True, alone=price.closed_form,
     )  # fmt: skip
-    best = min(*anew, placing.price, key=_time_s)
-    return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, _time_s(best)))
-
-
-def _choices_of(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Iterator[Choice]:
-    """Yield the ways that the mapper of the problem looks at."""
-    if problem.mapper is not Mapper.SMAP:
-        yield from all_choices(structure, strategy, problem.grid_sides)
-        return
-    axes = structure.axis_order
-    degrees = [int(getattr(strategy, axis)) for axis in axes]
-    shapes = sequential_shapes(degrees, problem.grid_sides)
-    if shapes is not None:
-        yield Choice(axes, shapes)
-
-
-def _time_s(price: PlacedPrice) -> float:
-    return float(column(price.contended.step.time.total_s)[0])
-
-
-NUM_HOTTEST = 6
-MOST_DEVICES = 1024
-"""Larger grids keep their closed form: link loads of all groups would take too long."""
+    best = min(*anew, price, key=attrgetter("time_s"))
+    return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, best.time_s))
 
 
 def has_placement(problem: Problem) -> bool:
@@ -163,75 +146,65 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
             problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
         )
     ]
-    return min(found, key=lambda price: only(price.contended.step.time.total_s), default=None)
+    return min(found, key=attrgetter("time_s"), default=None)
 
 
 def placed_candidate(
-    problem: Problem,
-    structure: PlanOptions,
-    strategy: Strategy,
-    placing: Placing,
+    problem: Problem, structure: PlanOptions, strategy: Strategy, placing: Placing,
     physical: Network,
-) -> Candidate:
+) -> Candidate:  # fmt: skip
     """Return a candidate with its contended price and its placement."""
-    links = step_links(problem, structure, strategy, placing.price, physical)
-    contended = with_link_energy(problem, structure, placing.price.contended, links)
-    entry = candidate_of(problem, strategy, contended, fidelity="contended")
-    return replace(entry, placement=_placement(problem, placing, physical, links.busiest_s))
-
-
-def _placement(problem: Problem, placing: Placing, physical: Network, d2d_s: float) -> Placement:
-    """Return the placement as a plan states it."""
     price, ranks = placing.price, placing.price.ranks
+    links = step_links(problem, structure, strategy, price, physical)
+    contended = with_link_energy(problem, structure, price.contended, links)
     used = [i for i in range(len(ranks.axes)) if ranks.device.shape[i] > 1]
-    return Placement(
+    busy_s, total_s = price.contention.busy_s, price.contention.hottest
+    hottest = [
+        HotLink(
+            int(physical.source[link]),
+            int(physical.target[link]),
+            float(total_s[link]),
+            {axis: float(seconds[link]) for axis, seconds in busy_s.items() if seconds[link] > 0},
+        )
+        for link in np.argsort(-total_s, kind="stable")[:NUM_HOTTEST].tolist()
+        if total_s[link] > 0
+    ]
+    # What the busiest device does in a step, each as if it did nothing else.
+    pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
+    hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
+    work_s = {
+        "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
+        "hbm": hbm_s + only(time[TimePart.OPTIMIZER]),
+        "d2d": links.busiest_s,
+        "exposed": sum(only(column) for part, column in time.columns.items() if part.axis),
+    }
+    placement = Placement(
         grid_shape=problem.grid_sides[::-1],
         axes=tuple(ranks.axes[i] for i in used),
         shapes={ranks.axes[i]: ranks.shapes[i][::-1] for i in used},
         devices=tuple(ranks.device.reshape(-1, order="F").tolist()),
         slowdown=dict(price.contention.slowdown),
-        hottest_links=tuple(_hottest(price, physical)),
+        hottest_links=tuple(hottest),
         routing=_routing(price, physical),
         closed_form_s=only(price.closed_form.step.time.total_s),
         lower_bound_s=placing.lower_bound_s,
         num_choices=placing.num_choices,
-        busy_s=_busy(problem, price, d2d_s),
+        busy_s=work_s,
     )
+    entry = candidate_of(problem, strategy, contended, fidelity="contended")
+    return replace(entry, placement=placement)
 
 
 def _routing(price: PlacedPrice, physical: Network) -> str:
     shared = price.contention
     proof = shared.certificate
     default = "dimension order" if physical.grid_shape else "shortest ways"
-    way = f"{default}, all {shared.num_routes} routes"
+    routes = f"{default}, all {shared.num_routes} routes"
     if shared.num_rerouted:
-        way = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
+        routes = f"{shared.num_rerouted} of {shared.num_routes} routes leave the dimension order"
     if proof is None or proof.z_s <= 0:
-        return way
+        return routes
     least = (
         "no routing does with less" if proof.gap < PROVEN else f"{proof.gap:.1%} above the bound"
     )
-    return f"{way}; busiest link {format_seconds(proof.z_s)}, {least} ({proof.method})"
-
-
-def _hottest(price: PlacedPrice, physical: Network) -> Iterator[HotLink]:
-    """Yield the links that are busy longest."""
-    total = price.contention.hottest
-    for link in np.argsort(-total, kind="stable")[:NUM_HOTTEST].tolist():
-        if total[link] > 0:
-            shares = {a: float(b[link]) for a, b in price.contention.busy_s.items() if b[link] > 0}
-            yield HotLink(
-                int(physical.source[link]), int(physical.target[link]), float(total[link]), shares
-            )
-
-
-def _busy(problem: Problem, price: PlacedPrice, d2d_s: float) -> dict[str, float]:
-    """Return what the busiest device does in a step, each as if it did nothing else [s]."""
-    pipeline, time, rates = price.contended.pipeline, price.contended.step.time, problem.rates
-    hbm_s = only(pipeline.memory_traffic_bytes) / only(rates.memory_bytes_per_s)
-    return {
-        "compute": only(pipeline.flops) / only(rates.matmul_flops_per_s),
-        "hbm": hbm_s + only(time[TimePart.OPTIMIZER]),
-        "d2d": d2d_s,
-        "exposed": sum(only(column) for part, column in time.columns.items() if part.axis),
-    }
+    return f"{routes}; busiest link {format_seconds(proof.z_s)}, {least} ({proof.method})"

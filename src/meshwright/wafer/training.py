@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
@@ -45,22 +46,30 @@ class GridPlacer(Placer):
         placings = [
             (one, place_or_none(problem, one.structure, one.strategy, physical)) for one in found
         ]
-        by_time = {
-            id(at): (at, placing)
+        contended = [
+            (replace(one, time_s=placing.time_s), placing)
             for one, placing in placings
-            if placing is not None and (at := replace(one, time_s=placing.time_s))
-        }
-        fastest = sorted((at for at, _ in by_time.values()), key=lambda one: one.time_s)
-        ordered = [by_time[id(at)] for at in in_order_of_preference(fastest)]
-        placed = []
-        for number, (one, placing) in enumerate(ordered):
-            final = placing if number else routed(problem, one.structure, one.strategy, placing,
-                                                  physical)  # fmt: skip
-            entry = placed_candidate(problem, one.structure, one.strategy, final, physical)
-            placed.append(Placed(replace(one, time_s=final.time_s), entry))
+            if placing is not None
+        ]
+        placing_of = {id(one): placing for one, placing in contended}
+        placed: list[Placed] = []
+        for one in in_order_of_preference(
+            sorted((c for c, _ in contended), key=attrgetter("time_s"))
+        ):
+            placing = placing_of[id(one)]
+            if not placed:
+                placing = routed(problem, one.structure, one.strategy, placing, physical)
+            entry = placed_candidate(problem, one.structure, one.strategy, placing, physical)
+            placed.append(Placed(replace(one, time_s=placing.time_s), entry))
         if problem.whole_grids:
             if not placed:
-                raise InfeasibleError(_no_blocks(problem, found))
+                used = sorted({f"{one.strategy.num_devices:.0f}" for one in found})
+                grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
+                raise InfeasibleError(
+                    f"no blocks of {' or '.join(used)} devices fit what works of "
+                    f"{problem.system.name}: whole grids of working, connected devices are at most "
+                    f"{grids or 'none'}"
+                )
             return placed
         others = [one for one, placing in placings if placing is None]
         return placed + super().placed(problem, others)
@@ -93,9 +102,8 @@ class GridPlacer(Placer):
             placing = place_or_none(problem, at.structure, at.strategy, physical)
             if placing is not None:
                 bound_s = min(bound_s, placing.lower_bound_s)
-                best = min(
-                    [*([best] if best else []), (at, placing)], key=lambda pair: pair[1].time_s
-                )
+                if best is None or placing.time_s < best[1].time_s:
+                    best = at, placing
         else:
             bound_s = min(bound_s, found[-1].time_s)  # what was not found is no faster alone
         if best is None:
@@ -116,16 +124,6 @@ class GridPlacer(Placer):
     ) -> OperatorPlan | None:  # fmt: skip
         """Return the best plan with a strategy for each operator; None where nothing fits."""
         return operator_plan(problem, allowed=allowed, progress=progress)
-
-
-def _no_blocks(problem: Problem, chosen: Sequence[Found]) -> str:
-    """Return why candidates have no place on a grid with faults, and what would have."""
-    used = sorted({f"{found.strategy.num_devices:.0f}" for found in chosen})
-    grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
-    return (
-        f"no blocks of {' or '.join(used)} devices fit what works of {problem.system.name}: "
-        f"whole grids of working, connected devices are at most {grids or 'none'}"
-    )
 
 
 GRIDS = GridPlacer()

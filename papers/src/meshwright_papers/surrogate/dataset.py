@@ -25,7 +25,8 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
 from meshwright.network.simulation.timeline import busy_fractions
 from meshwright.topology.network import Network
-from meshwright.wafer.price import PlacedPrice, choice_network, only, physical_network, price_placed
+from meshwright.wafer.messages import only
+from meshwright.wafer.price import PlacedPrice, choice_network, physical_network, price_placed
 from meshwright.wafer.simulation import COMPUTE, SimulatedStep, simulate_step
 from meshwright_papers.surrogate.features import FEATURES, MESSAGE_PARTS, features
 from meshwright_papers.surrogate.sampling import (
