@@ -41,8 +41,8 @@ from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced
 from meshwright.graph.op import OpKind
 from meshwright.serve.operators import forward_cost
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import ServingPrice, fullest_use
-from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.local_sizes import LocalLayer, layer_axes
 from meshwright.sharding.strategy import Offload, stack
 from meshwright.spec.workload import BYTES_OF

@@ -9,7 +9,7 @@ from typing import Any
 
 from meshwright.catalog.systems import load_chip
 from meshwright.cost.problem import Problem
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem
 from meshwright.sharding.strategy import (
     AXES,
     Offload,

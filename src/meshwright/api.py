@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from meshwright.calibration.report import Validation
     from meshwright.calibration.rows import Row
     from meshwright.dataflow.fusion.answer import FusionQuestion
-    from meshwright.options.question import Question
-    from meshwright.options.values import Reading
+    from meshwright.options.question import Question, Reading
     from meshwright.search.exhaustive import Progress
     from meshwright.serve.answer import ServingPlan
     from meshwright.spec.model import ModelSpec
@@ -128,8 +127,13 @@ SEARCH_ONLY = ("pareto", "per_operator")
 @verb
 def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | GraphPlans:
     """Return the best plan of the whole space; see ``COMMANDS`` for the options."""
-    from meshwright.options.question import is_serving, question_of
-    from meshwright.options.values import Reading, output_file, whole_number
+    from meshwright.options.question import (
+        Reading,
+        is_serving,
+        output_file,
+        question_of,
+        whole_number,
+    )
 
     reading = Reading()
     _refuse_idle_of_plan(reading, args)
@@ -172,7 +176,7 @@ def _placer(system: SystemSpec | None, *, is_needed: bool = False) -> Placer:
 
 
 def _saved(found: Plan, path: Path | None) -> Plan:
-    """Write a plan where that is asked for, and return it."""
+    """Write a plan where a file is named for it, and return it."""
     if path is not None:
         from meshwright.train import plan_file as files
 
@@ -209,7 +213,7 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
 
 def _replan(reading: Reading, args: Namespace, call: Call, path: Path | None) -> Replan:
     """Return the plan for the devices that are left."""
-    from meshwright.options.values import needed, whole_number
+    from meshwright.options.question import needed, whole_number
     from meshwright.train.answer import Plan
     from meshwright.train.plan import replan
     from meshwright.train.plan_file import load as load_plan
@@ -228,8 +232,7 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
-    from meshwright.options.question import given_numbers
-    from meshwright.options.values import needed, whole_number
+    from meshwright.options.question import given_numbers, needed, whole_number
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
     passes = given_numbers(reading, args, ("global_batch",))
@@ -287,7 +290,7 @@ def serve(args: Namespace, call: Call) -> ServingPlan:
 @verb
 def estimate(args: Namespace, call: Call) -> Plan:
     """Return the price of one given strategy."""
-    from meshwright.options.values import output_file
+    from meshwright.options.question import output_file
 
     path = output_file("--out", args.out) if args.out is not None else None
     return _saved(_priced(args, call), path)
@@ -339,8 +342,7 @@ def _checked(args: Namespace) -> tuple[str, tuple[Fault, ...]]:
 @verb
 def compare(args: Namespace, call: Call) -> Comparison:
     """Return the best plan of each recipe, ours first."""
-    from meshwright.options.question import question_of
-    from meshwright.options.values import Reading
+    from meshwright.options.question import Reading, question_of
     from meshwright.train.compare import compare as side_by_side
     from meshwright.train.compare import recipes
 
@@ -373,8 +375,14 @@ def explain(args: Namespace, call: Call) -> Any:
 def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
     """Return a plan with its explanation or the diagnosis of its measured step."""
     from meshwright.options.jobs import measured_bytes, measured_step_s
-    from meshwright.options.question import ASKED, FIXED, refuse_idle
-    from meshwright.options.values import Reading, picture_file, write_whole
+    from meshwright.options.question import (
+        ASKED,
+        FIXED,
+        Reading,
+        picture_file,
+        refuse_idle,
+        write_whole,
+    )
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -409,7 +417,7 @@ def _explained(args: Namespace, call: Call) -> tuple[Plan, Any]:
 
 def _explained_plan(args: Namespace, call: Call) -> Plan:
     """Return the plan of a file, or the price of the strategy that the options state."""
-    from meshwright.options.values import needed
+    from meshwright.options.question import needed
 
     if args.on is None:
         from meshwright.train.answer import Plan
@@ -480,9 +488,9 @@ def simulate(args: Namespace, call: Call) -> Any:
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
-    """Return a plan and its simulated step; write the trace where that is asked for."""
+    """Return a plan and its simulated step; write the trace where a file is named for it."""
     from meshwright.frameworks.perfetto import write_trace
-    from meshwright.options.values import needed, output_file
+    from meshwright.options.question import needed, output_file
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
     from meshwright.wafer.simulation import simulate as play
@@ -504,7 +512,7 @@ def export(args: Namespace, call: Call) -> Any:
     """Write a plan as launch files and return their paths; ``print``: return the files as text."""
     from meshwright.frameworks.registry import export as write
     from meshwright.frameworks.registry import exporters, rendered
-    from meshwright.options.values import needed
+    from meshwright.options.question import needed
     from meshwright.train.answer import Plan
     from meshwright.train.plan_file import load as load_plan
 
@@ -534,7 +542,7 @@ _CUT_FIELDS = {"tp": "tensor_degree", "ep": "expert_degree", "groups": "num_grou
 @verb
 def partition(args: Namespace, call: Call) -> PartitionPlan:
     """Return layers cut into stages that fit a memory."""
-    from meshwright.options.values import Reading, picture_file, write_whole
+    from meshwright.options.question import Reading, picture_file, write_whole
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -553,7 +561,7 @@ def partition(args: Namespace, call: Call) -> PartitionPlan:
 def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
     from meshwright.catalog.models import load_model
     from meshwright.catalog.systems import load_system
-    from meshwright.options.values import needed
+    from meshwright.options.question import needed
     from meshwright.spec.model import ModelSpec
     from meshwright.spec.system import SystemSpec
     from meshwright.sram.partition import partition as cut_layers
@@ -572,8 +580,7 @@ def _layers_of_model(reading: Reading, args: Namespace, call: Call) -> Partition
 def _measured_layers(reading: Reading, args: Namespace, call: Call) -> PartitionPlan:
     from meshwright.catalog.footprint_files import load_footprints
     from meshwright.catalog.systems import load_system
-    from meshwright.options.question import refuse_idle
-    from meshwright.options.values import needed
+    from meshwright.options.question import needed, refuse_idle
     from meshwright.spec.system import SystemSpec
     from meshwright.sram.partition import partition_measured
 
@@ -593,8 +600,7 @@ def _measured_layers(reading: Reading, args: Namespace, call: Call) -> Partition
 
 def _cut(args: Namespace) -> Cut:
     """Return what the options say about the cut; raises every fault of them."""
-    from meshwright.options.question import given_numbers
-    from meshwright.options.values import Reading, one_of, quantity
+    from meshwright.options.question import Reading, given_numbers, one_of, quantity
     from meshwright.sram.partition import Cut
 
     reading, objectives = Reading(), ("count", "balance", "time")
@@ -612,8 +618,7 @@ def _cut(args: Namespace) -> Cut:
 def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
     """Return what passes through the layers; raises every fault of its options."""
     from meshwright.catalog.workloads import load_optimizer
-    from meshwright.options.question import precision_of, refuse_idle
-    from meshwright.options.values import Reading, needed, whole_number
+    from meshwright.options.question import Reading, needed, precision_of, refuse_idle, whole_number
     from meshwright.spec.workload import Decode, Prefill, SoftwareStack
     from meshwright.train.question import training
 
@@ -641,8 +646,13 @@ def _partition_workload(args: Namespace, system: SystemSpec) -> Workload:
 def fuse(args: Namespace, call: Call) -> Any:
     """Return kernels fused into partitions that run on one chip after the other."""
     from meshwright.dataflow.fusion.fuse import fuse_graph
-    from meshwright.options.question import given_numbers, refuse_idle
-    from meshwright.options.values import Reading, picture_file, write_whole
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        picture_file,
+        refuse_idle,
+        write_whole,
+    )
 
     reading = Reading()
     path = reading.value(picture_file, args.picture) if args.picture else None
@@ -665,8 +675,7 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     from meshwright.dataflow.fusion.fuse import target_named
     from meshwright.dataflow.fusion.problem import RULES
     from meshwright.dataflow.load import load_graph
-    from meshwright.options.question import given_numbers
-    from meshwright.options.values import Reading, needed, one_of, quantity
+    from meshwright.options.question import Reading, given_numbers, needed, one_of, quantity
 
     reading = Reading()
     rules = reading.value(one_of, "--rules", args.rules, RULES)
@@ -694,7 +703,7 @@ def sweep(args: Namespace, call: Call) -> Swept:
 def _swept(args: Namespace, call: Call) -> tuple[SweepSpec, Swept]:
     """Return what a file asks and its answers; write what the options name."""
     from meshwright.base.registry import version
-    from meshwright.options.values import Reading, output_file, write_whole
+    from meshwright.options.question import Reading, output_file, write_whole
     from meshwright.report.heat_map import heat_svg
     from meshwright.sweep.questions import QUESTIONS, checked
     from meshwright.sweep.report import cells_of, sweep_csv
@@ -756,7 +765,7 @@ def validate(args: Namespace, call: Call) -> Validation:
     """Return predictions of measured rows, published or your own."""
     from meshwright.calibration.report import Validation, documents
     from meshwright.calibration.serving import predict_all
-    from meshwright.options.values import output_file, write_whole
+    from meshwright.options.question import output_file, write_whole
 
     target = args.document and output_file("--document", args.document, ".md")
     rows = _rows(args.measurements)
@@ -780,7 +789,7 @@ def _rows(path: str | None) -> Sequence[Row]:
 def calibrate(args: Namespace, call: Call) -> Fitted:
     """Return the constants of the cost model fitted to measured rows."""
     from meshwright.calibration.fit.report import fitted
-    from meshwright.options.values import output_file, write_whole
+    from meshwright.options.question import output_file, write_whole
 
     path = output_file("--out", args.out) if args.out is not None else None
     name = "calibrated" if path is None else path.stem

@@ -5,7 +5,7 @@ import pytest
 from meshwright.catalog.calibration import DEFAULT, load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.serve import serving_candidate
 from meshwright.sharding.strategy import make_strategy
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack

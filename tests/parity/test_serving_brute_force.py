@@ -12,10 +12,15 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import price_serving
-from meshwright.serve.problem import ServingProblem
-from meshwright.serve.search import Objective, search_serving
-from meshwright.serve.space import CONTEXT_OUTSIDE, PIPELINE_INSIDE, ServingSpace
+from meshwright.serve.search import (
+    CONTEXT_OUTSIDE,
+    PIPELINE_INSIDE,
+    Objective,
+    ServingSpace,
+    search_serving,
+)
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import AXES, ContextKind, PlanOptions, make_strategy, stack, take

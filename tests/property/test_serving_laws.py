@@ -9,8 +9,8 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.serve.operators import hit_fraction
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import SERVING_TIME_PARTS, price_serving
-from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 

@@ -27,7 +27,7 @@ from meshwright.catalog.calibration import load_calibration, load_serving, servi
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.operator import stated_rate
 from meshwright.cost.problem import half_width_of, traits_of
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.requests import Requests, Served, Serving
 from meshwright.sharding.strategy import PlanOptions, Strategy, make_strategy
 from meshwright.spec.calibration import ServingConstantsOf, Spread

@@ -11,7 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from meshwright import api
-from meshwright.cli.output import (
+from meshwright.cli.main import (
+    INTERRUPTED,
     NOTHING_FITS,
     Counter,
     SearchProgress,
@@ -26,8 +27,6 @@ from meshwright.cli.output import (
 if TYPE_CHECKING:
     from meshwright.serve.answer import ServingPlan
     from meshwright.train.answer import Candidate, Plan
-
-INTERRUPTED = 130
 
 
 def _call(args: Namespace) -> api.Call:
@@ -197,8 +196,7 @@ def explain(args: Namespace) -> int:
     """Print why a plan is what it is, or where a measured step loses time."""
     found, answer = api._explained(args, _call(args))
     if args.measured is not None:
-        from meshwright.train.measured.diagnose import diagnosis_data
-        from meshwright.train.measured.report import diagnosis_lines
+        from meshwright.train.measured.diagnose import diagnosis_data, diagnosis_lines
 
         lines = diagnosis_lines(found, answer, is_whole=args.detail)
         show(lines, diagnosis_data(answer) if args.json else None, args.json)

@@ -1,19 +1,37 @@
-"""The entry point: finds the command, parses, calls, and turns errors into messages and statuses.
+"""The entry point: finds the command, parses and calls it, and prints what comes of it.
 
-Only the module of the command that was called is imported, so that ``--help`` stays instant.
+A result reaches the user as a screen, as lines or as JSON; an error as a message and an exit
+status; a long search as a progress bar. Only the module of the command that was called is
+imported, so that ``--help`` stays instant.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from typing import NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from meshwright.base.errors import MeshwrightError, UnknownNameError, UsageError, nearest
+from meshwright.base.errors import (
+    InfeasibleError,
+    MeshwrightError,
+    SpecError,
+    UnknownNameError,
+    UnsupportedError,
+    UsageError,
+    nearest,
+)
 from meshwright.options.table import COMMANDS, FAMILIES, PYTHON_ONLY, Command
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from meshwright.report.screen import Screen
+
 
 BROKEN_PIPE, INTERRUPTED = 141, 130
 
@@ -34,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        from meshwright.cli.output import wipe
-
         wipe()
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -44,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except (MeshwrightError, OSError) as error:
-        from meshwright.cli.output import exit_status, report_failure
-
         report_failure(error, as_json="--json" in words)
         return exit_status(error)
 
@@ -133,3 +147,202 @@ def about_unknown(word: str, parser: argparse.ArgumentParser) -> str:
     if word.startswith("-"):
         return f"unknown option {word!r}; {nearest(word.split('=')[0], option_names(parser))}"
     return f"unexpected argument {word!r}"
+
+
+BAD_INPUT = 2
+NOTHING_FITS = 3
+
+
+def show(lines: Iterable[str], data: object, as_json: bool) -> None:
+    """Print lines for a reader, or data for a program."""
+    wipe()
+    if as_json:
+        import json
+
+        print(json.dumps(data, indent=2))
+    else:
+        print("\n".join(lines))
+
+
+def show_screen(
+    screen: Callable[[], Screen], detail: Callable[[], Iterable[str]],
+    data: Callable[[], object], args: argparse.Namespace,
+) -> None:  # fmt: skip
+    """Print a screen, with ``--detail`` all that it leaves out; or data for a program."""
+    wipe()
+    if args.json:
+        show((), data(), as_json=True)
+        return
+    drawn = screen()
+    drawn.is_whole = args.detail
+    drawn.draw()
+    if args.detail:
+        print()
+        print("\n".join(detail()))
+
+
+def next_command(args: argparse.Namespace, *, is_placed: bool = False) -> str:
+    """Return what to run after a plan: export or simulate its file, or write that first.
+
+    Parameters
+    ----------
+    is_placed
+        Whether the plan is placed on a grid of devices, which no framework launches today.
+    """
+    if args.out is not None and is_placed:
+        return f"meshwright simulate {args.out}; meshwright explain {args.out}"
+    if args.out is not None:
+        return f"meshwright export {args.out} megatron; meshwright explain {args.out}"
+    return command_line() + " --out plan.json"
+
+
+def picture_command(args: argparse.Namespace, file: str, *, fits: bool = True) -> str:
+    """Return what to run after an answer that can be drawn: the picture, or the whole answer."""
+    return command_line() + (f" --picture {file}" if fits and not args.picture else " --detail")
+
+
+def question_line(args: argparse.Namespace) -> str:
+    """Return the plan command of the same question, without the strategy that was given."""
+    import shlex
+
+    from meshwright.options.table import FIXED
+
+    dropped = {option.flag for option in FIXED} | {"--against", "--out"}
+    words, kept = shlex.split(command_line()), []
+    for before, word in zip(["", *words], words, strict=False):
+        if word.split("=")[0] not in dropped and before not in dropped:
+            kept.append(word)
+    kept[1:2] = ["plan"]
+    return " ".join(map(shlex.quote, kept))
+
+
+def command_line() -> str:
+    """Return the command as it was given."""
+    import shlex
+
+    words = [word for word in sys.argv[1:] if word not in ("--detail", "--json")]
+    return " ".join(["meshwright", *map(shlex.quote, words)])
+
+
+def exit_status(error: Exception) -> int:
+    """Return 3 where nothing fits, 2 for any other complaint."""
+    return NOTHING_FITS if isinstance(error, InfeasibleError) else BAD_INPUT
+
+
+def report_failure(error: Exception, *, as_json: bool) -> None:
+    """Print an error for a person, at the width of a terminal, or for a program."""
+    wipe()
+    if as_json:
+        import json
+
+        print(json.dumps({"error": failure_record(error)}, indent=2))
+        return
+    text = f"error: {message_of(error)}"
+    if sys.stderr.isatty():
+        import textwrap
+
+        from meshwright.report.screen import screen_width
+
+        width = screen_width(sys.stderr)
+        text = "\n".join(
+            textwrap.fill(line, width, subsequent_indent="  ", break_on_hyphens=False)
+            for line in text.splitlines()
+        )
+    print(text, file=sys.stderr)
+
+
+def failure_record(error: Exception) -> dict[str, object]:
+    """Return the error as data: its kind, its message, and each fault with path and fix."""
+    faults = error.faults if isinstance(error, SpecError | UnsupportedError) else ()
+    return {
+        "kind": kind_of(error),
+        "message": message_of(error),
+        "faults": [
+            {"path": fault.path, "message": fault.message, "fix": fault.fix} for fault in faults
+        ],
+    }
+
+
+def kind_of(error: Exception) -> str:
+    """Return the kind in lower case: ``spec``, ``unknown_name``, ``infeasible``, ``usage``."""
+    if isinstance(error, OSError):
+        return "file"
+    name = type(error).__name__.removesuffix("Error")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def message_of(error: Exception) -> str:
+    """Return the message; a file error starts with the file."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+FIRST_S, NEXT_S = 2.0, 0.5
+"""From the start to the first bar, and from one update to the next."""
+
+
+class ProgressBar:
+    """A bar, or a spinner where no total is known; wiped before a result is printed."""
+
+    shown: Progress | None = None
+    """The one that is on the terminal."""
+
+    def __init__(self) -> None:
+        self.started = self.last = time.monotonic()
+        self.on_terminal = sys.stderr.isatty()
+
+    def update(self, text: str, done: float | None = None, total: float | None = None) -> None:
+        """Show how far it is, where that is due."""
+        now = time.monotonic()
+        if not self.on_terminal or now - self.started < FIRST_S or now - self.last < NEXT_S:
+            return
+        self.last = now
+        progress = ProgressBar.shown or _start()
+        ProgressBar.shown = progress
+        progress.update(progress.task_ids[0], description=text, completed=done or 0, total=total)
+        progress.refresh()
+
+
+def _start() -> Progress:
+    """Return a bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+    progress = Progress(
+        SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(),
+        console=Console(stderr=True), transient=True, auto_refresh=False,
+    )  # fmt: skip
+    progress.add_task("", total=None)
+    progress.start()
+    return progress
+
+
+def wipe() -> None:
+    """Take the bar from the terminal, where one is shown."""
+    if ProgressBar.shown is not None:
+        ProgressBar.shown.stop()
+        ProgressBar.shown = None
+
+
+class SearchProgress(ProgressBar):
+    """How a search over strategies goes."""
+
+    def __call__(self, counts: Any, best: Any, left_s: float) -> None:
+        """Show what was priced, the best, and the bound."""
+        found = f"{best.times_s[0]:.3g} s" if len(best.times_s) else "none"
+        self.update(
+            f"{counts.priced:,} priced, best {found}, bound {left_s:.3g} s; Ctrl-C: best so far"
+        )
+
+
+class Counter(ProgressBar):
+    """How many things of a known number are done."""
+
+    def __init__(self, things: str, note: str = "") -> None:
+        super().__init__()
+        self.things, self.note = things, note
+
+    def __call__(self, done: int, number: int) -> None:
+        """Show it."""
+        self.update(f"{done:,} of {number:,} {self.things}{self.note}", done, number)

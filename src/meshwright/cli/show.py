@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshwright.cli.output import show
+from meshwright.cli.main import show
 
 MOST_DEVICES = 10_000
 """Beyond this the shapes of a dragonfly take long to try."""
@@ -142,7 +142,7 @@ def show_graph(args: argparse.Namespace) -> int:
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.report import graph_lines, graph_record
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.values import whole_number
+    from meshwright.options.question import whole_number
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)
@@ -159,7 +159,7 @@ def show_graph(args: argparse.Namespace) -> int:
 
 
 def show_topologies(args: argparse.Namespace) -> int:
-    """Print every topology in its usual shape of so many devices."""
+    """Print every topology in its usual shape for a number of devices."""
     from meshwright.base.errors import Fault, SpecError
     from meshwright.report.topologies import topologies_lines, topologies_record
     from meshwright.topology.network import LinkSpec, topologies

@@ -46,8 +46,8 @@ class Collection(Protocol):
 def study(args: argparse.Namespace) -> int:
     """Print a study, or the list of them; write its files where asked."""
     from meshwright.base.errors import UnknownNameError
-    from meshwright.cli.output import show
-    from meshwright.options.values import Reading, write_whole
+    from meshwright.cli.main import show
+    from meshwright.options.question import Reading, write_whole
 
     reading = Reading()
     folder = reading.value(_folder, args.out) if args.out is not None else None

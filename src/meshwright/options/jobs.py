@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright.options.launch_script import with_script
-from meshwright.options.question import strategy_question
+from meshwright.options.question import Reading, faults_of, quantity, strategy_question
 from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
-from meshwright.options.values import Reading, faults_of, quantity
 
 if TYPE_CHECKING:
     from meshwright.train.answer import Plan

@@ -18,8 +18,7 @@ from meshwright.cost.energy import (
 )
 from meshwright.cost.memory import num_axes
 from meshwright.serve.operators import PASS_TIME_PARTS
-from meshwright.serve.passes import PassPrice, price_passes
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import PassPrice, ServingProblem, price_passes
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
 
 

@@ -16,9 +16,8 @@ from functools import reduce
 import numpy as np
 
 from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
-from meshwright.serve.passes import PassPrice, price_passes
+from meshwright.serve.passes import PassPrice, ServingProblem, price_passes
 from meshwright.serve.price import buffers_bytes
-from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.workload import Server
 

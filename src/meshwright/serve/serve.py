@@ -23,6 +23,7 @@ from meshwright.serve.answer import (
     ServingPlan,
     serving_string,
 )
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
@@ -30,9 +31,7 @@ from meshwright.serve.price import (
     per_million_tokens,
     price_serving,
 )
-from meshwright.serve.problem import ServingProblem
-from meshwright.serve.search import Objective, ServingResult, search_serving
-from meshwright.serve.space import ServingSpace
+from meshwright.serve.search import Objective, ServingResult, ServingSpace, search_serving
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.model import ModelSpec

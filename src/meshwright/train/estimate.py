@@ -335,7 +335,7 @@ def estimate(
     placer
         Who puts the strategy on its devices, where ranks are placed.
     is_placed
-        Whether that is asked for; the memory is the same.
+        Whether that is wanted; the memory is the same.
 
     Raises
     ------

@@ -40,7 +40,7 @@ class SearchResult:
     """The best candidates in order of time, and how the space was covered.
 
     ``lower_bound_s`` is a proven bound on the time of any candidate; it equals the time of the
-    best one when the search ended, and lies below it when the search was interrupted.
+    best one when the search ended, and is below it when the search was interrupted.
     """
 
     found: tuple[Found, ...]
@@ -79,7 +79,7 @@ def search(
     top
         Candidates of which the order is proven; more are kept where they tie with the best.
     prune
-        Leave out families whose bound lies beyond the best ones. Without it every legal candidate
+        Leave out families whose bound is above the best ones. Without it every legal candidate
         that fits is priced: for benchmarks and fronts.
     progress
         Called after each block with counts, the best so far, and the bound of what is left [s].

@@ -8,8 +8,7 @@ import pytest
 
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.cli import main as entry
-from meshwright.cli.main import main
-from meshwright.cli.output import failure_record
+from meshwright.cli.main import failure_record, main
 from meshwright.options.table import Command, Option
 
 

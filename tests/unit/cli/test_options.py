@@ -6,7 +6,7 @@ import pytest
 
 from meshwright.base.errors import SpecError, UnknownNameError
 from meshwright.cli.main import main
-from meshwright.options.values import (
+from meshwright.options.question import (
     Reading,
     decimal_number,
     one_of,

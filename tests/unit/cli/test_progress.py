@@ -2,8 +2,8 @@
 
 import pytest
 
-from meshwright.cli import output as progress
-from meshwright.cli.output import Counter, show
+from meshwright.cli import main as progress
+from meshwright.cli.main import Counter, show
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.catalog.workloads import load_server
-from meshwright.serve.passes import price_passes
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem, price_passes
 from meshwright.serve.requests import Requests, Serving
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.calibration import NEUTRAL

@@ -16,11 +16,10 @@ from meshwright.serve.answer import (
     serving_to_data,
     serving_to_json,
 )
-from meshwright.serve.problem import ServingProblem
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.report import serving_lines
-from meshwright.serve.search import search_serving
+from meshwright.serve.search import ServingSpace, search_serving
 from meshwright.serve.serve import serving_plan
-from meshwright.serve.space import ServingSpace
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode, Prefill, SoftwareStack

@@ -9,13 +9,13 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.graph.parameters import kv_cache_bytes
+from meshwright.serve.passes import ServingProblem
 from meshwright.serve.price import (
     SERVING_MEMORY_PARTS,
     SERVING_TIME_PARTS,
     fullest_use,
     price_serving,
 )
-from meshwright.serve.problem import ServingProblem
 from meshwright.sharding.strategy import PlanOptions, make_strategy, stack
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 

@@ -9,9 +9,14 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
-from meshwright.serve.problem import ServingProblem, group_counts
-from meshwright.serve.search import Objective, pareto_front, search_serving
-from meshwright.serve.space import ServingSpace, batch_ladder
+from meshwright.serve.passes import ServingProblem, group_counts
+from meshwright.serve.search import (
+    Objective,
+    ServingSpace,
+    batch_ladder,
+    pareto_front,
+    search_serving,
+)
 from meshwright.sharding.space import Choices
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 
