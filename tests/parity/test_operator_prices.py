@@ -182,7 +182,7 @@ def test_moves_do_not_depend_on_the_order_in_which_they_are_asked_for():
     graph = graph_of(asked())
     tensor = asked().graph.layers[0].ops[0].inputs[0]
     _, layouts = layouts_of(graph.resharding, tensor, range(len(graph.rows)))
-    once, little = LayoutMoves(graph.resharding.way), LayoutMoves(graph.resharding.way)
+    once, little = (LayoutMoves(graph.resharding.layouts.routes) for _ in range(2))
     numbers = [once.number(layout) for layout in layouts]
     for end in range(1, len(layouts) + 1, 4):
         little.between([little.number(layout) for layout in layouts[:end]])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import log
-from xml.sax.saxutils import escape
 
 from meshwright.base.units import format_si
-from meshwright.report.chart import HEAT_STEPS, style_sheet
+from meshwright.report.chart import HEAT_STEPS, label, page, rectangle
 from meshwright.report.screen import screen_width
 
 CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
@@ -73,41 +72,22 @@ def heat_lines(cells: HeatCells) -> Iterator[str]:
 def heat_svg(cells: HeatCells) -> str:
     """Return the cells as a picture: dark for much; titles say what a cell stands for."""
     left = 24 + LETTER * max(len(cells.row_field), *map(len, cells.rows))
-    cell_width = max(CELL_WIDTH, 16 + LETTER * max(map(len, cells.columns)))
-    width = max(left + cell_width * len(cells.columns), 24 + LETTER * len(cells.title)) + 24
-    height = TOP + CELL_HEIGHT * len(cells.rows) + 24
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
-        f"<style>{style_sheet()}{_TEXT}</style>",
-        f'<text class="ink" x="16" y="20">{escape(cells.title)}</text>',
-        f'<text class="ink" x="16" y="{TOP - 10}">{escape(cells.row_field)}</text>',
-    ]
-    for number, column in enumerate(cells.columns):
-        middle = left + cell_width * (number + 0.5)
-        parts.append(
-            f'<text class="ink" x="{middle:.0f}" y="{TOP - 10}" text-anchor="middle">'
-            f"{escape(column)}</text>"
-        )
+    width = max(CELL_WIDTH, 16 + LETTER * max(map(len, cells.columns)))
+    parts = [label(16, 20, cells.title, "note"), label(16, TOP - 10, cells.row_field, "note")]
+    middles = [left + width * (number + 0.5) for number in range(len(cells.columns))]
+    for middle, column in zip(middles, cells.columns, strict=True):
+        parts.append(label(middle, TOP - 10, column, "note", "middle"))
     for number, row in enumerate(cells.rows):
         top = TOP + CELL_HEIGHT * number
-        parts.append(f'<text class="ink" x="16" y="{top + 21}">{escape(row)}</text>')
-        parts += [
-            _cell(cells, row, column, left + cell_width * place, top, cell_width)
-            for place, column in enumerate(cells.columns)
-        ]
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _cell(cells: HeatCells, row: str, column: str, x: float, y: float, width: float) -> str:
-    """Return one cell with its value and what it stands for."""
-    step = cells.step(row, column)
-    note = cells.notes.get((row, column), "nothing fits")
-    title = escape(f"{row}, {column}: {cells.text(row, column)}" + (f" ({note})" if note else ""))
-    amount = "much" if step >= MUCH else "little"
-    return (
-        f'<g><title>{title}</title><rect class="h{step}" x="{x + 1:.0f}" y="{y + 1}" '
-        f'width="{width - 2:.0f}" height="{CELL_HEIGHT - 2}" rx="3"/>'
-        f'<text x="{x + width / 2:.0f}" y="{y + 21}" text-anchor="middle" class="{amount}">'
-        f"{escape(cells.text(row, column))}</text></g>"
-    )
+        parts.append(label(16, top + 21, row, "note"))
+        for middle, column in zip(middles, cells.columns, strict=True):
+            step, value = cells.step(row, column), cells.text(row, column)
+            note = cells.notes.get((row, column), "nothing fits")
+            tip = f"{row}, {column}: {value}" + (f" ({note})" if note else "")
+            x = middle - width / 2 + 1
+            parts.append(rectangle(x, top + 1, width - 2, CELL_HEIGHT - 2, f"h{step}", tip))
+            amount = "note much" if step >= MUCH else "note little"
+            parts.append(label(middle, top + 21, value, amount, "middle"))
+    whole = max(left + width * len(cells.columns), 24 + LETTER * len(cells.title)) + 24
+    height = TOP + CELL_HEIGHT * len(cells.rows) + 24
+    return page(whole, height, cells.title, parts, style=_TEXT)

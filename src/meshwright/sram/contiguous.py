@@ -127,22 +127,17 @@ class LayerLoads:
         """Return the largest stop of a run from ``first`` within a limit, between two stops.
 
         The largest transient up to ``above`` allows a run that certainly fits, and whose own one
-        is no larger: most searches end there. What lies between is bisected.
+        is no larger: most searches end there. The stops between are bisected.
         """
-        stop = above
+        stop, maxima = above, self._viewed_maxima
         while fitting < above:
-            room = limit - self._largest_of(first, stop)
+            power = (stop - first).bit_length() - 1
+            room = limit - max(maxima[power][first], maxima[power][stop - (1 << power)])
             fitting = max(fitting, bisect_right(sums, sums[first] + room, fitting, stop + 1) - 1)
             if fitting < stop:
                 above = stop - 1
             stop = (fitting + above + 1) // 2
         return fitting
-
-    def _largest_of(self, first: int, stop: int) -> float:
-        """Return the largest transient of a run of one layer or more [bytes]."""
-        power = (stop - first).bit_length() - 1
-        row = self._viewed_maxima[power]
-        return max(row[first], row[stop - (1 << power)])
 
     def _largest_transient_bytes(self, first: IntArray, stop: IntArray) -> Num:
         """Return the largest transient of each run; 0 where it is empty [bytes]."""
@@ -184,7 +179,7 @@ class LayerLoads:
 
     @cached_property
     def _maxima(self) -> FloatArray:
-        """Row k holds the largest of each 2^k transients side by side, then nothing of use."""
+        """Row k holds the largest of each 2^k adjacent transients; its last entries are unused."""
         rows, width = [np.asarray(self.transient_bytes, dtype=float)], 1
         while 2 * width <= len(self):
             last, further, entries = rows[-1], np.zeros(len(self)), len(self) - 2 * width + 1
@@ -212,11 +207,8 @@ def greedy_stops(
     one of them fits no stage that is left. A stage too small for its next layer stays empty.
     """
     most = most_stages or len(loads) + len(stage_capacities.capacity_bytes)
-    limits, in_flight = (
-        stage_capacities.capacities(most).tolist(),
-        stage_capacities.in_flight(most).tolist(),
-    )
-    stops = loads.stops_within(limits, in_flight)
+    limits = stage_capacities.capacities(most).tolist()
+    stops = loads.stops_within(limits, stage_capacities.in_flight(most).tolist())
     return stops[: stops.index(stops[-1]) + 1]
 
 
@@ -345,61 +337,41 @@ def bottleneck_cuts(
     """
     num_layers = len(loads)
     num_stages = min(most_stages, num_layers)
-    kinds, kind_of = _kinds(stage_capacities, times, num_stages)
+    # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
+    kinds: list[tuple[float, int, StageTimes]] = []
+    places: dict[tuple[float, int, int], int] = {}
+    kind_of = []
+    capacities = stage_capacities.capacities(num_stages).tolist()
+    in_flight = stage_capacities.in_flight(num_stages).tolist()
+    for stage, (capacity, count) in enumerate(zip(capacities, in_flight, strict=True)):
+        own = times[min(stage, len(times) - 1)]
+        place = places.setdefault((capacity, count, id(own)), len(kinds))
+        if place == len(kinds):
+            kinds.append((capacity, count, own))
+        kind_of.append(place)
+    kind_of_stage = np.array(kind_of)
     reached = np.full((num_stages + 1, num_layers + 1), np.inf)
     reached[:, 0] = 0.0
     starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
     earliest = 0
     for stop in range(1, num_layers + 1):
         first = np.arange(earliest, stop)
-        rows = np.stack([kind.run_s(loads, first, stop) for kind in kinds])
+        rows = np.stack([
+            np.where(loads.fits(first, stop, capacity, count), own.run_s(first, stop), np.inf)
+            for capacity, count, own in kinds
+        ])  # fmt: skip
         fits = np.isfinite(rows).any(axis=0)
         if not fits.any():
             earliest, starts[:, stop] = stop, stop
             continue
         skipped = int(fits.argmax())  # what does not fit before this stop fits before no later one
         earliest, first, rows = earliest + skipped, first[skipped:], rows[:, skipped:]
-        candidates = np.maximum(reached[:-1, first], rows[kind_of])
+        candidates = np.maximum(reached[:-1, first], rows[kind_of_stage])
         best = candidates.argmin(axis=1)
         filled = candidates[np.arange(num_stages), best]
         reached[1:, stop] = np.minimum.accumulate(filled)
         starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
     return Bottlenecks(reached[1:, num_layers], starts)
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """Stages of equal room and equal times."""
-
-    capacity_bytes: float
-    in_flight: int
-    times: StageTimes
-
-    def run_s(self, loads: LayerLoads, first: IntArray, stop: int) -> FloatArray:
-        """Return the seconds of runs that stop at the same place; infinite where too large."""
-        fits = loads.fits(first, stop, self.capacity_bytes, self.in_flight)
-        return np.where(fits, self.times.run_s(first, stop), np.inf)
-
-
-def _kinds(
-    stage_capacities: StageCapacities, times: Sequence[StageTimes], num_stages: int
-) -> tuple[list[_Kind], IntArray]:
-    """Return the kinds of stages, and which of them each stage is."""
-    capacities, in_flight = (
-        stage_capacities.capacities(num_stages),
-        stage_capacities.in_flight(num_stages),
-    )
-    found: dict[tuple[float, int, int], int] = {}
-    kinds: list[_Kind] = []
-    kind_of: list[int] = []
-    for stage in range(num_stages):
-        own = times[min(stage, len(times) - 1)]
-        key = (float(capacities[stage]), int(in_flight[stage]), id(own))
-        if key not in found:
-            found[key] = len(kinds)
-            kinds.append(_Kind(key[0], key[1], own))
-        kind_of.append(found[key])
-    return kinds, np.array(kind_of)
 
 
 def most_worth(

@@ -25,7 +25,7 @@ from meshwright.sram.answer import (
     PartitionProof,
     PartitionStage,
 )
-from meshwright.sram.contiguous import StageCapacities
+from meshwright.sram.contiguous import StageCapacities, too_large
 from meshwright.sram.problem import (
     CACHE_FRACTION,
     CACHES,
@@ -52,7 +52,6 @@ from meshwright.sram.search import (
     cut_problems_of,
     fewest_stops,
     group_choices,
-    layers_too_large,
     solve,
     solve_measured,
     weights_bound,
@@ -278,6 +277,7 @@ def _plan(
     names, used, fewest = cut_problem.layers.names, 0, fewest_stops(cut_problem)
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas
+    alone = too_large(cut_problem.layers.loads, cut_problem.stage_capacities)
     fields: dict[str, Any] = {"workload": None, **more}
     return PartitionPlan(
         source=source,
@@ -293,7 +293,7 @@ def _plan(
         num_groups=solution.num_groups if solution else 0,
         group_size=solution.group_size if solution else 0,
         stages=stages_of(solution) if solution else (),
-        too_large=tuple(names[index] for index in layers_too_large(cut_problem).tolist()),
+        too_large=tuple(names[index] for index in alone.tolist()),
         proof=PartitionProof(
             None if fewest is None else len(set(fewest) - {0}),
             bound(cut_problem),

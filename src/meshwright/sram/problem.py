@@ -1,7 +1,7 @@
 """What is cut into stages: layers with their bytes and seconds, devices, and a level of memory.
 
 Layers come from a model (serving through the price of a pass, training through that of a step) or
-from a file of measured ones. Stages lie on the working devices one after the other.
+from a file of measured ones. Stages take the working devices in their order.
 """
 
 from __future__ import annotations
@@ -274,7 +274,10 @@ STRUCTURE = PlanOptions(sequence_parallel=False, zero_stage=0)
 def layers_of_model(
     problem: PartitionProblem, group_sizes: Sequence[int], batch: int
 ) -> list[LayerSequence]:
-    """Return the layers of a model for each size of its groups of sequences.
+    """Return embedding, layers and head of a model for each size of its groups of sequences.
+
+    Resident in serving: weights, and the cache of the whole batch; in training: weights and their
+    state. Each layer hands on the residual stream; the head hands on token ids, or nothing.
 
     Parameters
     ----------
@@ -282,110 +285,64 @@ def layers_of_model(
         Sequences in flight in one pipeline of stages: serving holds the cache of all of them.
     """
     priced = problem.priced_problem
+    model = priced.model
+    strategy = stack([problem.strategy(size) for size in group_sizes])
+    network = priced.network(STRUCTURE.axis_order, strategy)
+    costs: Sequence[Any]  # of each kind of layer, of the embedding and of the head
     if isinstance(priced, ServingProblem):
-        return _serving_layers(priced, problem, group_sizes, batch)
-    return _training_layers(priced, problem, group_sizes)
-
-
-def layer_names(model: ModelSpec) -> tuple[str, ...]:
-    """Return the names of the layers of a model, and of what stands before and after them."""
-    return ("embedding", *(f"layer {number}" for number in range(model.num_layers)), "head")
-
-
-def _order(model: ModelSpec) -> list[int]:
-    """Return the piece of the model at each place: embedding, layers, head."""
+        collectives = Collectives(network, priced.collective_start_s)
+        costs = [
+            piece_cost(priced, STRUCTURE, strategy, piece, index, collectives)
+            for index, piece in enumerate(priced.pieces)
+        ]
+    else:
+        prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
+        costs = prices[Recompute.NONE]
     kinds = len(model.layer_kinds)
-    return [kinds, *model.layer_pattern, kinds + 1]
-
-
-def _serving_layers(
-    priced: ServingProblem, problem: PartitionProblem, group_sizes: Sequence[int], batch: int
-) -> list[LayerSequence]:
-    """Return the layers of a forward pass; what stays are weights and the cache of the batch."""
-    strategy = stack([problem.strategy(size) for size in group_sizes])
-    network = priced.network(STRUCTURE.axis_order, strategy)
-    collectives = Collectives(network, priced.collective_start_s)
-    costs = [
-        piece_cost(priced, STRUCTURE, strategy, piece, index, collectives)
-        for index, piece in enumerate(priced.pieces)
-    ]
-    column = _columns(costs, _order(priced.model))
-    found = []
-    for number, size in enumerate(group_sizes):
-        sent = size * priced.pass_length * priced.model.hidden_size
-        found.append(
-            LayerSequence(
-                names=layer_names(priced.model),
-                resident_bytes={
-                    "weights": column("weight_bytes", number),
-                    "kv_cache": batch * column("cache_bytes", number),
-                },
-                transient_bytes={"activations": column("working_bytes", number)},
-                kept_bytes=np.zeros(priced.model.num_layers + 2),
-                time_parts_s={name: column(name, number) for name in PASS_TIME_PARTS},
-                output_bytes=_outputs(priced.rates.activation_bytes * sent,
-                                      TOKEN_ID_BYTES * size * priced.is_decode,
-                                      priced.model.num_layers),
-            )
-        )  # fmt: skip
-    return found
-
-
-def _training_layers(
-    priced: Problem, problem: PartitionProblem, group_sizes: Sequence[int]
-) -> list[LayerSequence]:
-    """Return the layers of a training pass; what stays is the state of the weights."""
-    strategy = stack([problem.strategy(size) for size in group_sizes])
-    network = priced.network(STRUCTURE.axis_order, strategy)
-    prices = price_layers(priced, STRUCTURE, network, (Recompute.NONE,), uses_tatp=False)
-    costs = prices[Recompute.NONE]
-    column, optimizer = _columns(costs, _order(priced.model)), priced.workload.optimizer
-    held = {
-        "weights": optimizer.weight_bytes_per_param,
-        "gradients": optimizer.gradient_bytes_per_param,
-        "optimizer": optimizer.state_bytes_per_param,
-    }
-    found = []
-    for number, size in enumerate(group_sizes):
-        params = column("dense_params", number) + column("expert_params", number)
-        sent = size * priced.pass_length * priced.model.hidden_size
-        found.append(
-            LayerSequence(
-                names=layer_names(priced.model),
-                resident_bytes={name: each * params for name, each in held.items()},
-                transient_bytes={"activations": column("working_bytes", number)},
-                kept_bytes=column("kept_bytes", number),
-                time_parts_s=_training_parts(column, number),
-                output_bytes=_outputs(priced.rates.activation_bytes * sent, 0.0,
-                                      priced.model.num_layers),
-            )
-        )  # fmt: skip
-    return found
-
-
-def _training_parts(column: Any, number: int) -> Mapping[str, FloatArray]:
-    """Return the seconds of a micro-batch in a layer, forward and backward, by part."""
-    backward = column("input_gradient_s", number) + column("weight_gradient_s", number)
-    return {
-        "forward_s": column("forward_s", number),
-        "backward_s": backward,
-        "launch_s": column("launch_s", number),
-        "tp_comm_s": column("tp_s", number),
-        "ep_comm_s": column("ep_s", number),
-    }
-
-
-def _columns(costs: Sequence[Any], order: Sequence[int]) -> Any:
-    """Return what gives a part of the price, in one row of the columns, of each layer in order."""
+    order = [kinds, *model.layer_pattern, kinds + 1]
 
     def column(name: str, number: int) -> FloatArray:
+        """Return one field of the price of each layer, for one size of the groups."""
         parts = [np.asarray(getattr(cost, name)).reshape(-1) for cost in costs]
         values = [float(part[number] if len(part) > 1 else part[0]) for part in parts]
         return np.array([values[kind] for kind in order])
 
-    return column
-
-
-def _outputs(sent_bytes: float, returned_bytes: float, num_layers: int) -> FloatArray:
-    """Return what each layer hands on: the residual stream; the head token ids, or nothing."""
-    return np.array([*[sent_bytes] * (num_layers + 1), returned_bytes])
+    found = []
+    for number, size in enumerate(group_sizes):
+        sent_bytes = priced.rates.activation_bytes * (size * priced.pass_length * model.hidden_size)
+        returned_bytes, kept_bytes = 0.0, np.zeros(len(order))
+        if isinstance(priced, ServingProblem):
+            resident = {
+                "weights": column("weight_bytes", number),
+                "kv_cache": batch * column("cache_bytes", number),
+            }
+            times_s = {name: column(name, number) for name in PASS_TIME_PARTS}
+            returned_bytes = TOKEN_ID_BYTES * size * priced.is_decode
+        else:
+            optimizer = priced.workload.optimizer
+            params = column("dense_params", number) + column("expert_params", number)
+            resident = {
+                "weights": optimizer.weight_bytes_per_param * params,
+                "gradients": optimizer.gradient_bytes_per_param * params,
+                "optimizer": optimizer.state_bytes_per_param * params,
+            }
+            kept_bytes = column("kept_bytes", number)
+            times_s = {
+                "forward_s": column("forward_s", number),
+                "backward_s": column("input_gradient_s", number)
+                + column("weight_gradient_s", number),
+                "launch_s": column("launch_s", number),
+                "tp_comm_s": column("tp_s", number),
+                "ep_comm_s": column("ep_s", number),
+            }
+        found.append(
+            LayerSequence(
+                names=("embedding", *(f"layer {i}" for i in range(model.num_layers)), "head"),
+                resident_bytes=resident,
+                transient_bytes={"activations": column("working_bytes", number)},
+                kept_bytes=kept_bytes,
+                time_parts_s=times_s,
+                output_bytes=np.array([*[sent_bytes] * (len(order) - 1), returned_bytes]),
+            )
+        )
+    return found

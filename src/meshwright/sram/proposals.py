@@ -343,12 +343,8 @@ def batch_options(
         if price.tokens_per_s > best:
             best, user = price.tokens_per_s, price.tokens_per_s_per_user or 0.0
             option = PartitionBatch(
-                batch,
-                solution.num_groups,
-                solution.num_stages,
-                solution.replicas,
-                price.latency_s,
-                price.tokens_per_s,
-            )
+                batch, solution.num_groups, solution.num_stages, solution.replicas,
+                price.latency_s, price.tokens_per_s,
+            )  # fmt: skip
             kept = [*(entry for entry in kept if entry[0] > user), (user, option)]
     return tuple(option for _, option in kept), largest

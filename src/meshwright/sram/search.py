@@ -11,7 +11,7 @@ from math import ceil, inf
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray
+from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
 from meshwright.serve.passes import group_counts
 from meshwright.spec.workload import Training
@@ -24,7 +24,6 @@ from meshwright.sram.contiguous import (
     bottleneck_cuts,
     greedy_stops,
     least_stages,
-    too_large,
 )
 from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, layers_of_model
 from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
@@ -32,7 +31,7 @@ from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
 
 @dataclass(frozen=True)
 class CutProblem:
-    """What is cut, and where the stages lie."""
+    """What is cut, and which devices the stages are on."""
 
     layers: LayerSequence
     stage_capacities: StageCapacities
@@ -166,11 +165,6 @@ def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
     return bottleneck_cuts(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
 
 
-def layers_too_large(cut_problem: CutProblem) -> IntArray:
-    """Return the layers that fit no stage by themselves."""
-    return too_large(cut_problem.layers.loads, cut_problem.stage_capacities)
-
-
 def bound(cut_problem: CutProblem) -> int:
     """Return the stages below which no cut fits: all bytes over all room."""
     return least_stages(_loads(cut_problem), cut_problem.stage_capacities)
@@ -272,7 +266,15 @@ def solve(
         for groups, cut_problem in zip(tried, cut_problems_of(problem, tried), strict=True)
         for solution in _solutions(problem, objective, cut_problem, groups)
     ]
-    return min(found, key=lambda s: _rank(s, objective), default=None)
+
+    def rank(solution: Solution) -> tuple[float, ...]:
+        speed = solution.rates.tokens_per_s if solution.rates else 0.0
+        used = float(solution.num_stages * solution.replicas)
+        is_fastest = objective is Objective.TIME and solution.has_devices
+        stages = 0.0 if is_fastest else float(len(solution.stops))
+        return stages, -speed, used, solution.num_groups
+
+    return min(found, key=rank, default=None)
 
 
 def group_choices(problem: PartitionProblem) -> list[int]:
@@ -282,15 +284,6 @@ def group_choices(problem: PartitionProblem) -> list[int]:
         return [batch]
     stages = max(problem.system.num_alive // problem.tensor_degree, 1)
     return group_counts(min(batch, stages))
-
-
-def _rank(solution: Solution, objective: Objective) -> tuple[float, ...]:
-    """Return what a better solution has less of."""
-    speed = solution.rates.tokens_per_s if solution.rates else 0.0
-    used = float(solution.num_stages * solution.replicas)
-    if objective is Objective.TIME and solution.has_devices:
-        return (0.0, -speed, used, solution.num_groups)
-    return (float(len(solution.stops)), -speed, used, solution.num_groups)
 
 
 def _solutions(
@@ -310,18 +303,14 @@ def _solutions(
         yield priced(stops)
         return
     cuts = fast_cuts(cut_problem, most)
-    for number in _numbers_of_stages(cuts.slowest_s, most):
-        yield priced(_forward(cut_problem, cuts.stops(number)))
-
-
-def _numbers_of_stages(slowest_s: FloatArray, most: int) -> list[int]:
-    """Return, for each number of replicas that fits, the number of stages that is fastest."""
+    # For each number of replicas that fits, the number of stages that is fastest.
     best: dict[int, int] = {}
-    for number, seconds in enumerate(slowest_s.tolist(), start=1):
+    for number, seconds in enumerate(cuts.slowest_s.tolist(), start=1):
         known = best.get(most // number)
-        if seconds < inf and (known is None or seconds < slowest_s[known - 1]):
+        if seconds < inf and (known is None or seconds < cuts.slowest_s[known - 1]):
             best[most // number] = number
-    return list(best.values())
+    for number in best.values():
+        yield priced(_forward(cut_problem, cuts.stops(number)))
 
 
 def _priced(

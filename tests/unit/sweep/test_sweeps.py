@@ -113,7 +113,7 @@ def test_cells_hold_the_better_value_and_what_gave_it():
     assert cells.values["8", "a"] == 1
     assert cells.notes["8", "a"] == "extra 1"
     picture = heat_svg(cells)
-    assert picture.count("<rect") == 6
+    assert picture.count("<rect") == 1 + 6  # the paper and the cells
     assert picture.startswith("<svg")
 
 
@@ -274,7 +274,7 @@ def test_graphs_on_designs(tmp_path, capsys):
     for point in points:
         assert point["lower_bound_s"] <= point["step_time_s"] * (1 + 1e-9)
         assert 0 < point["utilisation"] < 1
-    assert picture.read_text().count("<rect") == 4
+    assert picture.read_text().count("<rect") == 1 + 4
 
 
 @pytest.mark.parametrize("graph", ["hpl-2048x256", "fft-256x256"])

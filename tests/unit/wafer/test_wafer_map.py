@@ -14,8 +14,8 @@ from meshwright.topology.grid import mesh, ring, torus
 from meshwright.topology.network import LinkSpec
 from meshwright.topology.switched import switch
 from meshwright.topology.wafer import Wafer, one_wafer, wafers_in_a_row
-from meshwright.wafer.picture import WaferMap, arrows_of, group_letter, make_canvas, wafer_text
-from meshwright.wafer.svg import wafer_svg
+from meshwright.wafer.picture import WaferMap, group_letter, wafer_text
+from meshwright.wafer.svg import arrows_of, make_canvas, wafer_svg
 
 LINK = LinkSpec(2e12, 2e-7)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 from meshwright.base.errors import UnsupportedError
 from meshwright.cost.problem import Problem
@@ -34,8 +36,6 @@ PROVEN = 0.05
 """Gap above which the bound is worked out again with what resharding costs at least."""
 LITTLE = 0.01
 """Gain for which no further frame is looked at on shared links."""
-Levels = tuple[Assignment, Assignment]
-"""Alone on their links, and on shared ones."""
 
 
 @dataclass(frozen=True)
@@ -65,41 +65,33 @@ class Planned:
 def plan_operators(problem: Problem, bases: Sequence[Base], physical: Network) -> Planned | None:
     """Return the fastest plan over some frames; None where nothing fits under any of them."""
     start_s = time.perf_counter()
-    best: Levels | None = None
+    best: tuple[Assignment, Assignment] | None = None
+    found_s = float("inf")
     frames: list[ModelGraph] = []
     for base in bases:
         model = model_graph(problem, base.frame, physical)
         mine = [model.under(structure) for structure in base.structures] if model else []
-        best, frames = _over_frames(mine, best), frames + mine
+        frames += mine
+        # Those that are fastest alone come first; what can gain little more is left to the bound.
+        alone = [found for found in map(assign, mine) if found is not None]
+        table: SharedTable | None = None
+        for found in sorted(alone, key=lambda found: found.assigned.total_s):
+            enough_s = found_s / (1.0 + LITTLE)
+            if found.assigned.total_s < enough_s:
+                table = SharedTable(found, table)
+                shared = on_demand(table, enough_s)
+                if shared.assigned.total_s < found_s:
+                    best, found_s = (found, shared), shared.assigned.total_s
     if best is None:
         return None
-    found_s = best[1].assigned.total_s
-    bound_s = min(_bound_s(frame, found_s) for frame in frames)
-    return Planned(*best, min(bound_s, found_s), time.perf_counter() - start_s)
-
-
-def _over_frames(frames: Sequence[ModelGraph], best: Levels | None) -> Levels | None:
-    """Return the best options of frames with the same layers, or what is known if it is faster.
-
-    Those that are fastest alone come first; what can gain little more is left to the bound.
-    """
-    alone = [found for found in map(assign, frames) if found is not None]
-    table: SharedTable | None = None
-    for found in sorted(alone, key=lambda found: found.assigned.total_s):
-        known_s = best[1].assigned.total_s if best else float("inf")
-        enough_s = known_s / (1.0 + LITTLE)
-        if found.assigned.total_s < enough_s:
-            table = SharedTable(found, table)
-            shared = on_demand(table, enough_s)
-            best = (found, shared) if shared.assigned.total_s < known_s else best
-    return best
-
-
-def _bound_s(frame: ModelGraph, found_s: float) -> float:
-    """Return a bound of every plan of a frame, better worked out where it lies far below [s]."""
-    enough_s = found_s / (1.0 + PROVEN)
-    bound_s = lower_bound_s(frame, enough_s)
-    return bound_s if bound_s >= enough_s else bound_with_moves_s(frame, enough_s)
+    # A bound that is far below is worked out again with what resharding costs at least.
+    bound_s, enough_s = found_s, found_s / (1.0 + PROVEN)
+    for frame in frames:
+        frame_s = lower_bound_s(frame, enough_s)
+        if frame_s < enough_s:
+            frame_s = bound_with_moves_s(frame, enough_s)
+        bound_s = min(bound_s, frame_s)
+    return Planned(*best, bound_s, time.perf_counter() - start_s)
 
 
 NUM_BASES = 2
@@ -191,17 +183,8 @@ def _runs(found: Assignment, used: Sequence[int]) -> Iterator[OperatorRun]:
         by_place.setdefault(place, []).append((layer, number[option]))
     for place, chosen in by_place.items():
         names = tuple(op.name for op in prices.groups[place[0]][place[1]].ops)
-        for first, last, option in _equal_in_a_row(chosen):
-            is_layer = place[0] < kinds
-            yield OperatorRun(
-                names, first if is_layer else None, last if is_layer else None, option
-            )
-
-
-def _equal_in_a_row(chosen: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield first layer, last layer and option of each run of equal options."""
-    start = 0
-    for end in range(1, len(chosen) + 1):
-        if end == len(chosen) or chosen[end][1] != chosen[start][1]:
-            yield chosen[start][0], chosen[end - 1][0], chosen[start][1]
-            start = end
+        is_layer = place[0] < kinds
+        for option, equal in groupby(chosen, key=itemgetter(1)):
+            layers = [at for at, _ in equal]
+            first, last = (layers[0], layers[-1]) if is_layer else (None, None)
+            yield OperatorRun(names, first, last, option)

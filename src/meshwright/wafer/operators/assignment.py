@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from meshwright.base.arrays import FloatArray, IntArray, column
 from meshwright.cost.problem import Problem
 from meshwright.search.choices.budget import cheapest_within
 from meshwright.search.choices.elimination import ChoiceGraph, Load, make_load
-from meshwright.sharding.strategy import PlanOptions
 from meshwright.topology.network import Network
 from meshwright.wafer.operators.options import Frame, all_options
 from meshwright.wafer.operators.prices import (
@@ -138,7 +138,7 @@ def assign(model: ModelGraph) -> Assignment | None:
             break
     if not plans:
         return None
-    best = min(plans, key=lambda assigned: assigned.total_s)
+    best = min(plans, key=attrgetter("total_s"))
     return Assignment(model, best, min(bound_s, best.total_s))
 
 
@@ -172,7 +172,7 @@ def best_uniform(model: ModelGraph) -> Assigned | None:
     likely = fits[np.argsort(time_s[fits], kind="stable")][:MOST_UNIFORM]
     priced = [model.price((option,) * len(model.places)) for option in likely.tolist()]
     fitting = [plan for plan in priced if plan.memory_bytes <= capacity]
-    return min(fitting, key=lambda plan: plan.total_s, default=None)
+    return min(fitting, key=attrgetter("total_s"), default=None)
 
 
 def lower_bound_s(model: ModelGraph, enough_s: float = float("inf")) -> float:
@@ -227,8 +227,16 @@ def bound_with_moves_s(model: ModelGraph, enough_s: float) -> float:
         Bound at which no more is asked for [s].
     """
     anywhere = replace(model, prices=model.every_way)
-    room, nodes = room_bytes(anywhere), _least_nodes(anywhere)
     moves = LeastMoves(anywhere)
+    # What each node costs with each set of degrees, in the best way to lay it.
+    loads = anywhere.graph_nodes(0.0)
+    known = {
+        id(load): make_load(
+            _least_of(moves.codes, load.time_s), _least_of(moves.codes, load.num_bytes)
+        )
+        for load in loads
+    }
+    room, nodes = room_bytes(anywhere), [known[id(load)] for load in loads]
     bound_s = 0.0
     for _ in range(MOST_ROUNDS):
         chosen = cheapest_within(ChoiceGraph(nodes, moves.edges()), room, uses_program=False)
@@ -264,29 +272,15 @@ class LeastMoves:
         pairs = {(entry, choices[u], choices[v]) for (u, v), entry, _ in self.passed}
         new = [pair for pair in sorted(pairs) if not self.is_known[pair[0]][pair[1:]]]
         for entry, one, other in new:
-            self.least_s[entry][one, other] = self._least(entry, one, other)
+            first, second = np.flatnonzero(self.codes == one), np.flatnonzero(self.codes == other)
+            layer = self.model.prices.problem.pieces[entry[0]]
+            rows = np.concatenate([first, second]).tolist()
+            if len(rows) <= MOST_WAYS:
+                moved = handed_over(self.model.resharding, layer, self.handovers[entry], rows)
+                least_s = float(moved.time_s[: len(first), len(first) :].min())
+                self.least_s[entry][one, other] = least_s
             self.is_known[entry][one, other] = True
         return bool(new)
-
-    def _least(self, entry: Entry, one: int, other: int) -> float:
-        """Return the least seconds between two sets of degrees, for one micro-batch."""
-        first, second = np.flatnonzero(self.codes == one), np.flatnonzero(self.codes == other)
-        layer = self.model.prices.problem.pieces[entry[0]]
-        rows = np.concatenate([first, second]).tolist()
-        if len(rows) > MOST_WAYS:
-            return 0.0
-        moved = handed_over(self.model.resharding, layer, self.handovers[entry], rows)
-        return float(moved.time_s[: len(first), len(first) :].min())
-
-
-def _least_nodes(anywhere: ModelGraph) -> list[Load]:
-    """Return what each node costs with each set of degrees, in the best way to lay it."""
-    codes, nodes = anywhere.prices.options.codes, anywhere.graph_nodes(0.0)
-    known = {
-        id(load): make_load(_least_of(codes, load.time_s), _least_of(codes, load.num_bytes))
-        for load in nodes
-    }
-    return [known[id(load)] for load in nodes]
 
 
 def _least_of(codes: IntArray, values: FloatArray) -> FloatArray:
@@ -318,7 +312,9 @@ class SharedTable:
     def __init__(self, alone: Assignment, before: SharedTable | None = None) -> None:
         self.alone = alone
         structure = alone.model.prices.options.frame.structure
-        self.sends = _sent(structure)
+        stage = structure.zero_stage
+        self.sends = stage == 0, stage == 3 and structure.reshard_after_forward
+        """What tells the data-parallel messages of two stages of ZeRO apart."""
         self._slowdown: dict[int, Slowdown] = {}
         self.model = alone.model
         """What each option costs as far as it is known: on shared links, or alone."""
@@ -385,12 +381,6 @@ class SharedTable:
         return whole_params(self.model.every_way, self.model.places)
 
 
-def _sent(structure: PlanOptions) -> tuple[bool, bool]:
-    """Return what tells the data-parallel messages of two stages of ZeRO apart."""
-    stage = structure.zero_stage
-    return stage == 0, stage == 3 and structure.reshard_after_forward
-
-
 MOST_ROUNDS_ON_DEMAND = 40
 """Each one prices at least one option more."""
 CLOSE_ON_DEMAND = 1e-3
@@ -412,7 +402,9 @@ def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
         if all(table.knows(plan.options) for plan in plans):
             plans += filter(None, [best_uniform(table.model)])
         is_known = all(table.knows(plan.options) for plan in plans)
-        best = min([best, *(table.price(plan.options) for plan in plans)], key=_total_s)
+        best = min(
+            [best, *(table.price(plan.options) for plan in plans)], key=attrgetter("total_s")
+        )
         if bound_s >= min(best.total_s / (1.0 + CLOSE_ON_DEMAND), enough_s):
             break
         if is_known and not (is_narrow and table.widen()):
@@ -422,7 +414,3 @@ def on_demand(table: SharedTable, enough_s: float = float("inf")) -> Assignment:
         if bound_s < min(best.total_s / (1.0 + CLOSE_ON_DEMAND), enough_s):
             bound_s = max(bound_s, cheapest_fitting(table.model, share)[1])
     return Assignment(table.model, best, min(bound_s, best.total_s))
-
-
-def _total_s(assigned: Assigned) -> float:
-    return assigned.total_s

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, IntArray, column, joined, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, Num, column, joined, larger, take_rows
 from meshwright.cost.communication import Collectives, CollectiveTime, plain
-from meshwright.cost.layer import BlockCost, LayerCost, layer_cost, priced_pieces, weighted_sum
+from meshwright.cost.layer import LayerCost, layer_cost, priced_pieces, weighted_sum
 from meshwright.cost.memory import ShardDegrees, step_memory
 from meshwright.cost.parts import MemoryUse, StepTime
 from meshwright.cost.pipeline import PipelinePrice, jitter_fraction, price_pipeline, table_params
@@ -32,7 +31,7 @@ from meshwright.cost.step import (
     step_time,
     sync_links,
 )
-from meshwright.graph.op import LayerGraph, Op, OpKind, Tensor
+from meshwright.graph.op import LayerGraph, OpKind, Tensor
 from meshwright.network.placement import block_ranks
 from meshwright.search.choices.elimination import ChoiceGraph, Load, Pair, make_load
 from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed, stack
@@ -60,23 +59,21 @@ class Handover:
 
 def operator_groups(layer: LayerGraph) -> tuple[LayerGraph, ...]:
     """Return a layer cut into its groups, in order."""
-    starts, has_anchor = [0], False
+    starts, has_anchor, has_any_anchor = [0], False, False
     for number, op in enumerate(layer.ops):
         begins = op.kind is OpKind.NORM or (op.kind in ANCHORS and has_anchor)
-        if begins and number and not _stays(layer.ops, number):
+        # Inside experts and at edges an operator stays with the one before it, and so does a norm
+        # before the first anchor of the layer.
+        before = layer.ops[max(number - 1, 0)]
+        is_inside = op.region == before.region and op.region in ("experts", "edge")
+        is_early = op.kind is OpKind.NORM and not has_any_anchor
+        if begins and number and not (is_inside or is_early):
             starts.append(number)
             has_anchor = False
         has_anchor |= op.kind in ANCHORS
+        has_any_anchor |= op.kind in ANCHORS
     bounds = [*starts, len(layer.ops)]
     return tuple(replace(layer, ops=layer.ops[first:last]) for first, last in pairwise(bounds))
-
-
-def _stays(ops: Sequence[Op], number: int) -> bool:
-    """Return whether an operator stays with the one before it: inside experts, and at edges."""
-    op, before = ops[number], ops[number - 1]
-    is_inside = op.region == before.region and op.region in ("experts", "edge")
-    has_anchor = any(other.kind in ANCHORS for other in ops[:number])
-    return is_inside or (op.kind is OpKind.NORM and not has_anchor)
 
 
 def handovers(groups: Sequence[LayerGraph]) -> list[Handover]:
@@ -86,8 +83,13 @@ def handovers(groups: Sequence[LayerGraph]) -> list[Handover]:
     as it needs it, and the residual stream goes on from there.
     """
     made = {t.name: n for n, group in enumerate(groups) for op in group.ops for t in op.outputs}
+    readers_of: dict[Tensor, dict[int, None]] = {}
+    for number, group in enumerate(groups):
+        for op in group.ops:
+            for tensor in op.inputs:
+                readers_of.setdefault(tensor, {})[number] = None
     passed: dict[tuple[int, int], list[Tensor]] = {}
-    for tensor, readers in _readers(groups).items():
+    for tensor, readers in readers_of.items():
         source = made.get(tensor.name, BEFORE)
         stops = [source, *(reader for reader in readers if reader != source)]
         for pair in pairwise(stops):
@@ -103,26 +105,14 @@ def handovers(groups: Sequence[LayerGraph]) -> list[Handover]:
     ]  # fmt: skip
 
 
-def _readers(groups: Sequence[LayerGraph]) -> dict[Tensor, list[int]]:
-    """Return the groups that read each activation, in order."""
-    found: dict[Tensor, list[int]] = {}
-    for number, group in enumerate(groups):
-        for op in group.ops:
-            for tensor in op.inputs:
-                readers = found.setdefault(tensor, [])
-                if number not in readers:
-                    readers.append(number)
-    return found
-
-
 @dataclass(frozen=True)
 class GroupCost:
     """The price of one group, and the parts of its working memory: columns of options."""
 
     layer: LayerCost
-    transient_bytes: Any
+    transient_bytes: Num
     """Alive for a moment [bytes]."""
-    recomputed_bytes: Any
+    recomputed_bytes: Num
     """Activations that recomputation brings back for the whole layer [bytes]."""
 
 
@@ -183,17 +173,18 @@ def _of_tensor(problem: Problem, options: Options, streamed: Streamed) -> list[l
         piece = priced_pieces(
             problem, structure, collectives, index, uses_tatp=uses_tatp, cut=operator_groups
         )[0]
-        blocks = piece.blocks(recompute)
-        found.append([_group_cost(problem, block, 0.0 * network.strategy.tp) for block in blocks])
+        zero = 0.0 * network.strategy.tp
+        found.append(
+            [
+                GroupCost(
+                    layer_cost([block], problem.rates, zero),
+                    block.transient_bytes + zero,
+                    block.recomputed_bytes + zero,
+                )
+                for block in piece.blocks(recompute)
+            ]
+        )
     return found
-
-
-def _group_cost(problem: Problem, block: BlockCost, zero: Any) -> GroupCost:
-    return GroupCost(
-        layer_cost([block], problem.rates, zero),
-        block.transient_bytes + zero,
-        block.recomputed_bytes + zero,
-    )
 
 
 Slowdown = Mapping[str, float]
@@ -291,8 +282,15 @@ def price_assigned(
         table = float(column(table_params(problem, first))[0])
         is_one_copy = options[0] == options[-1]
         params[options[0]] -= table * is_one_copy
-        price = price if is_one_copy else _with_second_table(price, table)
-    shards = ShardDegrees(dense=_shard_degree(prices, params), expert=1.0)
+        if not is_one_copy:
+            # The ends split the tied table differently: it is held twice.
+            states = tuple(replace(s, dense_params=s.dense_params + table) for s in price.states)
+            heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
+            price = replace(price, states=states, heaviest=heaviest)
+    # The degree that shards all parameters into as much as the options do.
+    columns = prices.options.columns
+    shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
+    shards = ShardDegrees(dense=sum(params.values()) / shared, expert=1.0)
     optimizer = problem.workload.optimizer
     kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
     time = step_time(
@@ -333,13 +331,13 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[L
     return (*found[:-1], head)
 
 
-def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Any:
+def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Num:
     """Return the largest transient, and what recomputation of a whole layer brings back."""
-    brought_back: dict[Place, Any] = {}
+    brought_back: dict[Place, Num] = {}
     for (place, _), cost in costs.items():
         before = brought_back.get(place, 0.0)
-        brought_back[place] = np.maximum(before, cost.recomputed_bytes)
-    transient = np.max([cost.transient_bytes for cost in costs.values()], axis=0)
+        brought_back[place] = larger(before, cost.recomputed_bytes)
+    transient = reduce(larger, [cost.transient_bytes for cost in costs.values()])
     return transient + sum(brought_back.values())
 
 
@@ -359,20 +357,6 @@ def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
         total = total - table_params(prices.problem, prices.options.columns)
     whole: FloatArray = np.asarray(total, dtype=float)
     return whole
-
-
-def _shard_degree(prices: OperatorPrices, params: dict[int, float]) -> float:
-    """Return the degree that shards all parameters into as much as the options do."""
-    columns = prices.options.columns
-    shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
-    return sum(params.values()) / shared
-
-
-def _with_second_table(price: PipelinePrice, table: float) -> PipelinePrice:
-    """Return the pipeline where a tied table is held twice: its ends split it differently."""
-    states = tuple(replace(s, dense_params=s.dense_params + table) for s in price.states)
-    heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
-    return replace(price, states=states, heaviest=heaviest)
 
 
 Entry = tuple[int, int, int]
@@ -402,8 +386,11 @@ class ModelGraph:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The group at each node."""
-        return places_of(self.prices)
+        """The group at each node: embedding, layers in order, head."""
+        groups, pattern = self.prices.groups, self.prices.problem.model.layer_pattern
+        kinds = len(self.prices.problem.graph.layers)
+        inner = [(kind, group) for kind in pattern for group in range(len(groups[kind]))]
+        return ((kinds, 0), *inner, (kinds + 1, 0))
 
     def graph(self, window_share: float = 0.0) -> ChoiceGraph:
         """Return the choices with what they cost; the cheapest ones bound every plan.
@@ -513,14 +500,6 @@ class ModelGraph:
         return price_assigned(self.prices, self.places, choices, between_s)
 
 
-def places_of(prices: OperatorPrices) -> tuple[Place, ...]:
-    """Return the group at each node: embedding, layers in order, head."""
-    problem, groups = prices.problem, prices.groups
-    kinds, pattern = len(problem.graph.layers), problem.model.layer_pattern
-    inner = [(kind, group) for kind in pattern for group in range(len(groups[kind]))]
-    return ((kinds, 0), *inner, (kinds + 1, 0))
-
-
 def moves_of(
     prices: OperatorPrices, resharding: Resharding, rows: Sequence[int] | None = None
 ) -> dict[Pair, Load]:
@@ -543,22 +522,15 @@ def moves_of(
 def passed_tensors(prices: OperatorPrices) -> Iterator[tuple[Pair, Entry, Handover]]:
     """Yield the nodes that pass tensors, and what passes between them."""
     passed = {piece: handovers(groups) for piece, groups in enumerate(prices.groups)}
-    for pair, (piece, handover) in _pairs(prices, passed):
-        yield pair, (piece, handover.first, handover.second), handover
-
-
-def _pairs(
-    prices: OperatorPrices, passed: Mapping[int, list[Handover]]
-) -> Iterator[tuple[Pair, tuple[int, Handover]]]:
-    """Yield the nodes that pass tensors, with the piece of the second one."""
-    pattern, kinds = prices.problem.model.layer_pattern, len(prices.groups) - 2
-    start = 1
-    for kind in pattern:
+    start, head = 1, len(prices.groups) - 1
+    for kind in prices.problem.model.layer_pattern:
         for handover in passed[kind]:
             first = start - 1 if handover.first == BEFORE else start + handover.first
-            yield (first, start + handover.second), (kind, handover)
+            entry = (kind, handover.first, handover.second)
+            yield (first, start + handover.second), entry, handover
         start += len(prices.groups[kind])
-    yield (start - 1, start), (kinds + 1, passed[kinds + 1][0])
+    last = passed[head][0]
+    yield (start - 1, start), (head, last.first, last.second), last
 
 
 def handed_over(

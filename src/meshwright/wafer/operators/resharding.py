@@ -7,10 +7,10 @@ device needs and does not hold comes from those who hold it, in equal parts wher
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -90,11 +90,6 @@ def pair_routes(network: Network, devices: IntArray) -> PairRoutes:
     return PairRoutes(devices, crossed, routes.latency_s(network))
 
 
-def is_partition(layout: FloatArray) -> bool:
-    """Tell whether a layout holds every part once: (devices, dims, 2)."""
-    return bool(np.isclose((layout[..., 1] - layout[..., 0]).prod(axis=-1).sum(), 1.0))
-
-
 def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
     """Return what each device sends to each other one on the way to each of some layouts.
 
@@ -111,7 +106,7 @@ def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
     """
     number, devices = layouts.shape[:2]
     single, given = layouts.astype(np.float32), held.astype(np.float32)
-    common: Any = np.ones((number, devices, devices), dtype=np.float32)
+    common = np.ones((number, devices, devices), dtype=np.float32)
     for dim in range(layouts.shape[2]):
         mine, theirs = given[None, :, None, dim], single[:, None, :, dim]
         if (mine == WHOLE).all() and (theirs == WHOLE).all():
@@ -133,8 +128,8 @@ def moved(held: FloatArray, layouts: FloatArray) -> FloatArray:
 class LayoutMoves:
     """What passing a tensor between layouts asks of the links, worked out once for each pair."""
 
-    def __init__(self, way: PairRoutes) -> None:
-        self.way = way
+    def __init__(self, routes: PairRoutes) -> None:
+        self.routes = routes
         self._number: dict[bytes, int] = {}
         self._layouts: list[FloatArray] = []
         self._holds_once: list[bool] = []
@@ -146,7 +141,8 @@ class LayoutMoves:
         if key not in self._number:
             self._number[key] = len(self._layouts)
             self._layouts.append(layout)
-            self._holds_once.append(is_partition(layout))
+            held = (layout[..., 1] - layout[..., 0]).prod(axis=-1).sum()
+            self._holds_once.append(bool(np.isclose(held, 1.0)))
         return self._number[key]
 
     def between(self, numbers: Sequence[int]) -> tuple[FloatArray, FloatArray]:
@@ -155,12 +151,16 @@ class LayoutMoves:
         Rows are layouts before, columns layouts after. Where each part of a tensor has one holder,
         either way may take the links of the other one backwards: dimension order, or its reverse.
         """
-        self._grow()
+        known, size = len(self._busy), len(self._layouts)
+        if known < size:
+            grown = np.full((2, size, size), np.nan)
+            grown[0, :known, :known], grown[1, :known, :known] = self._busy, self._latency
+            self._busy, self._latency = grown
         for one in set(numbers):
             new = sorted(other for other in set(numbers) if np.isnan(self._busy[one, other]))
             if new:
                 shares = moved(self._layouts[one], np.stack([self._layouts[n] for n in new]))
-                self._busy[one, new], self._latency[one, new] = busiest_s(shares, self.way)
+                self._busy[one, new], self._latency[one, new] = busiest_s(shares, self.routes)
         pairs = np.ix_(numbers, numbers)
         busy, latency = self._busy[pairs], self._latency[pairs]
         once = np.array(self._holds_once)[list(numbers)]
@@ -170,16 +170,8 @@ class LayoutMoves:
             np.where(both, np.maximum(latency, latency.T), latency),
         )
 
-    def _grow(self) -> None:
-        """Make room for the layouts that have come."""
-        known, size = len(self._busy), len(self._layouts)
-        if known < size:
-            grown = np.full((2, size, size), np.nan)
-            grown[0, :known, :known], grown[1, :known, :known] = self._busy, self._latency
-            self._busy, self._latency = grown
 
-
-def busiest_s(shares: FloatArray, way: PairRoutes) -> tuple[FloatArray, FloatArray]:
+def busiest_s(shares: FloatArray, routes: PairRoutes) -> tuple[FloatArray, FloatArray]:
     """Return seconds of the busiest link for each byte of the tensor, and the longest latency [s].
 
     Parameters
@@ -188,8 +180,8 @@ def busiest_s(shares: FloatArray, way: PairRoutes) -> tuple[FloatArray, FloatArr
         Of the tensor that are moved in each of some cases: (cases, senders, receivers).
     """
     flat = shares.reshape(len(shares), prod(shares.shape[1:]))
-    busy: FloatArray = (flat @ way.crossed).max(axis=1, initial=0.0)
-    latency: FloatArray = ((flat > 0) * way.latency_s).max(axis=1, initial=0.0)
+    busy: FloatArray = (flat @ routes.crossed).max(axis=1, initial=0.0)
+    latency: FloatArray = ((flat > 0) * routes.latency_s).max(axis=1, initial=0.0)
     return busy, latency
 
 
@@ -218,6 +210,8 @@ class Resharding:
     problem: Problem
     options: Options
     physical: Network
+    _known: dict[tuple[Split, int], tuple[int, float]] = field(default_factory=dict, repr=False)
+    """By split of a tensor and option: the number of its layout, and the share of the fullest."""
 
     def _ranks(self, index: int) -> Ranks:
         """Return where the ranks of an option are."""
@@ -227,23 +221,10 @@ class Resharding:
         return found
 
     @cached_property
-    def devices(self) -> IntArray:
-        """All devices in use, ascending: the same ones under each option."""
-        return np.sort(self._ranks(0).device.reshape(-1))
-
-    @cached_property
-    def way(self) -> PairRoutes:
-        """Routes between them."""
-        return pair_routes(self.physical, self.devices)
-
-    @cached_property
     def layouts(self) -> LayoutMoves:
-        """What is known of the moves between layouts."""
-        return LayoutMoves(self.way)
-
-    @cached_property
-    def _known(self) -> dict[tuple[Split, int], tuple[int, float]]:
-        return {}
+        """What is known of the moves between layouts: the same devices under each option."""
+        devices = np.sort(self._ranks(0).device.reshape(-1))
+        return LayoutMoves(pair_routes(self.physical, devices))
 
     def moves(
         self, tensor: Tensor, layer: LayerGraph, rows: Sequence[int] | None = None
@@ -258,12 +239,16 @@ class Resharding:
         numbers = range(len(self.options)) if rows is None else rows
         laid = [self._layout(tensor, index) for index in numbers]
         kind = np.array([number for number, _ in laid])
-        busy, latency = self.layouts.between(list(dict.fromkeys(kind.tolist())))
-        place = {number: at for at, number in enumerate(dict.fromkeys(kind.tolist()))}
+        different = list(dict.fromkeys(kind.tolist()))
+        busy, latency = self.layouts.between(different)
+        place = {number: at for at, number in enumerate(different)}
         at = np.array([place[number] for number in kind.tolist()])
+        # The whole tensor in one micro-batch of all ranks.
+        length = float(self.problem.pass_length)
+        sizes = layer.bind(length * self.options.frame.num_sequences, length)
         rates = self.problem.rates
         word = rates.activation_bytes if tensor.word_bytes is None else tensor.word_bytes
-        num_bytes = self._elements(tensor, layer) * word
+        num_bytes = float(np.prod([float(sizes[dim]) for dim in tensor.dims])) * word
         launch_s = float(np.asarray(self.problem.calibration.collective_launch_s))
         once_s = busy * num_bytes + np.where(busy > 0, latency + launch_s, 0.0)
         again = 2.0 if self.options.frame.structure.recompute is Recompute.FULL else 1.0
@@ -284,12 +269,6 @@ class Resharding:
             volume = float((layout[..., 1] - layout[..., 0]).prod(axis=1).max())
             self._known[key] = self.layouts.number(layout), volume
         return self._known[key]
-
-    def _elements(self, tensor: Tensor, layer: LayerGraph) -> float:
-        """Return the elements of a tensor in one micro-batch of all ranks."""
-        length = float(self.problem.pass_length)
-        sizes: dict[str, Any] = layer.bind(length * self.options.frame.num_sequences, length)
-        return float(np.prod([float(sizes[dim]) for dim in tensor.dims]))
 
 
 def _split(tensor: Tensor, structure: PlanOptions) -> Split:
