@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
@@ -243,8 +244,6 @@ def _powers(args: argparse.Namespace) -> dict[str, float]:
 
 def strategy_question(args: argparse.Namespace) -> tuple[Question, Strategy, PlanOptions]:
     """Return the question, and the one strategy that the arguments state."""
-    from meshwright.base.errors import Fault, SpecError
-
     asked = question_of(args)
     faults = [
         Fault(option_of(name), f"one value is needed, found {len(values)}")
@@ -267,6 +266,8 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     SpecError
         Every option that is missing or wrong.
     """
+    from meshwright.spec.workload import SoftwareStack
+
     reading = Reading()
     for option, value in (("--seq", args.seq), ("--global-batch", args.global_batch)):
         if value is None:
@@ -274,9 +275,9 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
     fields = {
         field: reading.value(read, given)
         for field, read, given in (
-            ("sequence_length", _sequence_length, args.seq),
-            ("global_batch_size", _global_batch_size, args.global_batch),
-            ("total_tokens", _total_tokens, args.tokens),
+            ("sequence_length", partial(whole_number, "--seq", kilo=1024), args.seq),
+            ("global_batch_size", partial(whole_number, "--global-batch"), args.global_batch),
+            ("total_tokens", partial(quantity, "--tokens", dimension="tokens"), args.tokens),
             ("precision", _precision, args.precision),
             ("expert_load_imbalance", imbalance, args.imbalance),
             ("optimizer", _optimizer, args.optimizer),
@@ -284,7 +285,10 @@ def _workload_fields(args: argparse.Namespace) -> dict[str, Any]:
         if given is not None
     }
     reading.done()
-    return {**fields, "software": _software(args)}
+    software = SoftwareStack(
+        cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
+    )
+    return {**fields, "software": software}
 
 
 def _optimizer(text: Any) -> Any:
@@ -292,18 +296,6 @@ def _optimizer(text: Any) -> Any:
     from meshwright.spec.workload import OptimizerPreset
 
     return needed("--optimizer", text, load_optimizer, OptimizerPreset)
-
-
-def _sequence_length(text: str) -> int:
-    return whole_number("--seq", text, kilo=1024)
-
-
-def _global_batch_size(text: str) -> int:
-    return whole_number("--global-batch", text)
-
-
-def _total_tokens(text: str) -> float:
-    return quantity("--tokens", text, "tokens")
 
 
 def imbalance(text: str) -> float:
@@ -337,14 +329,6 @@ def _precision(text: str) -> Any:
     return Precision.model_validate({"matmul": one_of("--precision", text, get_args(DType))})
 
 
-def _software(args: argparse.Namespace) -> Any:
-    from meshwright.spec.workload import SoftwareStack
-
-    return SoftwareStack(
-        cuda_graphs=args.cuda_graphs, async_tensor_parallel=args.async_tp, dropout=args.dropout
-    )
-
-
 def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
     """Return the values that the user fixed, by the names that the search uses.
 
@@ -358,8 +342,11 @@ def allowed_of(args: argparse.Namespace) -> dict[str, list[object]]:
     for name in FIXED:
         text = getattr(args, name)
         if text is not None:
-            read = _choice if name in CHOICES else _degree
-            allowed[name] = [reading.value(read, name, part) for part in text.split(",")]
+            option, parts = option_of(name), text.split(",")
+            if name in CHOICES:
+                allowed[name] = [reading.value(_choice, name, part) for part in parts]
+            else:
+                allowed[name] = [reading.value(whole_number, option, part) for part in parts]
     reading.done()
     return allowed
 
@@ -390,10 +377,6 @@ def refuse_idle(reading: Reading, args: argparse.Namespace, names: Sequence[str]
             reading.fault(option_of(name), why)
 
 
-def _degree(name: str, text: str) -> object:
-    return whole_number(option_of(name), text)
-
-
 def _choice(name: str, text: str) -> object:
     """Return one value of a structural choice."""
     from meshwright.sharding.strategy import (
@@ -420,7 +403,6 @@ def strategy_of(
     Defaults: sequence parallelism with tp, ZeRO-1 with data parallelism, 1F1B (interleaved with
     virtual stages), nothing recomputed.
     """
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.sharding.strategy import PlanOptions, ScheduleKind, make_strategy
 
     model_degree = 1

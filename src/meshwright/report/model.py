@@ -12,7 +12,6 @@ from meshwright.graph.flops import ScoreCount, attention_flops_per_token, op_flo
 from meshwright.graph.op import LayerGraph, Op, OpGraph, OpKind, weight_elements
 from meshwright.graph.parameters import (
     COUNT_CONVENTIONS,
-    ParameterCounts,
     count_parameters,
     kv_cache_bytes_per_token,
     windowed_kv_cache_bytes_per_token,
@@ -22,11 +21,23 @@ from meshwright.spec.model import AttentionSpec, LayerSpec, ModelSpec
 KV_WORD_BYTES: Final = 2.0
 """The cache is stated for 16-bit words."""
 _COLUMNS: Final = 100
+_LEFT_OUT = {"name", "architecture", "layer_kinds", "layer_pattern", "conventions", "source"}
+"""Fields of a model that are not among its dims."""
 
 
 def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
     """Return everything that ``show model`` prints, under documented names with units."""
     counts = count_parameters(model)
+    notes = []
+    if counts.repeated_head:
+        notes.append(
+            f"a checkpoint that stores the tied head too holds {counts.repeated_head:,} more"
+        )
+    if counts.prediction:
+        notes.append(f"prediction layers hold {counts.prediction:,} more, in no total")
+    places = [("embedding", graph.embedding)]
+    places += [(f"layer kind {place}", layer) for place, layer in enumerate(graph.layers)]
+    places.append(("head", graph.head))
     return {
         "name": model.name,
         "architecture": model.architecture,
@@ -41,43 +52,24 @@ def model_record(model: ModelSpec, graph: OpGraph) -> dict[str, Any]:
         ),
         "kv_word_bytes": KV_WORD_BYTES,
         "params_by_part": counts.parts(),
-        "dims": _dims(model),
+        "dims": {"num_layers": model.num_layers} | model.model_dump(exclude=_LEFT_OUT),
         "layers": [
-            _layer_record(kind, number, params.num_params, params.num_active_params)
+            {
+                "num_layers": number,
+                "num_params": params.num_params,
+                "num_active_params": params.num_active_params,
+            }
+            | kind.model_dump(exclude_none=True)
             for kind, number, params in zip(
                 model.layer_kinds, counts.layer_counts, counts.layer_kinds, strict=True
             )
         ],
         "layer_pattern": list(model.layer_pattern),
-        "conventions": [*model.conventions, *COUNT_CONVENTIONS, *_count_notes(counts)],
-        "operators": list(_operator_records(graph)),
+        "conventions": [*model.conventions, *COUNT_CONVENTIONS, *notes],
+        "operators": [
+            record for place, layer in places for record in _records(place, layer, graph)
+        ],
     }
-
-
-def _count_notes(counts: ParameterCounts) -> Iterator[str]:
-    """Yield what a checkpoint may hold in addition to the count."""
-    if counts.repeated_head:
-        yield f"a checkpoint that stores the tied head too holds {counts.repeated_head:,} more"
-    if counts.prediction:
-        yield f"prediction layers hold {counts.prediction:,} more, in no total"
-
-
-def _dims(model: ModelSpec) -> dict[str, Any]:
-    left_out = {"name", "architecture", "layer_kinds", "layer_pattern", "conventions", "source"}
-    return {"num_layers": model.num_layers} | model.model_dump(exclude=left_out)
-
-
-def _layer_record(kind: LayerSpec, number: int, params: int, active: int) -> dict[str, Any]:
-    counts = {"num_layers": number, "num_params": params, "num_active_params": active}
-    return counts | kind.model_dump(exclude_none=True)
-
-
-def _operator_records(graph: OpGraph) -> Iterator[dict[str, Any]]:
-    """Yield the operators in the order of a step, with the place and number of their layer."""
-    yield from _records("embedding", graph.embedding, graph)
-    for place, layer in enumerate(graph.layers):
-        yield from _records(f"layer kind {place}", layer, graph)
-    yield from _records("head", graph.head, graph)
 
 
 def _records(place: str, layer: LayerGraph, graph: OpGraph) -> Iterator[dict[str, Any]]:

@@ -306,18 +306,14 @@ def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Num]) -> PassCost:
     return PassCost(**totals)
 
 
-def forward_sum(costs: Sequence[ForwardCost]) -> ForwardCost:
-    """Return the sum of operator prices."""
-    names = [entry.name for entry in fields(ForwardCost)]
-    return ForwardCost(**{name: reduce(add, [getattr(c, name) for c in costs]) for name in names})
-
-
 def layer_forward(
     layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
 ) -> tuple[ForwardCost, Windows]:
     """Return all operators of a layer added up, and the windows that communication overlaps."""
     costs = [(op, forward_cost(op, local, rates, shape)) for op in layer.ops]
-    total = forward_sum([cost for _, cost in costs])
+    total = ForwardCost(
+        **{f.name: reduce(add, [getattr(c, f.name) for _, c in costs]) for f in fields(ForwardCost)}
+    )
     core_s: Num = 0.0
     matmul_s: Num = 0.0
     for op, cost in costs:

@@ -112,10 +112,6 @@ class ServingProblem(ProblemOf[Prefill | Decode]):
         """The kinds of layers, then the embedding, then the head."""
         return (*self.graph.layers, self.graph.embedding, self.head)
 
-    def is_head(self, index: int) -> bool:
-        """Return whether a piece is the head, which sees the last token of a sequence only."""
-        return index == len(self.pieces) - 1
-
 
 def group_counts(most: int) -> list[int]:
     """Return the numbers of groups in a pipeline: all up to 8, powers of two, and the most.
@@ -224,7 +220,8 @@ def piece_cost(
     rates, work = problem.rates, problem.workload
     shape = shape or problem.shape
     length = shape.new_tokens
-    if problem.is_head(index):
+    # The head sees the last token of a sequence only.
+    if index == len(problem.pieces) - 1:
         answered = strategy.micro_batch_size * shape.answered_share
         strategy, length = replace(strategy, micro_batch_size=answered), 1.0
     local = LocalLayer(

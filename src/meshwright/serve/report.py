@@ -16,7 +16,7 @@ from meshwright.report.screen import (
     words,
     wrapped,
 )
-from meshwright.serve.answer import ServingCandidate, ServingEstimate, ServingFront, ServingPlan
+from meshwright.serve.answer import ServingFront, ServingPlan
 from meshwright.spec.workload import Decode
 
 FRONT_LINES = 8
@@ -54,7 +54,8 @@ def serving_screen(plan: ServingPlan, *, next_command: str = "") -> Screen:
         f"{price.fidelity.replace('_', '-')} model"
     )
     screen.add("", text, spare=2)
-    screen.add("cost", _cost(price))
+    cost = per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
+    screen.add("cost", cost)
     screen.add("plan", plan.best.text, style="bold")
     text = (
         f"{price.sequences_in_flight:,.0f} sequences in flight on {price.num_devices_used:,} "
@@ -112,73 +113,43 @@ def _alternatives(plan: ServingPlan, latency: str) -> list[tuple[str, str, str]]
     return found
 
 
-def _cost(price: ServingEstimate) -> str:
-    return per_million_tokens(price.cost_usd_per_million_tokens, price.energy_j_per_million_tokens)
-
-
-def serving_lines(plan: ServingPlan) -> list[str]:
-    """Return what the screen of a plan leaves out."""
-    return list(_lines(plan))
-
-
-def _lines(plan: ServingPlan) -> Iterator[str]:
-    yield from _memory(plan.best)
+def serving_lines(plan: ServingPlan) -> Iterator[str]:
+    """Yield what the screen of a plan leaves out: memory, time, ranking, front, limits, proof."""
+    best, price = plan.best, plan.best.estimate
+    where = f"{price.fullest_stage} stage" if best.strategy.pp > 1 else "every device"
+    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
+    yield from memory_lines(parts, price.memory_bytes, capacity, where)
     yield ""
-    yield from _time(plan)
+    name = "time per output token" if plan.is_decode else "time to the first token"
+    yield from time_lines(name, price.time_parts_s, price.latency_s)
     yield ""
-    yield from _ranking(plan)
+    yield f"top {1 + len(plan.runners_up)}: tokens/s, latency, memory"
+    for number, entry in enumerate((best, *plan.runners_up), start=1):
+        other = entry.estimate
+        head = (
+            f"  {number}  {other.tokens_per_s:>11,.0f}  {format_seconds(other.latency_s):>8} "
+            f"{format_bytes(other.memory_bytes):>9}  "
+        )
+        yield from wrapped(head, entry.text)
     if plan.front is not None and len(plan.front.plans) > 1:
         yield ""
         yield from _front(plan.front)
     yield ""
-    yield from _limits(plan)
-    yield from _proof(plan)
+    name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
+    headroom = format_bytes(capacity - price.memory_bytes)
+    text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
+    yield from wrapped("limits: ", text)
+    cover = plan.coverage
+    if cover is not None:
+        refused = sum(cover.num_refused.values())
+        yield from wrapped(
+            "proof: ",
+            f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} "
+            f"refused by rule + {cover.num_over_memory:,} over memory; {plan.num_too_slow:,} of "
+            f"the priced ones are too slow; {cover.elapsed_s:.2f} s",
+        )
     for warning in plan.warnings:
         yield from wrapped("warning: ", warning)
-
-
-def _question(plan: ServingPlan) -> str:
-    """Return what was asked."""
-    work = plan.workload
-    if isinstance(work, Decode):
-        what = f"decode of {work.batch_size:,} sequences with {work.context_length:,} tokens each"
-        limit_s = work.max_time_per_output_token_s
-    else:
-        what = f"prefill of {work.prompt_length:,} tokens, batches of {work.batch_size:,}"
-        limit_s = work.max_time_to_first_token_s
-    within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
-    precision = work.precision
-    types = f"weights {precision.weight}, cache {precision.kv_cache}"
-    return (
-        f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
-    )
-
-
-def _memory(candidate: ServingCandidate) -> Iterator[str]:
-    """Yield the memory of the fullest device, part by part."""
-    price = candidate.estimate
-    where = f"{price.fullest_stage} stage" if candidate.strategy.pp > 1 else "every device"
-    parts, capacity = price.memory_parts_bytes, price.memory_capacity_bytes
-    yield from memory_lines(parts, price.memory_bytes, capacity, where)
-
-
-def _time(plan: ServingPlan) -> Iterator[str]:
-    """Yield the latency, part by part."""
-    price = plan.best.estimate
-    name = "time per output token" if plan.is_decode else "time to the first token"
-    yield from time_lines(name, price.time_parts_s, price.latency_s)
-
-
-def _ranking(plan: ServingPlan) -> Iterator[str]:
-    """Yield the best candidates, one line each."""
-    yield f"top {1 + len(plan.runners_up)}: tokens/s, latency, memory"
-    for number, entry in enumerate((plan.best, *plan.runners_up), start=1):
-        price = entry.estimate
-        head = (
-            f"  {number}  {price.tokens_per_s:>11,.0f}  {format_seconds(price.latency_s):>8} "
-            f"{format_bytes(price.memory_bytes):>9}  "
-        )
-        yield from wrapped(head, entry.text)
 
 
 def _front(front: ServingFront) -> Iterator[str]:
@@ -195,24 +166,18 @@ def _front(front: ServingFront) -> Iterator[str]:
         yield from wrapped(head, front.plans[index])
 
 
-def _limits(plan: ServingPlan) -> Iterator[str]:
-    """Yield what takes most of the time, and what is full."""
-    price = plan.best.estimate
-    name, seconds = max(price.time_parts_s.items(), key=lambda item: item[1])
-    headroom = format_bytes(price.memory_capacity_bytes - price.memory_bytes)
-    text = f"{seconds / price.latency_s:.0%} {_REMEDIES[name]}; {headroom} of memory left"
-    yield from wrapped("limits: ", text)
-
-
-def _proof(plan: ServingPlan) -> Iterator[str]:
-    """Yield how the space was covered."""
-    cover = plan.coverage
-    if cover is None:
-        return
-    refused = sum(cover.num_refused.values())
-    yield from wrapped(
-        "proof: ",
-        f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
-        f"by rule + {cover.num_over_memory:,} over memory; {plan.num_too_slow:,} of the priced ones"
-        f" are too slow; {cover.elapsed_s:.2f} s",
+def _question(plan: ServingPlan) -> str:
+    """Return the question in a line: model, system, batch, lengths, types and the limit."""
+    work = plan.workload
+    if isinstance(work, Decode):
+        what = f"decode of {work.batch_size:,} sequences with {work.context_length:,} tokens each"
+        limit_s = work.max_time_per_output_token_s
+    else:
+        what = f"prefill of {work.prompt_length:,} tokens, batches of {work.batch_size:,}"
+        limit_s = work.max_time_to_first_token_s
+    within = "" if limit_s is None else f", within {format_seconds(limit_s)}"
+    precision = work.precision
+    types = f"weights {precision.weight}, cache {precision.kv_cache}"
+    return (
+        f"{plan.model.name} on {plan.system.name}: {what}, {types}; best {plan.objective}{within}"
     )

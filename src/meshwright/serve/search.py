@@ -272,7 +272,11 @@ def memory_shortfall(space: ServingSpace, counts: Counts) -> str:
     changes = [name for name, problem in _changes(space.problem) if _fits(space, problem)]
     if not changes:
         return f"{text}; not even {FACTORS[-1]} times the devices or lower precision would do"
-    return f"{text}; would fit: {' or '.join(_nearest(changes))}"
+    # The nearest change of each sort: the widest weights, the fewest devices.
+    weights = [change for change in changes if change.startswith("weights")]
+    devices = [change for change in changes if change.endswith("devices")]
+    others = [change for change in changes if change not in (*devices, *weights)]
+    return f"{text}; would fit: {' or '.join([*weights[:1], *others, *devices[:1]])}"
 
 
 def leanest(space: ServingSpace) -> tuple[float, Strategy] | None:
@@ -312,14 +316,6 @@ def _changes(problem: ServingProblem) -> Iterator[tuple[str, ServingProblem]]:
     for factor in FACTORS:
         number = problem.system.num_alive * factor
         yield f"{number} devices", _with_devices(problem, factor)
-
-
-def _nearest(changes: list[str]) -> list[str]:
-    """Return the nearest change of each sort: only the first number of devices."""
-    devices = [change for change in changes if change.endswith("devices")]
-    weights = [change for change in changes if change.startswith("weights")]
-    others = [change for change in changes if change not in (*devices, *weights)]
-    return [*weights[:1], *others, *devices[:1]]
 
 
 def _with_precision(problem: ServingProblem, update: dict[str, str]) -> ServingProblem:

@@ -90,7 +90,13 @@ def plan(
     if per_operator:
         placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    watch = uses_streams if problem.has_grid else None
+
+    def streams(columns: StrategyColumns) -> BoolArray:
+        """Return which candidates stream tensors between neighbours."""
+        mask: BoolArray = columns.tatp > 1
+        return mask
+
+    watch = streams if problem.has_grid else None
     result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
     if not result.found:
         raise InfeasibleError(nothing_fits(problem, result))
@@ -128,6 +134,11 @@ def _answer(
         candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
     slower = placed[0].found.time_s / chosen[0].time_s
     best = candidates[0]
+    why_not: tuple[WhyNot, ...] = ()
+    if best.strategy.tatp <= 1 and result.watched:
+        other = result.watched[0]
+        streamed = placer.price(problem, other.strategy, other.structure)
+        why_not = (compared("tensor streams (tatp)", best, streamed),)
     return Plan(
         model=problem.model,
         system=problem.system,
@@ -138,7 +149,7 @@ def _answer(
         runners_up=tuple(candidates[1:]),
         coverage=coverage(result),
         robustness=_robustness(chosen, drawn, slower, len(candidates)),
-        why_not=why_no_streams(problem, placer, best, result),
+        why_not=why_not,
         factors=factors,
         warnings=tuple(warnings(problem, best)),
         version=version(),
@@ -168,26 +179,6 @@ def _robustness(
         ties=tuple(t for t, w in zip(texts, drawn.wins.tolist(), strict=False) if w >= 0.05),
         step_time_s=(low_s * slower, high_s * slower),
         trials=trials_of(texts[:num_shown], with_plan_errors(logs, PLAN_ERROR)),
-    )
-
-
-def uses_streams(columns: StrategyColumns) -> BoolArray:
-    """Return which candidates stream tensors between neighbours."""
-    mask: BoolArray = columns.tatp > 1
-    return mask
-
-
-def why_no_streams(
-    problem: Problem, placer: Placer, best: Candidate, result: SearchResult
-) -> tuple[WhyNot, ...]:
-    """Return the best plan with tensor streams, where there is one and the chosen one has none."""
-    if best.strategy.tatp > 1 or not result.watched:
-        return ()
-    other = result.watched[0]
-    return (
-        compared(
-            "tensor streams (tatp)", best, placer.price(problem, other.strategy, other.structure)
-        ),
     )
 
 

@@ -20,9 +20,7 @@ from meshwright.search.exhaustive import Coverage
 from meshwright.train.answer import (
     Candidate,
     Estimate,
-    OperatorOption,
     OperatorPlan,
-    OperatorRun,
     Placement,
     Plan,
     Robustness,
@@ -71,7 +69,10 @@ def plan_lines(plan: Plan, changes: list[Change]) -> Iterator[str]:
 
 def efficiency_lines(best: Candidate) -> Iterator[str]:
     """Yield the utilisation of the devices, the energy and its parts, and the order of axes."""
-    price = best.estimate
+    price, order = best.estimate, best.structure.axis_order
+    axes = tuple(name for name in order if getattr(best.strategy, name) > 1)
+    if best.placement is not None:
+        axes = best.placement.axes
     yield (
         f"MFU {price.mfu_causal:.1%} (causal scores), {price.mfu_full:.1%} (full s^2); "
         f"HFU {price.hfu:.1%}; fidelity {price.fidelity}"
@@ -79,20 +80,8 @@ def efficiency_lines(best: Candidate) -> Iterator[str]:
     yield from energy_lines(price)
     yield (
         f"{price.num_devices_used} devices, {price.num_micro_batches} micro-batches; "
-        f"axes from the inside: {' '.join(_axes(best)) or 'none'}"
+        f"axes from the inside: {' '.join(axes) or 'none'}"
     )
-
-
-def _axes(candidate: Candidate) -> tuple[str, ...]:
-    """Return the axes in use, innermost first, as they are placed."""
-    if candidate.placement is not None:
-        return candidate.placement.axes
-    order = candidate.structure.axis_order
-    return tuple(name for name in order if _degree(candidate, name) > 1)
-
-
-def _degree(candidate: Candidate, axis: str) -> float:
-    return float(getattr(candidate.strategy, axis))
 
 
 def energy_lines(price: Estimate) -> Iterator[str]:
@@ -183,19 +172,25 @@ def proof_lines(plan: Plan) -> Iterator[str]:
     if cover is None:
         return
     refused = sum(cover.num_refused.values())
+    # Placed plans share links, which the search does not see.
+    nothing = "nothing" if plan.best.placement is None else "without contention nothing"
     head = "proof: " if cover.is_complete else "interrupted, best so far: "
     text = (
         f"{cover.num_candidates:,} candidates = {cover.num_priced:,} priced + {refused:,} refused "
         f"by rule + {cover.num_over_memory:,} over memory + {cover.num_beyond_bound:,} beyond the "
-        f"bound + {cover.num_dominated:,} dominated; {_nothing(plan)} is faster than "
+        f"bound + {cover.num_dominated:,} dominated; {nothing} is faster than "
         f"{format_seconds(cover.lower_bound_s)} (gap {cover.gap:.1%}); {cover.elapsed_s:.2f} s"
     )
     yield from wrapped(head, text + _tie_clause(plan, cover))
     robust = plan.robustness
     if robust is not None:
+        drawn = ""
+        if robust.step_time_s is not None:
+            low_s, high_s = robust.step_time_s
+            drawn = f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
         text = (
             f"in {robust.best_stays_first_fraction:.0%} of {robust.num_draws} draws of the "
-            f"constants no plan is over 1 % faster than plan 1{_drawn(robust)}"
+            f"constants no plan is over 1 % faster than plan 1{drawn}"
         )
         yield from wrapped("robust: ", text + _criteria(plan, robust))
         yield from plan_trial_lines(plan)
@@ -220,19 +215,6 @@ def _criteria(plan: Plan, robust: Robustness) -> str:
     if not found:
         return ""
     return f"; {', '.join(found)}: all within 1 % of plan 1 or beyond what the constants can tell"
-
-
-def _drawn(robust: Robustness) -> str:
-    """Return how long the step takes under the draws; nothing in older plans."""
-    if robust.step_time_s is None:
-        return ""
-    low_s, high_s = robust.step_time_s
-    return f", 90 % of them take {format_seconds(low_s)} to {format_seconds(high_s)}"
-
-
-def _nothing(plan: Plan) -> str:
-    """Say what the bound is of: placed plans share links, which the search does not see."""
-    return "nothing" if plan.best.placement is None else "without contention nothing"
 
 
 def _tie_clause(plan: Plan, cover: Coverage) -> str:
@@ -276,18 +258,14 @@ def _entry_lines(entry: Entry, ours: Entry) -> Iterator[str]:
     price = entry.best.estimate
     speedup = entry.speedup_of(ours)
     saved = price.tokens_per_j
+    within = f"{price.interval_s[1] / price.step_time_s:.2f}x" if price.interval_s else ""
     times = "" if speedup is None or entry is ours else f"{speedup:.2f}x faster"
     yield (
-        f"{head}{format_seconds(price.step_time_s):>9} {_factor(price):>7} {times:>12} "
+        f"{head}{format_seconds(price.step_time_s):>9} {within:>7} {times:>12} "
         f"{format_bytes(price.memory_bytes):>10} {price.mfu_causal:>6.1%} "
         f"{'unknown' if saved is None else f'{saved:.1f}':>9} {entry.search_s:>6.1f} s"
     )
     yield from wrapped(INDENT, entry.best.text)
-
-
-def _factor(price: Estimate) -> str:
-    """Return by which factor measurements may differ from a step time; nothing: not known."""
-    return f"{price.interval_s[1] / price.step_time_s:.2f}x" if price.interval_s else ""
 
 
 def explain_lines(plan: Plan, explanation: Explanation) -> Iterator[str]:
@@ -359,28 +337,17 @@ _BUSY = {"compute": "arithmetic", "hbm": "HBM", "d2d": "links", "exposed": "expo
 def placement_lines(placement: Placement) -> Iterator[str]:
     """Yield where the ranks run and what their messages wait for, in a few lines."""
     yield from wrapped("placement: ", blocks_in_words(placement))
-    yield from wrapped("routes: ", placement.routing + "; " + _waits(placement))
+    slower = {axis: f for axis, f in placement.slowdown.items() if f > 1.005}
+    waits = "no two axes share a busy link"
+    if slower:
+        ordered = sorted(slower.items(), key=lambda item: -item[1])
+        waits = "links shared with others make " + ", ".join(f"{a} {f:.2f}x" for a, f in ordered)
+        waits += " slower than links of " + ("its own" if len(slower) == 1 else "their own")
+    yield from wrapped("routes: ", f"{placement.routing}; {waits}")
     busy = ", ".join(
         f"{_BUSY[name]} {format_seconds(seconds)}" for name, seconds in placement.busy_s.items()
     )
     yield f"busiest device in a step: {busy}"
-
-
-def _waits(placement: Placement) -> str:
-    """Return which axes share links, and what that costs."""
-    slower = {axis: f for axis, f in placement.slowdown.items() if f > 1.005}
-    if not slower:
-        return "no two axes share a busy link"
-    ordered = sorted(slower.items(), key=lambda item: -item[1])
-    return (
-        "links shared with others make "
-        + ", ".join(f"{a} {f:.2f}x" for a, f in ordered)
-        + (
-            " slower than links of its own"
-            if len(slower) == 1
-            else " slower than links of their own"
-        )
-    )
 
 
 def hottest_lines(placement: Placement) -> Iterator[str]:
@@ -420,10 +387,16 @@ def operator_lines(plan: OperatorPlan, one_for_all_s: float) -> Iterator[str]:
     )
     for number, option in enumerate(plan.options):
         yield from wrapped(f"  {_letter(number)}  ", option.text)
-        yield from wrapped("     ", _place(option))
+        axes = option.axes
+        blocks = ", ".join(f"{axis} {'x'.join(map(str, option.shapes[axis]))}" for axis in axes)
+        place = f"blocks of rows x columns, from the inside: {blocks or 'none'}"
+        yield from wrapped("     ", place)
     yield f"  {'layers':<9} option  operators"
     for run in plan.runs:
-        head = f"  {_layers(run):<9} {_letter(run.option):<6}  "
+        layers = "edge" if run.first_layer is None else str(run.first_layer)
+        if run.first_layer is not None and run.first_layer != run.last_layer:
+            layers += f"-{run.last_layer}"
+        head = f"  {layers:<9} {_letter(run.option):<6}  "
         yield from wrapped(head, ", ".join(run.operators))
     yield from time_lines("  time of a step", plan.time_parts_s, plan.step_time_s)
     yield from wrapped(
@@ -440,17 +413,3 @@ def _letter(number: int) -> str:
     """Return the name of an option: A to Z, then A1."""
     times, letter = divmod(number, len(ascii_uppercase))
     return ascii_uppercase[letter] + (str(times) if times else "")
-
-
-def _layers(run: OperatorRun) -> str:
-    if run.first_layer is None:
-        return "edge"
-    if run.first_layer == run.last_layer:
-        return str(run.first_layer)
-    return f"{run.first_layer}-{run.last_layer}"
-
-
-def _place(option: OperatorOption) -> str:
-    """Return where the axes of an option are placed."""
-    blocks = ", ".join(f"{axis} {'x'.join(map(str, option.shapes[axis]))}" for axis in option.axes)
-    return f"blocks of rows x columns, from the inside: {blocks or 'none'}"

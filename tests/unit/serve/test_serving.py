@@ -90,7 +90,7 @@ def test_plan_string():
 
 
 def test_screen(plan):
-    lines = serving_lines(plan)
+    lines = list(serving_lines(plan))
     text = "\n".join(lines)
     assert max(len(line) for line in lines) <= 100
     assert plan.best.text in text
@@ -101,7 +101,7 @@ def test_screen(plan):
 
 
 def test_screen_of_many_devices_keeps_its_width():
-    lines = serving_lines(answer(DECODE, "mixtral-8x22b", "64xH100"))
+    lines = list(serving_lines(answer(DECODE, "mixtral-8x22b", "64xH100")))
     assert max(len(line) for line in lines) <= 100
 
 
