@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from meshwright.base.errors import Fault, SpecError
 from meshwright.cli.main import show
 
 MOST_DEVICES = 10_000
@@ -107,7 +108,6 @@ def show_collectives(args: argparse.Namespace) -> int:
 
 def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
     """Return the size in bytes; a group that is none, or one that does not fit, is an error."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.base.units import parse_quantity
 
     faults, num_bytes = [], 0.0
@@ -137,7 +137,6 @@ def _collective_bytes(args: argparse.Namespace, num_devices: int) -> float:
 
 def show_graph(args: argparse.Namespace) -> int:
     """Print one graph, or the names of the catalog."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.catalog.graphs.files import graph_names, graph_yaml
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.report import graph_lines, graph_record
@@ -160,7 +159,6 @@ def show_graph(args: argparse.Namespace) -> int:
 
 def show_topologies(args: argparse.Namespace) -> int:
     """Print every topology in its usual shape for a number of devices."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.report.topologies import topologies_lines, topologies_record
     from meshwright.topology.network import LinkSpec, topologies
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from typing import Any, Protocol
 
 ALL = "all"
 GROUP = "meshwright.studies"
@@ -44,15 +41,21 @@ class Collection(Protocol):
 
 
 def study(args: argparse.Namespace) -> int:
-    """Print a study, or the list of them; write its files where asked."""
-    from meshwright.base.errors import UnknownNameError
-    from meshwright.cli.main import show
-    from meshwright.options.question import Reading, write_whole
+    """Print a study, or the list of them; with ``--out`` write its files."""
+    from importlib.metadata import entry_points
+    from pathlib import Path
 
-    reading = Reading()
-    folder = reading.value(_folder, args.out) if args.out is not None else None
-    reading.done()
-    collections = _collections()
+    from meshwright.base.errors import Fault, SpecError, UnknownNameError
+    from meshwright.cli.main import show
+    from meshwright.options.question import write_whole
+
+    folder = None if args.out is None else Path(args.out)
+    if folder is not None and not folder.is_dir():
+        raise SpecError(Fault("--out", f"{args.out!r} is no folder", "make it first"))
+    collections: list[Collection] = [entry.load() for entry in entry_points(group=GROUP)]
+    if not collections:
+        fix = "they are a distribution of their own: pip install meshwright-papers"
+        raise SpecError(Fault("study", "no studies are installed", fix))
     titles = {name: title for found in collections for name, title in found.titles.items()}
     if args.name is None:
         show(tuple(f"{name:<24} {title}" for name, title in titles.items()), titles, args.json)
@@ -80,44 +83,3 @@ def study(args: argparse.Namespace) -> int:
     data = {name: dict(result.data) for name, result in results.items()}
     show(lines, data if is_all else data[args.name], args.json)
     return 0
-
-
-def _collections() -> list[Collection]:
-    """Return the studies of all installed distributions.
-
-    Raises
-    ------
-    SpecError
-        Where none is installed.
-    """
-    from importlib.metadata import entry_points
-
-    from meshwright.base.errors import Fault, SpecError
-
-    found = [entry.load() for entry in entry_points(group=GROUP)]
-    if not found:
-        raise SpecError(
-            Fault(
-                "study", "no studies are installed",
-                "they are a distribution of their own: pip install meshwright-papers",
-            )
-        )  # fmt: skip
-    return found
-
-
-def _folder(text: str) -> Path:
-    """Return a folder that exists.
-
-    Raises
-    ------
-    SpecError
-        Where it does not.
-    """
-    from pathlib import Path
-
-    from meshwright.base.errors import Fault, SpecError
-
-    folder = Path(text)
-    if not folder.is_dir():
-        raise SpecError(Fault("--out", f"{text!r} is no folder", "make it first"))
-    return folder

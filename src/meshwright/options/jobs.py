@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.options.launch_script import with_script
 from meshwright.options.question import Reading, faults_of, quantity, strategy_question
 from meshwright.options.table import COMMANDS, FIXED, options_from_keywords, question
@@ -24,7 +25,6 @@ _MFU = re.compile(r"([0-9.]+)\s*(%?)\s*(mfu_causal|mfu_full)", re.IGNORECASE)
 
 def measured_bytes(text: str, plan: Plan) -> float:
     """Return the memory of the fullest device, which holds no more than there is [bytes]."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.base.units import format_bytes
 
     size = quantity(MEASURED_MEMORY, text, "bytes")
@@ -36,7 +36,7 @@ def measured_bytes(text: str, plan: Plan) -> float:
 
 
 def measured_step_s(text: str, plan: Plan) -> float:
-    """Return the seconds of a step that a figure stands for: a time, a throughput, an MFU.
+    """Return the seconds of a step that a figure states: a time, a throughput, an MFU.
 
     Raises
     ------
@@ -44,7 +44,6 @@ def measured_step_s(text: str, plan: Plan) -> float:
         When it is none of them, not above 0, or less than the products of the step take at the
         peak of all devices.
     """
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.base.units import format_seconds
 
     try:
@@ -63,29 +62,23 @@ def measured_step_s(text: str, plan: Plan) -> float:
 
 
 def _step_s(text: str, plan: Plan) -> float:
-    """Return the seconds of a step, by the unit of the figure."""
+    """Return the seconds of a step, by its unit; an MFU must name its scores."""
     tokens, price = plan.workload.tokens_per_step, plan.best.estimate
     if "mfu" in text.lower():
-        return _step_s_of_mfu(text, plan)
+        match = _MFU.fullmatch(text)
+        if match is None:
+            raise ValueError(text)
+        number, percent, name = match.groups()
+        share = float(number) / (100.0 if percent else 1.0)
+        if not 0.0 < share <= 1.0:
+            raise ValueError(text)
+        return price.step_time_s * float(getattr(price, name.lower())) / share
     if text.endswith("/device"):
         each = quantity(MEASURED, text.removesuffix("/device"), "tokens_per_s")
         return tokens / (each * price.num_devices_used)
     if "tok" in text:
         return tokens / quantity(MEASURED, text, "tokens_per_s")
     return quantity(MEASURED, text, "s")
-
-
-def _step_s_of_mfu(text: str, plan: Plan) -> float:
-    """Return the seconds of a step of so much MFU: which scores count must be said."""
-    match = _MFU.fullmatch(text)
-    if match is None:
-        raise ValueError(text)
-    number, percent, name = match.groups()
-    share = float(number) / (100.0 if percent else 1.0)
-    if not 0.0 < share <= 1.0:
-        raise ValueError(text)
-    price = plan.best.estimate
-    return price.step_time_s * float(getattr(price, name.lower())) / share
 
 
 def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
@@ -101,7 +94,6 @@ def factors_of(args: argparse.Namespace, family: str) -> Factors | None:
     SpecError
         With all faults of the file, among them jobs on chips of another family.
     """
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.train.measured.trials import learn
 
     if args.measured is None:
@@ -137,7 +129,6 @@ def measurements_of(path: Path, calibration: str) -> list[Measurement]:
 
 def _jobs(path: Path, calibration: str) -> Iterator[Measurement]:
     """Yield the jobs of a YAML file, after all of them were read."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.catalog.files import read_text, read_tree
 
     tree = read_tree(read_text(path), str(path)).value
@@ -168,7 +159,6 @@ def _place(index: int, path: str) -> str:
 
 def _job(name: str, entry: Any, calibration: str) -> Measurement:
     """Return one job: the options of ``explain`` without their dashes."""
-    from meshwright.base.errors import Fault, SpecError
     from meshwright.train.estimate import estimate
     from meshwright.train.measured.factors import Measurement
     from meshwright.train.question import problem_of
@@ -190,8 +180,6 @@ def _job(name: str, entry: Any, calibration: str) -> Measurement:
 
 def _parsed(entry: Mapping[Any, Any]) -> argparse.Namespace:
     """Return the options of a job as a command line would hold them."""
-    from meshwright.base.errors import Fault, SpecError, nearest
-
     options = {option.name: option for option in COMMANDS["explain"].options
                if option.name in _OF_A_JOB}  # fmt: skip
     values, faults = {}, []

@@ -185,7 +185,15 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
         )
     work, price = problem.workload, best.estimate
     if not price.is_calibrated:
-        notes.append(UNCALIBRATED_NOTE + _wider(problem))
+        spread, family = problem.nominal_calibration.spread, problem.system.chip.family
+        wider = ""
+        if spread is not None:
+            times = spread.factors.get(UNSEEN, 1.0)
+            wider = (
+                f"; no measurement is of family {family!r}, its interval is {times:.1f} times as "
+                "wide"
+            )
+        notes.append(UNCALIBRATED_NOTE + wider)
     limit = best_measured_mfu(problem.system.chip.name, work.precision.matmul)
     if limit is not None and price.mfu_full > limit:
         notes.append(
@@ -206,16 +214,6 @@ def warnings(problem: Problem, best: Candidate) -> list[str]:
             "than the mean"
         )
     return notes
-
-
-def _wider(problem: Problem) -> str:
-    """Return how much wider an interval is because no measured row is of the chip's family."""
-    constants = problem.nominal_calibration
-    if constants.spread is None:
-        return ""
-    times = constants.spread.factors.get(UNSEEN, 1.0)
-    family = problem.system.chip.family
-    return f"; no measurement is of family {family!r}, its interval is {times:.1f} times as wide"
 
 
 def nothing_fits(problem: Problem, result: SearchResult) -> str:

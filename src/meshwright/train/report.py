@@ -218,17 +218,12 @@ def _add_end(screen: Screen, warnings: Sequence[str], next_command: str) -> None
     """Add the one warning that matters most, and what to run next."""
     screen.gap()
     if warnings:
-        first, left = most_important(warnings), len(warnings) - 1
+        ranked = [text for mark in _WARNINGS_BY_WEIGHT for text in warnings if mark in text]
+        left = len(warnings) - 1
         more = f" ({left} more with --detail)" if left else ""
-        screen.add("warning", first + more, style="yellow")
+        screen.add("warning", (ranked or warnings)[0] + more, style="yellow")
     if next_command:
         screen.add("next", next_command, style="bold")
-
-
-def most_important(warnings: Sequence[str]) -> str:
-    """Return the warning that bears most on whether to trust an answer."""
-    ranked = [text for mark in _WARNINGS_BY_WEIGHT for text in warnings if mark in text]
-    return (ranked or list(warnings))[0]
 
 
 def fit_screen(plan: Plan, would_fit: Sequence[Candidate], *, next_command: str = "") -> Screen:
