@@ -194,15 +194,15 @@ def compare(args: Namespace) -> int:
 
 def explain(args: Namespace) -> int:
     """Print why a plan is what it is, or where a measured step loses time."""
-    found, answer = api._explained(args, _call(args))
-    if args.measured is not None:
-        from meshwright.train.measured.diagnose import diagnosis_data, diagnosis_lines
-
-        lines = diagnosis_lines(found, answer, is_whole=args.detail)
-        show(lines, diagnosis_data(answer) if args.json else None, args.json)
-        return 0
     from dataclasses import asdict
 
+    found, answer = api._explained(args, _call(args))
+    if args.measured is not None:
+        from meshwright.train.measured.diagnose import diagnosis_lines
+
+        lines = diagnosis_lines(found, answer, is_whole=args.detail)
+        show(lines, asdict(answer) if args.json else None, args.json)
+        return 0
     from meshwright.report.answer_file import plain_data
     from meshwright.train.report import explain_screen
     from meshwright.train.report_detail import explain_lines

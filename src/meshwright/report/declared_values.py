@@ -16,8 +16,8 @@ _UNITS: Final = {
     "_j_per_flop": "J/FLOP", "_j_per_byte": "J/B", "_usd_per_hour": "USD/hour",
     "_bytes": "B", "_mm2": "mm2", "_usd": "USD", "_s": "s", "_w": "W", "_m": "m",
 }  # fmt: skip
-_TOLD_WHEN_UNKNOWN: Final = ("peak_power_w", "idle_power_w", "price_usd", "rent_usd_per_hour")
-_TOLD_ELSEWHERE: Final = (
+_SHOWN_WHEN_UNKNOWN: Final = ("peak_power_w", "idle_power_w", "price_usd", "rent_usd_per_hour")
+_SHOWN_ELSEWHERE: Final = (
     "name", "vendor", "chip", "other_chips", "notes", "sources", "provenance", "source",
 )  # fmt: skip
 
@@ -48,21 +48,17 @@ def declared_values(
     origin_path
         Path of the declaration itself in that file.
     """
-    for name, key, entry in _fields(declaration):
+    for name, info in type(declaration).model_fields.items():
+        if name in _SHOWN_ELSEWHERE:
+            continue
+        key, entry = info.alias or file_key(name), getattr(declaration, name)
         is_default = name not in declaration.model_fields_set
         for path, origin, value in _leaves(entry, key, f"{origin_path}.{key}".removeprefix(".")):
             if isinstance(value, Declaration):
                 for inner in declared_values(value, origins, origin):
                     yield replace(inner, path=f"{path}.{inner.path}")
-            elif value is not None or name in _TOLD_WHEN_UNKNOWN:
+            elif value is not None or name in _SHOWN_WHEN_UNKNOWN:
                 yield DeclaredValue(path, value, unit_of(name), origins.get(origin), is_default)
-
-
-def _fields(declaration: Declaration) -> Iterator[tuple[str, str, Any]]:
-    """Yield name, key and value of the fields that have something to say."""
-    for name, info in type(declaration).model_fields.items():
-        if name not in _TOLD_ELSEWHERE:
-            yield name, info.alias or file_key(name), getattr(declaration, name)
 
 
 def _leaves(entry: Any, path: str, origin: str) -> Iterator[tuple[str, str, Any]]:
@@ -146,7 +142,20 @@ def declaration_lines(
     """Return a declaration as text of at most 100 columns."""
     origins: Mapping[str, Provenance] = getattr(declaration, "provenance", {})
     entries = list(declared_values(declaration, origins))
-    return [title, "", *value_lines(entries), *_source_lines(sources), *_note_lines(declaration)]
+    lines = [title, "", *value_lines(entries)]
+    lines += ["", "sources"] if sources else []
+    for key, entry in sources.items():
+        place = entry.url or "/".join(filter(None, (entry.repo, entry.path)))
+        lines += textwrap.wrap(f"  {key}: {entry.title}", _COLUMNS, subsequent_indent="      ")
+        if place:
+            lines += textwrap.wrap(
+                place, _COLUMNS, initial_indent="      ", subsequent_indent="      "
+            )
+    notes: tuple[str, ...] = getattr(declaration, "notes", ())
+    lines += ["", "notes"] if notes else []
+    for note in notes:
+        lines += textwrap.wrap(f"  {note}", _COLUMNS, subsequent_indent="    ")
+    return lines
 
 
 def value_lines(entries: list[DeclaredValue]) -> list[str]:
@@ -161,27 +170,3 @@ def value_lines(entries: list[DeclaredValue]) -> list[str]:
         lines.append((head + rest[0]).rstrip())
         lines += [" " * len(head) + line for line in rest[1:]]
     return lines
-
-
-def _source_lines(sources: Mapping[str, Source]) -> Iterator[str]:
-    """Yield the sources by key."""
-    if sources:
-        yield ""
-        yield "sources"
-    for key, source in sources.items():
-        place = source.url or "/".join(filter(None, (source.repo, source.path)))
-        yield from textwrap.wrap(f"  {key}: {source.title}", _COLUMNS, subsequent_indent="      ")
-        if place:
-            yield from textwrap.wrap(
-                place, _COLUMNS, initial_indent="      ", subsequent_indent="      "
-            )
-
-
-def _note_lines(declaration: Declaration) -> Iterator[str]:
-    """Yield the notes of a declaration."""
-    notes: tuple[str, ...] = getattr(declaration, "notes", ())
-    if notes:
-        yield ""
-        yield "notes"
-    for note in notes:
-        yield from textwrap.wrap(f"  {note}", _COLUMNS, subsequent_indent="    ")

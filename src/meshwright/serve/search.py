@@ -72,20 +72,12 @@ def device_numbers(space: ServingSpace) -> tuple[int, ...]:
 
 def degree_table(space: ServingSpace) -> StrategyColumns | None:
     """Return every way to split the devices, one sequence in each pass; None: there is none."""
-    blocks = [columns for columns in _degree_blocks(space) if len(columns.tp)]
-    if not blocks:
-        return None
-    return type(blocks[0])(
-        **{name: np.concatenate([vars(b)[name] for b in blocks]) for name in vars(blocks[0])}
-    )
-
-
-def _degree_blocks(space: ServingSpace) -> Iterator[StrategyColumns]:
     problem, allowed = space.problem, space.choices.allowed
     fixed = {name: allowed[name] for name in _DEGREES if name in allowed}
     if problem.is_decode:
         fixed.setdefault("cp", (1,))
     fixed["num_virtual_stages"] = fixed["micro_batch_size"] = (1,)
+    blocks = []
     for number in device_numbers(space):
         columns = degree_columns(
             Grid(
@@ -97,7 +89,16 @@ def _degree_blocks(space: ServingSpace) -> Iterator[StrategyColumns]:
                 choices=Choices(fixed),
             )
         )
-        yield replace(columns, dp_replicate=columns.dp_shard, dp_shard=columns.dp_replicate)
+        if len(columns.tp):
+            # Replicas do not shard anything: all of them replicate.
+            blocks.append(
+                replace(columns, dp_replicate=columns.dp_shard, dp_shard=columns.dp_replicate)
+            )
+    if not blocks:
+        return None
+    return type(blocks[0])(
+        **{name: np.concatenate([vars(b)[name] for b in blocks]) for name in vars(blocks[0])}
+    )
 
 
 @dataclass(frozen=True)
@@ -431,30 +432,27 @@ def search_serving(
 
 
 def covered(space: ServingSpace, counts: Counts) -> tuple[tuple[PlanOptions, ...], ServingColumns]:
-    """Return every candidate that fits, and the structures that they refer to."""
+    """Return every candidate that fits, and the structures that they refer to.
+
+    For each structure the ladder of batches, then the largest batches between its steps.
+    """
     degrees = degree_table(space)
     structures: list[PlanOptions] = []
     found: list[ServingColumns] = []
-    if degrees is not None:
-        candidates = with_batches(space, degrees)
-        for structure, own in layouts(space, candidates.strategy):
-            if own.any():
-                structures.append(structure)
-                mine = candidates.take(np.flatnonzero(own))
-                found += _covered_by(space, structure, len(structures) - 1, mine, counts)
+    if degrees is None:
+        return (), joined_columns(found)
+    candidates = with_batches(space, degrees)
+    for structure, own in layouts(space, candidates.strategy):
+        if not own.any():
+            continue
+        mine = candidates.take(np.flatnonzero(own))
+        legal = legal_rows(space, structure, mine.strategy, counts)
+        ladder = _priced(space, structure, len(structures), mine.take(legal))
+        structures.append(structure)
+        found.append(_that_fit(space, ladder, counts))
+        if "micro_batch_size" not in space.choices.allowed and len(ladder):
+            found.append(_that_fit(space, _largest_batches(space, structure, ladder), counts))
     return tuple(structures), joined_columns(found)
-
-
-def _covered_by(
-    space: ServingSpace, structure: PlanOptions, number: int, candidates: Candidates, counts: Counts
-) -> Iterator[ServingColumns]:  # fmt: skip
-    """Yield the candidates of one structure that fit: the ladder, then the largest batches."""
-    legal = legal_rows(space, structure, candidates.strategy, counts)
-    ladder = _priced(space, structure, number, candidates.take(legal))
-    yield _that_fit(space, ladder, counts)
-    if "micro_batch_size" not in space.choices.allowed and len(ladder):
-        largest = _largest_batches(space, structure, ladder)
-        yield _that_fit(space, largest, counts)
 
 
 def _priced(

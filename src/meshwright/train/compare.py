@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.registry import Registry
@@ -66,27 +65,25 @@ class Comparison:
         return self.entries[0]
 
 
-def comparison_data(found: Comparison) -> dict[str, Any]:
+def comparison_data(found: Comparison) -> dict[str, object]:
     """Return a comparison as plain data."""
     return {
         "model": found.model.name,
         "system": found.system.name,
-        "entries": [entry_data(entry, found.ours) for entry in found.entries],
-    }
-
-
-def entry_data(entry: Entry, ours: Entry) -> dict[str, Any]:
-    """Return one recipe as plain data."""
-    return {
-        "recipe": entry.recipe,
-        "title": entry.title,
-        "source": entry.source,
-        "mapper": entry.mapper,
-        "best": None if entry.best is None else plain_data(entry.best),
-        "lower_bound_s": entry.lower_bound_s,
-        "speedup_of_ours": entry.speedup_of(ours),
-        "why_none": entry.why_none,
-        "search_s": entry.search_s,
+        "entries": [
+            {
+                "recipe": entry.recipe,
+                "title": entry.title,
+                "source": entry.source,
+                "mapper": entry.mapper,
+                "best": None if entry.best is None else plain_data(entry.best),
+                "lower_bound_s": entry.lower_bound_s,
+                "speedup_of_ours": entry.speedup_of(found.ours),
+                "why_none": entry.why_none,
+                "search_s": entry.search_s,
+            }
+            for entry in found.entries
+        ],
     }
 
 
@@ -240,7 +237,9 @@ def compare(
     """
     problem = make_problem(model, system, workload, calibration, factors)
     check_fixed(problem, allowed or {})
-    names = (ours, *(_applicable(problem) if against is None else against))
+    if against is None:
+        against = [n for n in recipes if problem.has_grid or not recipes[n].needs_grid]
+    names = (ours, *against)
     is_placed = placer.has_placement(problem)
     # One name is enough where there is nothing to place.
     runs = [
@@ -257,11 +256,6 @@ def compare(
         if not entries:
             raise
     return Comparison(problem.model, problem.system, problem.workload, tuple(entries))
-
-
-def _applicable(problem: Problem) -> list[str]:
-    """Return the recipes that a system can run."""
-    return [name for name in recipes if problem.has_grid or not recipes[name].needs_grid]
 
 
 def _choices(recipe: Recipe, allowed: Mapping[str, Sequence[object]]) -> Choices:

@@ -221,13 +221,6 @@ class StepWork:
     """By device: its row in the seconds of a computation, which has one for each speed."""
 
 
-def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
-    """Return the tasks of a step; raises ``ValueError`` where the orders wait for each other."""
-    builder = _StepBuilder(work, exchanges)
-    builder.run()
-    return builder.tasks.build()
-
-
 Waits = list[IntArray]
 """Tasks that are waited for: each entry has one task for each device, or ``NONE``."""
 
@@ -468,6 +461,13 @@ class _StepBuilder:
             self.data[message.kind] = np.where(done != NONE, done, before)
             sent.append(done)
         return sent
+
+
+def step_tasks(work: StepWork, exchanges: Exchanges) -> TaskGraph:
+    """Return the tasks of a step; raises ``ValueError`` where the orders wait for each other."""
+    builder = _StepBuilder(work, exchanges)
+    builder.run()
+    return builder.tasks.build()
 
 
 def merged(works: Sequence[Work]) -> list[Work]:

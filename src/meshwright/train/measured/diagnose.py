@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Any
 
@@ -109,11 +109,6 @@ class Diagnosis:
     """Of the fullest device, without the margin that is left free [bytes]."""
 
 
-def diagnosis_data(found: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis as plain data."""
-    return asdict(found)
-
-
 MOVED = ("tp", "cp", "pp", "dp_shard")
 """Axes that take devices from one another."""
 
@@ -161,7 +156,13 @@ Degrees = dict[str, float]
 
 def _degree_changes(problem: Problem, strategy: Strategy) -> Iterator[tuple[str, Degrees]]:
     """Yield changed degrees: devices from one axis to another, chunks, micro-batches, experts."""
-    yield from _moved_devices(strategy)
+    for source, target in permutations(MOVED, 2):
+        half, double = getattr(strategy, source) / 2.0, getattr(strategy, target) * 2.0
+        if half == int(half):
+            degrees = {source: half, target: double}
+            text = ", ".join(_shown(strategy, name, degrees) for name in (source, target))
+            has_no_chunks = source == "pp" and half == 1
+            yield text, degrees | ({"num_virtual_stages": 1.0} if has_no_chunks else {})
     if strategy.pp > 1:
         counts = list(virtual_stage_counts(problem.model.num_layers, int(strategy.pp)))
         fewer = [n for n in counts if n < strategy.num_virtual_stages][-1:]
@@ -170,17 +171,6 @@ def _degree_changes(problem: Problem, strategy: Strategy) -> Iterator[tuple[str,
     yield from _halved_and_doubled(strategy, "micro_batch_size")
     if problem.num_experts:
         yield from _halved_and_doubled(strategy, "ep")
-
-
-def _moved_devices(strategy: Strategy) -> Iterator[tuple[str, Degrees]]:
-    """Yield degrees in which one axis has half of its devices and another one twice as many."""
-    for source, target in permutations(MOVED, 2):
-        half, double = getattr(strategy, source) / 2.0, getattr(strategy, target) * 2.0
-        if half == int(half):
-            degrees = {source: half, target: double}
-            words = ", ".join(_shown(strategy, name, degrees) for name in (source, target))
-            has_no_chunks = source == "pp" and half == 1
-            yield words, degrees | ({"num_virtual_stages": 1.0} if has_no_chunks else {})
 
 
 def _halved_and_doubled(strategy: Strategy, name: str) -> Iterator[tuple[str, Degrees]]:
@@ -208,35 +198,28 @@ def _shown(strategy: Strategy, name: str, degrees: dict[str, float]) -> str:
 def _choice_changes(
     strategy: Strategy, structure: PlanOptions
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield changed choices."""
+    """Yield changed choices: recomputation, where state is kept, schedule, sequence parallelism."""
     for recompute in Recompute:
         if recompute is not structure.recompute:
             yield f"recompute {structure.recompute} to {recompute}", {"recompute": recompute}
-    yield from _state_changes(strategy, structure)
-    if strategy.pp > 1 and strategy.num_virtual_stages == 1:
-        for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE):
-            if kind is not structure.schedule:
-                yield f"schedule {structure.schedule} to {kind}", {"schedule": kind}
-    if strategy.tp > 1:
-        turned = not structure.sequence_parallel
-        words = "with" if turned else "without"
-        yield f"{words} sequence parallelism", {"sequence_parallel": turned}
-
-
-def _state_changes(
-    strategy: Strategy, structure: PlanOptions
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield changes of where weights, gradients and optimizer state are kept."""
     if strategy.dp_shard * strategy.cp > 1:
         for stage in range(4):
             if stage != structure.zero_stage:
                 yield f"zero {structure.zero_stage} to {stage}", {"zero_stage": stage}
     if structure.zero_stage == 3:
         keeps = structure.reshard_after_forward
-        words = "kept" if keeps else "gathered again"
-        yield f"weights {words} for the backward pass", {"reshard_after_forward": not keeps}
+        text = "kept" if keeps else "gathered again"
+        yield f"weights {text} for the backward pass", {"reshard_after_forward": not keeps}
     if structure.offload is not Offload.NONE:
         yield "nothing offloaded", {"offload": Offload.NONE}
+    if strategy.pp > 1 and strategy.num_virtual_stages == 1:
+        for kind in (ScheduleKind.GPIPE, ScheduleKind.ONE_F_ONE_B, ScheduleKind.ZERO_BUBBLE):
+            if kind is not structure.schedule:
+                yield f"schedule {structure.schedule} to {kind}", {"schedule": kind}
+    if strategy.tp > 1:
+        turned = not structure.sequence_parallel
+        text = "with" if turned else "without"
+        yield f"{text} sequence parallelism", {"sequence_parallel": turned}
 
 
 def _software_changes(
@@ -483,13 +466,14 @@ TITLES = {resource.name: resource.title for resource in RESOURCES}
 
 def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> Iterator[str]:
     """Yield a diagnosis; unless whole, its screen of 24 lines at most."""
+    side = "slower" if found.surprise > 0 else "faster"
     yield question_line(plan)
     yield from wrapped("plan  ", found.plan)
     yield from wrapped(
         "",
         f"measured {format_seconds(found.measured_s)} a step, predicted "
         f"{format_seconds(found.predicted_s)} ({found.measured_s / found.predicted_s - 1.0:+.1%}), "
-        f"{abs(found.surprise):.1f} standard deviations {_side(found.surprise)}; {found.fidelity}",
+        f"{abs(found.surprise):.1f} standard deviations {side}; {found.fidelity}",
     )
     if abs(found.surprise) > SURPRISING:
         text = (
@@ -500,27 +484,18 @@ def diagnosis_lines(plan: Plan, found: Diagnosis, *, is_whole: bool = True) -> I
         yield from wrapped("note: ", text)
     if plan.factors is not None:
         yield "note: factors that this plan learnt from other jobs are left aside"
-    yield from _memory_line(found)
-    yield ""
-    yield from _loss_lines(found, is_whole=is_whole)
-    yield ""
-    yield from _change_lines(found, NUM_CHANGES if is_whole else 3)
-    if is_whole and found.trials is not None:
-        yield from trial_lines(found.trials)
-
-
-def _side(surprise: float) -> str:
-    return "slower" if surprise > 0 else "faster"
-
-
-def _memory_line(found: Diagnosis) -> Iterator[str]:
-    """Yield measured and predicted memory."""
     measured, predicted = found.measured_memory_bytes, found.predicted_memory_bytes
     if measured is not None and predicted:
         yield (
             f"memory {format_bytes(measured)} on the fullest device, predicted "
             f"{format_bytes(predicted)} ({measured / predicted - 1.0:+.1%}); applied below"
         )
+    yield ""
+    yield from _loss_lines(found, is_whole=is_whole)
+    yield ""
+    yield from _change_lines(found, NUM_CHANGES if is_whole else 3)
+    if is_whole and found.trials is not None:
+        yield from trial_lines(found.trials)
 
 
 def _loss_lines(found: Diagnosis, *, is_whole: bool) -> Iterator[str]:

@@ -65,7 +65,7 @@ class Options:
     structures: tuple[PlanOptions, ...]
     """Of each row: what streams, the order of the axes, and whether sequences are split over tp."""
     choices: tuple[Choice, ...]
-    """where the axes of each row are placed."""
+    """Where the axes of each row are placed."""
     network: AxisNetwork
 
     def __len__(self) -> int:
@@ -217,7 +217,9 @@ def likely_bases(
     result = search(SearchSpace(problem, choices), top=NUM_UNIFORM, progress=progress)
     found: dict[tuple[int, int, str], dict[PlanOptions, None]] = {}
     blocks = frozenset(
-        _degrees(entry.strategy) for entry in result.found
+        (int(each.tp), int(each.cp), int(each.dp), int(each.tatp))
+        for entry in result.found
+        for each in [entry.strategy]
         if entry.structure.streamed is Streamed.BOTH
     )  # fmt: skip
     for entry in result.found:
@@ -225,27 +227,19 @@ def likely_bases(
         sequences = int(strategy.dp * strategy.micro_batch_size)
         key = (int(strategy.num_devices), sequences, str(structure.recompute))
         stages = found.setdefault(key, {})
+        # What the options choose is left out of the frame.
+        shared = PlanOptions(
+            zero_stage=structure.zero_stage,
+            reshard_after_forward=structure.reshard_after_forward,
+            recompute=structure.recompute,
+            overlap_data_parallel=structure.overlap_data_parallel,
+            overlap_tensor_parallel=structure.overlap_tensor_parallel,
+            stream_form=structure.stream_form,
+            axis_order=AXES,
+        )
         if len(stages) < MOST_STAGES:
-            stages[_shared(structure)] = None
+            stages[shared] = None
     return [
         Base(Frame(next(iter(structures)), devices, sequences, blocks), tuple(structures))
         for (devices, sequences, _), structures in list(found.items())[:most]
     ]
-
-
-def _degrees(strategy: Strategy) -> Degrees:
-    """Return the degrees of an option."""
-    return int(strategy.tp), int(strategy.cp), int(strategy.dp), int(strategy.tatp)
-
-
-def _shared(structure: PlanOptions) -> PlanOptions:
-    """Return a structure without what the options choose."""
-    return PlanOptions(
-        zero_stage=structure.zero_stage,
-        reshard_after_forward=structure.reshard_after_forward,
-        recompute=structure.recompute,
-        overlap_data_parallel=structure.overlap_data_parallel,
-        overlap_tensor_parallel=structure.overlap_tensor_parallel,
-        stream_form=structure.stream_form,
-        axis_order=AXES,
-    )

@@ -259,60 +259,6 @@ class Assigned:
         return float(np.max(self.memory.total_bytes))
 
 
-def price_assigned(
-    prices: OperatorPrices, places: Sequence[Place], options: Sequence[int], reshard_s: float
-) -> Assigned:
-    """Return the price of one option for each group of operators of the model.
-
-    Parameters
-    ----------
-    places, options
-        Of each group, in the order of the model: embedding, layers, head.
-    reshard_s
-        Of one micro-batch [s].
-    """
-    problem, frame = prices.problem, prices.options.frame
-    structure = frame.structure
-    used = Counter(zip(places, options, strict=True))
-    strategy = stack([prices.options.strategy(options[-1])])
-    price = price_pipeline(problem, structure, strategy, _layers(prices, used), np.zeros(1))
-    params = _params(prices, used)
-    if problem.graph.tied:
-        first = stack([prices.options.strategy(options[0])])
-        table = float(column(table_params(problem, first))[0])
-        is_one_copy = options[0] == options[-1]
-        params[options[0]] -= table * is_one_copy
-        if not is_one_copy:
-            # The ends split the tied table differently: it is held twice.
-            states = tuple(replace(s, dense_params=s.dense_params + table) for s in price.states)
-            heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
-            price = replace(price, states=states, heaviest=heaviest)
-    # The degree that shards all parameters into as much as the options do.
-    columns = prices.options.columns
-    shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
-    shards = ShardDegrees(dense=sum(params.values()) / shared, expert=1.0)
-    optimizer = problem.workload.optimizer
-    kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
-    time = step_time(
-        price,
-        gradient_sync(kinds, price, structure, optimizer),
-        optimizer_step_s(
-            price.heaviest, shards, structure, optimizer, problem.rates.memory_bytes_per_s
-        ),
-        plain(np.zeros(1)),
-        sigma=problem.calibration.overlap_slowdown,
-    )
-    times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
-    return Assigned(
-        places=tuple(places),
-        options=tuple(options),
-        time=time,
-        reshard_s=reshard_s * times,
-        memory=step_memory(problem, structure, shards, price.states)[0],
-        pipeline=price,
-    )
-
-
 def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[LayerCost, ...]:
     """Return the mean layer of each kind, and the edges."""
     found = []
@@ -324,30 +270,18 @@ def _layers(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> tuple[L
         }
         shares = [count / piece.count for count in mine.values()]
         mean = weighted_sum([cost.layer for cost in costs.values()], shares)
-        found.append(replace(mean, working_bytes=_working_bytes(costs)))
+        # The largest transient, and what recomputation of a whole layer brings back.
+        brought_back: dict[Place, Num] = {}
+        for (place, _), cost in costs.items():
+            before = brought_back.get(place, 0.0)
+            brought_back[place] = larger(before, cost.recomputed_bytes)
+        transient = reduce(larger, [cost.transient_bytes for cost in costs.values()])
+        working = transient + sum(brought_back.values())
+        found.append(replace(mean, working_bytes=working))
     head = found[-1]
     working = head.working_bytes + head.kept_bytes
     head = replace(head, working_bytes=working, kept_bytes=head.kept_bytes * 0.0)
     return (*found[:-1], head)
-
-
-def _working_bytes(costs: Mapping[tuple[Place, int], GroupCost]) -> Num:
-    """Return the largest transient, and what recomputation of a whole layer brings back."""
-    brought_back: dict[Place, Num] = {}
-    for (place, _), cost in costs.items():
-        before = brought_back.get(place, 0.0)
-        brought_back[place] = larger(before, cost.recomputed_bytes)
-    transient = reduce(larger, [cost.transient_bytes for cost in costs.values()])
-    return transient + sum(brought_back.values())
-
-
-def _params(prices: OperatorPrices, used: Counter[tuple[Place, int]]) -> dict[int, float]:
-    """Return the parameters on one device by the option that splits them [1]."""
-    found: dict[int, float] = {}
-    for (place, option), count in used.items():
-        each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
-        found[option] = found.get(option, 0.0) + count * each
-    return found
 
 
 def whole_params(prices: OperatorPrices, places: Sequence[Place]) -> FloatArray:
@@ -478,11 +412,6 @@ class ModelGraph:
         ]
         return np.sum(shown, axis=0), all_s
 
-    def reshard_s(self, choices: tuple[int, ...]) -> float:
-        """Return the resharding of one micro-batch [s]."""
-        moves = self.moves_s.items()
-        return sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
-
     def under(self, structure: PlanOptions) -> ModelGraph:
         """Return the same graph under another stage of ZeRO, which changes no layer."""
         prices, every_way = self.prices, self.every_way
@@ -496,8 +425,53 @@ class ModelGraph:
         reshard_s
             Of one micro-batch, where it is known [s].
         """
-        between_s = self.reshard_s(choices) if reshard_s is None else reshard_s
-        return price_assigned(self.prices, self.places, choices, between_s)
+        if reshard_s is None:
+            moves = self.moves_s.items()
+            reshard_s = sum(float(load.time_s[choices[u], choices[v]]) for (u, v), load in moves)
+        prices, places = self.prices, self.places
+        problem, structure = prices.problem, prices.options.frame.structure
+        used = Counter(zip(places, choices, strict=True))
+        strategy = stack([prices.options.strategy(choices[-1])])
+        price = price_pipeline(problem, structure, strategy, _layers(prices, used), np.zeros(1))
+        params: dict[int, float] = {}
+        """On one device, by the option that splits them [1]."""
+        for (place, option), count in used.items():
+            each = float(column(prices.costs[place[0]][place[1]].layer.dense_params)[option])
+            params[option] = params.get(option, 0.0) + count * each
+        if problem.graph.tied:
+            first = stack([prices.options.strategy(choices[0])])
+            table = float(column(table_params(problem, first))[0])
+            is_one_copy = choices[0] == choices[-1]
+            params[choices[0]] -= table * is_one_copy
+            if not is_one_copy:
+                # The ends split the tied table differently: it is held twice.
+                states = tuple(
+                    replace(s, dense_params=s.dense_params + table) for s in price.states
+                )
+                heaviest = replace(price.heaviest, dense_params=price.heaviest.dense_params + table)
+                price = replace(price, states=states, heaviest=heaviest)
+        # The degree that shards all parameters into as much as the options do.
+        columns = prices.options.columns
+        shared = sum(n / float(columns.dp_shard[o] * columns.cp[o]) for o, n in params.items())
+        shards = ShardDegrees(dense=sum(params.values()) / shared, expert=1.0)
+        optimizer, memory_bytes_per_s = problem.workload.optimizer, problem.rates.memory_bytes_per_s
+        kinds = [(np.array([n]), take_rows(prices.links, [o])) for o, n in params.items()]
+        time = step_time(
+            price,
+            gradient_sync(kinds, price, structure, optimizer),
+            optimizer_step_s(price.heaviest, shards, structure, optimizer, memory_bytes_per_s),
+            plain(np.zeros(1)),
+            sigma=problem.calibration.overlap_slowdown,
+        )
+        times = float(column(price.num_micro_batches)[0]) * (1.0 + float(column(price.jitter)[0]))
+        return Assigned(
+            places=places,
+            options=tuple(choices),
+            time=time,
+            reshard_s=reshard_s * times,
+            memory=step_memory(problem, structure, shards, price.states)[0],
+            pipeline=price,
+        )
 
 
 def moves_of(
