@@ -99,7 +99,7 @@ def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
     from meshwright.network.placement import Choice
 
-    return choice_network(asked, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    return choice_network(asked, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
 
 
 GRIDS = (

@@ -39,7 +39,7 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
-    links = stream_links(network, structure)
+    (links,) = stream_links(network, structure)
     return PricedPiece(what, structure, Collectives(network, 0.0), 0, links)
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add
+from typing import Protocol
 
 import numpy as np
 
@@ -181,7 +182,19 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     return LayerCost(**{name: part + zero for name, part in parts.items()})
 
 
-def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Num], name: str) -> Num:
+class Held(Protocol):
+    """What a piece of the model holds on one device: of its price, or of a bound of it."""
+
+    @property
+    def kept_bytes(self) -> Num:
+        """Activations kept for the backward pass [bytes]."""
+
+    @property
+    def working_bytes(self) -> Num:
+        """Largest transient [bytes]."""
+
+
+def weighted_part(costs: Sequence[Held], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
     largest = name == "working_bytes"
     weights = [count > 0 for count in counts] if largest else counts
@@ -219,7 +232,9 @@ class PricedPiece:
     index: int
     """Among the pieces of the problem."""
     links: StreamLinks | None
-    """None without tatp."""
+    """Over tatp; None without it."""
+    row_links: StreamLinks | None = None
+    """Over tp, where both tensors stream."""
     cut: Cut = residual_blocks
     """Cuts the operators into the blocks that are priced apart."""
     known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
@@ -263,9 +278,8 @@ class PricedPiece:
         if self.links is None:
             return None
         rows = None
-        if self.structure.streamed is Streamed.BOTH:
-            links = stream_links(self.network, self.structure, ROWS)
-            rows = LayerStreams(links, self._streamed(ROWS))
+        if self.row_links is not None:
+            rows = LayerStreams(self.row_links, self._streamed(ROWS))
         return LayerStreams(self.links, self._streamed(AXIS), rows)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
@@ -411,7 +425,8 @@ def priced_pieces(
 ) -> tuple[PricedPiece, ...]:  # fmt: skip
     """Return a piece of the model for each tensor that it may stream; weights first.
 
-    Edges split the vocabulary whatever streams.
+    Edges split the vocabulary whatever streams. Where axes are still to be placed, once for each
+    way to place them.
 
     Parameters
     ----------
@@ -420,16 +435,23 @@ def priced_pieces(
     cut
         What is priced apart: by default what ends at each addition to the residual stream.
     """
-    links = stream_links(collectives.network, structure) if uses_tatp else None
-    streamed = [structure.streamed]
+    network, streamed = collectives.network, [structure.streamed]
+    columns: Sequence[StreamLinks | None] = [None]
+    rows: Sequence[StreamLinks | None] = [None]
+    if uses_tatp:
+        columns = stream_links(network, structure)
+    if structure.streamed is Streamed.BOTH:
+        rows = stream_links(network, structure, ROWS)
     if structure.streamed is Streamed.AUTO:
         streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
     if index >= len(problem.graph.layers) or not uses_tatp:
-        streamed = [Streamed.WEIGHTS]
+        streamed, columns, rows = [Streamed.WEIGHTS], columns[:1], [None]
     return tuple(
-        PricedPiece(problem, replace(structure, streamed=tensor), collectives, index, links, cut)
-        for tensor in streamed
-    )
+        PricedPiece(
+            problem, replace(structure, streamed=tensor), collectives, index, links, row_links, cut
+        )
+        for tensor in streamed for links in columns for row_links in rows
+    )  # fmt: skip
 
 
 def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:

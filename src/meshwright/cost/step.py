@@ -99,11 +99,9 @@ def step_time(
     sigma
         Share by which computation slows under communication [1].
     """
-    # Computation of all micro-batches is the window; hidden transfers slow it down.
-    window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
-    slowdown = slowdown_s(hidden_s, window_s, sigma)
+    slowdown = slowdown_s(hidden_s, pipeline.computation_s, sigma)
     before = pipeline.time.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
     return pipeline.time.plus({
         TimePart.DP_COMM: dp_comm_s,

@@ -233,13 +233,22 @@ def streamed_bytes(
     return {name: StreamedBytes(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
 
 
-def stream_links(network: AxisNetwork, structure: PlanOptions, axis: str = AXIS) -> StreamLinks:
-    """Return the links between neighbours of the streams over an axis: the slowest they cross.
+def stream_links(
+    network: AxisNetwork, structure: PlanOptions, axis: str = AXIS
+) -> list[StreamLinks]:
+    """Return the links between neighbours of the streams over an axis, for each way to place it."""
+    return [_links_of(group, network, structure, axis) for group in network.ways(axis)]
+
+
+def _links_of(
+    group: Group[FloatArray], network: AxisNetwork, structure: PlanOptions, axis: str
+) -> StreamLinks:
+    """Return the links between neighbours of the streams in a group: the slowest they cross.
 
     On a cycle of neighbours the stream is a cycle, unless the strategy names another form.
     Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
     """
-    group, members = network.group(axis), degree_of(axis, network.strategy)
+    members = degree_of(axis, network.strategy)
     may_cycle = axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
     other_form = "stream" if may_cycle else str(structure.stream_form)
     cycle, other = streams["cycle"], streams["hold" if axis == ROWS else other_form]

@@ -53,7 +53,7 @@ def _shapes(
     if not degrees:
         return ()
     room = tuple(side // length for side, length in zip(sides, apart, strict=True))
-    for shape in sorted(_factorings(degrees[0], room), key=lambda s: _gather_cost(s, rates, apart)):
+    for shape in sorted(factorings(degrees[0], room), key=lambda s: _gather_cost(s, rates, apart)):
         longer = tuple(length * size for length, size in zip(apart, shape, strict=True))
         rest = _shapes(degrees[1:], sides, rates, longer)
         if rest is not None:
@@ -62,7 +62,7 @@ def _shapes(
 
 
 @cache
-def _factorings(degree: int, room: Shape) -> list[Shape]:
+def factorings(degree: int, room: Shape) -> list[Shape]:
     """Return every way to write a degree as a product of sizes that have room."""
     if len(room) == 1:
         return [(degree,)] if degree <= room[0] else []
@@ -70,7 +70,7 @@ def _factorings(degree: int, room: Shape) -> list[Shape]:
         (size, *rest)
         for size in range(1, min(degree, room[0]) + 1)
         if degree % size == 0
-        for rest in _factorings(degree // size, room[1:])
+        for rest in factorings(degree // size, room[1:])
     ]
 
 
@@ -121,7 +121,7 @@ def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[S
     if not degrees:
         yield ()
         return
-    for shape in _factorings(degrees[0], sides):
+    for shape in factorings(degrees[0], sides):
         room = tuple(side // size for side, size in zip(sides, shape, strict=True))
         for rest in all_block_shapes(degrees[1:], room):
             yield (shape, *rest)

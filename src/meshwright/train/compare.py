@@ -20,11 +20,9 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.estimate import CLOSED_FORM, Placer, distinct, nothing_fits
+from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.search import search
-from meshwright.train.space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -198,10 +196,6 @@ recipes.register("product-stream")(
 )
 
 
-NUM_PLACED = 24
-"""Candidates of a recipe that are placed at most, fastest closed form first."""
-
-
 def compare(
     model: ModelSpec | str,
     system: SystemSpec | str,
@@ -277,7 +271,11 @@ def _entry(
     bound_s: float | None = None
     why_none = ""
     try:
-        best, bound_s = _best(problem, placer, _choices(recipe, allowed), progress)
+        leaders = placer.best(placer.space(problem, _choices(recipe, allowed)), progress=progress)
+        if leaders.placed:
+            best, bound_s = leaders.fastest, leaders.coverage.lower_bound_s
+        else:
+            why_none = nothing_fits(problem, leaders.result)
     except InfeasibleError as error:
         why_none = str(error)
     return Entry(
@@ -290,20 +288,3 @@ def _entry(
         why_none=why_none,
         search_s=time.perf_counter() - start_s,
     )
-
-
-def _best(
-    problem: Problem, placer: Placer, choices: Choices, progress: Progress | None
-) -> tuple[Candidate, float]:
-    """Return the fastest plan of a space, and a bound of the time of all of them [s].
-
-    Raises
-    ------
-    InfeasibleError
-        Where it has none.
-    """
-    result = search(SearchSpace(problem, choices), top=NUM_PLACED, progress=progress)
-    found = distinct(result.found)
-    if not found:
-        raise InfeasibleError(nothing_fits(problem, result))
-    return placer.fastest(problem, found)

@@ -8,7 +8,7 @@ priced once for every grid and every division of the replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
@@ -27,6 +27,7 @@ from meshwright.base.arrays import (
     take_rows,
 )
 from meshwright.base.errors import InfeasibleError
+from meshwright.cost.bound import LayerBound, layer_bounds, pipeline_bound
 from meshwright.cost.communication import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -140,6 +141,11 @@ class AllFamilies:
         """The degrees of all families."""
         return joined([part.strategy for part in self.parts])
 
+    @property
+    def streams(self) -> tuple[object, ...]:
+        """Degrees of tensor streams."""
+        return tuple(int(n) for n in np.unique(self.strategy.tatp).tolist() if n > 1)
+
     def take(self, rows: IntArray) -> Families:
         """Return some of the families; their rows ascend."""
         starts = np.cumsum([0, *map(len, self.parts)])
@@ -182,7 +188,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
         sigma=problem.calibration.overlap_slowdown,
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
-    if problem.system.is_power_capped:
+    if problem.system.is_power_capped and price.mean is not None:
         drawn_s = least_pipeline_s(problem, table.strategy, price) * (1.0 - ROUNDING)
         bound_s = np.maximum(bound_s, drawn_s)
     return bound_s
@@ -369,7 +375,7 @@ def _ordered(
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
-        space.problem.axis_placement(order, take(columns, rows[orders == number]))
+        space.placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
     return _Ordered(kind, take(columns, rows), orders, joined(parts))
@@ -412,18 +418,33 @@ def _priced(
         for recompute, table in prices.items():
             structure = replace(layout, schedule=part.schedule, recompute=recompute)
             gathered = take_rows(table, groups[rows])
-            price = price_pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
+            price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)
             yield Families(structures, part.order_of, part.strategy, price, members)
 
 
+Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
+"""The price of each piece of the model; what no placement undercuts while axes are open."""
+
+
+def _pipeline(
+    problem: Problem, structure: PlanOptions, strategy: StrategyColumns, layers: Layers,
+    sends_s: FloatArray,
+) -> PipelinePrice:  # fmt: skip
+    """Return the pipeline of layers that have a price, or a bound."""
+    if isinstance(layers[0], LayerBound):
+        return pipeline_bound(problem, structure, strategy, layers, sends_s)
+    return price_pipeline(problem, structure, strategy, layers, sends_s)
+
+
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
-) -> tuple[dict[Recompute, tuple[LayerCost, ...]], IntArray, FloatArray]:
+) -> tuple[Mapping[Recompute, Layers], IntArray, FloatArray]:
     """Return the distinct layer prices, the price row of each row, and its sends."""
     first, groups = layer_keys(network, layout)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
-    tables = price_layers(
+    price = layer_bounds if network.placement.is_open else price_layers
+    tables = price(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
@@ -536,7 +557,7 @@ def _block(
         part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
         memory_bytes[rows],
     )  # fmt: skip
-    if not space.problem.system.is_power_capped:
+    if not space.problem.system.is_power_capped or space.is_open:
         return block
     slower = throttled(space.problem, structure, block.strategy, block.price_with_mean, block.time)
     return replace(block, time=slower)
@@ -610,7 +631,7 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         index, shard, lengths, divides_one = _divisions(space, grids)
         expanded = take(grids, index)
         expanded = replace(expanded, dp_shard=shard, dp_replicate=expanded.dp_shard / shard)
-        network = space.problem.network(order, expanded)
+        network = space.problem.network_with(space.placement(order, expanded), expanded)
         launch_s = space.problem.calibration.collective_launch_s
         parts.append(sync_links(space.problem, Collectives(network, launch_s, all_forms=True)))
         shards.append(shard)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, joined, take_rows
-from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
+from meshwright.cost.communication import AxisNetwork, AxisPlacement
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
@@ -51,15 +51,23 @@ def physical_network(problem: Problem) -> Network:
     return replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * share)
 
 
-def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choice]) -> AxisNetwork:
-    """Return the groups of one strategy, one row for each way to lay it."""
-    columns = stack([strategy] * len(choices))
-    layouts = []
-    for choice in choices:
-        strides = strides_of(choice.axes, stack([strategy]))
-        reaches = reaches_of_shapes(choice.axes, [choice.shapes])
-        layouts.append(AxisPlacement(strides, {axis: reaches[axis] for axis in AXES}))
-    return problem.network_with(joined(layouts), columns)
+def choice_network(
+    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]]
+) -> AxisNetwork:
+    """Return the groups of strategies, one row for each way to lay each of them."""
+    strategies = [strategy for strategy, choices in laid for _ in choices]
+    every = [choice for _, choices in laid for choice in choices]
+    numbers: dict[tuple[str, ...], list[int]] = {}
+    for number, choice in enumerate(every):
+        numbers.setdefault(choice.axes, []).append(number)
+    layouts = [
+        reaches_of_shapes(axes, [every[n].shapes for n in rows]) for axes, rows in numbers.items()
+    ]
+    # Rows of one order of the axes are built at once, then put back into their places.
+    places = np.argsort(np.concatenate([*numbers.values()]), kind="stable")
+    reaches = joined([{axis: layout[axis] for axis in AXES} for layout in layouts])
+    placement = AxisPlacement({}, take_rows(reaches, places))
+    return problem.network_with(placement, stack(strategies))
 
 
 def contention_of(
@@ -75,7 +83,7 @@ def contention_of(
     physical
         From :func:`physical_network`.
     """
-    network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
+    network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
     messages = list(window_messages(problem, structure, strategy, network, params))
     # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are sent,
     # one together with all that passes along the rows.
@@ -107,7 +115,7 @@ def price_placed(
     fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
     if not fitting:
         return []
-    network = choice_network(problem, strategy, [choice for choice, _ in fitting])
+    network = choice_network(problem, [(strategy, [choice for choice, _ in fitting])])
     columns = network.strategy
     if alone is None:
         alone = price_columns(problem, structure, columns, network)
@@ -170,7 +178,7 @@ def step_links(
     or tatp are left out. Messages take the default routes; where a window of the plan is routed
     anew, an axis goes as much farther in the whole step as in the window.
     """
-    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, price.dense_params
     num_passes = only(pipeline.num_micro_batches)
     messages = list(step_messages(problem, structure, strategy, network, params, num_passes))

@@ -509,7 +509,7 @@ def simulate_step(
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
     between them is the time of each micro-batch that was left out.
     """
-    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
