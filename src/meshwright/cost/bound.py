@@ -170,7 +170,8 @@ def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[Lay
         is_most = name in (*_WINDOWS, "weight_gradient_s", "total_s")
         absent = -np.inf if is_most else np.inf
         there = [where(here, v, absent) for here, v in zip(exists, values, strict=True)]
-        return reduce(larger if is_most else smaller, there)
+        found: Num = reduce(larger if is_most else smaller, there)
+        return found
 
     bound = LayerBound(**{f.name: parts(f.name) for f in fields(LayerBound)})
     return bound, reduce(larger, num_layers)

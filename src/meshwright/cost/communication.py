@@ -358,6 +358,7 @@ class AxisNetwork:
     slowdown: Mapping[str, Num] = field(default_factory=dict)
     """By axis: how much slower its links are than links of its own, because a placement shares
     them; 1 where it is not named."""
+    _known: dict[str, Columns] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def ways(self, axis: str) -> list[Columns]:
         """Return the groups that an axis may have: its own one, or one for each open shape.
@@ -381,6 +382,11 @@ class AxisNetwork:
 
     def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
+        if axis not in self._known:
+            self._known[axis] = self._make_group(axis)
+        return self._known[axis]
+
+    def _make_group(self, axis: str) -> Columns:
         names, _, shared = axis.partition("/")
         if shared:
             degree = degree_of(axis, self.strategy, self.sizes)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from meshwright.base.arrays import Mask, Num, larger, where
+from meshwright.base.arrays import FloatArray, IntArray, Mask, Num, groups_of, larger, where
 from meshwright.cost.communication import (
     EXPOSED_PART,
     AxisNetwork,
@@ -55,7 +55,7 @@ from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
-from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
+from meshwright.sharding.strategy import AXES, PlanOptions, Recompute, Streamed
 
 
 def op_cost(
@@ -511,21 +511,54 @@ def price_layers(
     return {recompute: tuple(costs) for recompute, costs in found.items()}
 
 
+def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
+    """Return the first row of each group with equal layer prices, and the group of each row."""
+    columns = network.strategy
+    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
+    names = (*placed, "ep", "etp", "micro_batch_size")
+    slowed = [
+        times for axis, times in network.slowdown.items() if set(placed) & set(axis.split("*"))
+    ]
+    keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
+    return groups_of([*keys, *map(_numbered, slowed)])
+
+
+def _numbered(column: Num) -> FloatArray:
+    """Return whole numbers that are equal where the entries of a column are."""
+    return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.float64)
+
+
+def layout_of(structure: PlanOptions) -> PlanOptions:
+    """Return the choices that the price of a layer depends on, recomputation apart."""
+    return replace(
+        structure, recompute=Recompute.NONE, axis_order=AXES,
+        **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
+    )  # fmt: skip
+
+
+_NOT_OF_A_LAYER = (
+    "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
+)  # fmt: skip
+
+
 def streamed_blocks(
     problem: Problem, structure: PlanOptions, network: AxisNetwork
-) -> list[list[tuple[PricedPiece, LayerGraph]]]:
-    """Return how each block of each piece of the model streams, under one strategy.
+) -> list[list[tuple[PricedPiece, LayerGraph, Mask]]]:
+    """Return how each block of each piece of the model streams: once for each tensor.
 
-    Parameters
-    ----------
-    network
-        The groups of one strategy: columns of one row.
+    Each with the rows that stream so; blocks that no row streams so are left out.
     """
     uses_tatp = bool((network.strategy.tatp > 1).any())
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found = []
     for index in range(len(problem.pieces)):
         pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
-        takes = [int(np.all(taken)) for taken in takes_inputs(pieces, structure.recompute)]
-        found.append([(pieces[t], b) for t, b in zip(takes, pieces[0].parts, strict=True)])
+        is_edge = index >= len(problem.graph.layers)
+        takes = takes_inputs(pieces, Recompute.NONE if is_edge else structure.recompute)
+        found.append([
+            (piece, block, rows)
+            for taken, block in zip(takes, pieces[0].parts, strict=True)
+            for piece, rows in zip(pieces, (np.logical_not(taken), taken), strict=False)
+            if np.any(rows)
+        ])  # fmt: skip
     return found

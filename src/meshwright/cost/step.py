@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from meshwright.base.arrays import Num, larger, positive_part
+import numpy as np
+
+from meshwright.base.arrays import IntArray, Num, larger, positive_part, take_rows
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -21,7 +23,7 @@ from meshwright.cost.communication import (
     slowdown_s,
 )
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.layer import price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, layout_of, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -179,7 +181,7 @@ class Priced:
 
 def price_columns(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
-    network: AxisNetwork | None = None,
+    network: AxisNetwork | None = None, layers: tuple[LayerCost, ...] | None = None,
 ) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one structure.
 
@@ -187,15 +189,18 @@ def price_columns(
     ----------
     network
         The groups of the rows, where they are not those of the order of the axes alone.
+    layers
+        The price of each piece of the model, where it is known.
     """
     network = network or problem.network(structure.axis_order, strategy)
-    layers = price_layers(
-        problem, structure, network, (structure.recompute,),
-        uses_tatp=bool((strategy.tatp > 1).any()),
-    )  # fmt: skip
+    if layers is None:
+        layers = price_layers(
+            problem, structure, network, (structure.recompute,),
+            uses_tatp=bool((strategy.tatp > 1).any()),
+        )[structure.recompute]  # fmt: skip
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     send = send_s(problem, structure, strategy, collectives)
-    price = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
+    price = price_pipeline(problem, structure, strategy, layers, send)
     shards = shard_degrees(problem, strategy)
     time = step_times(problem, structure, shards, price, sync_links(problem, collectives))
     time = throttled(problem, structure, strategy, price, time)
@@ -214,6 +219,37 @@ def price_columns(
         flops=price.flops,
     )
     return Priced(strategy, structure, step, price)
+
+
+def price_each(
+    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork
+) -> list[tuple[IntArray, Priced]]:
+    """Return the price of each row of a network, each under plan options of its own.
+
+    Rows come together with those of the same options, each part with the numbers of its rows.
+    Layers are priced once for all options that they do not depend on, and once for all rows that
+    they are equal in.
+    """
+    layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
+    for row, structure in enumerate(structures):
+        layouts.setdefault(layout_of(structure), {}).setdefault(structure, []).append(row)
+    found = []
+    for layout, members in layouts.items():
+        rows = np.array([row for own in members.values() for row in own], dtype=np.int64)
+        part = take_rows(network, rows)
+        first, equal = layer_keys(part, layout)
+        few = take_rows(part, first)
+        recomputes = tuple(dict.fromkeys(structure.recompute for structure in members))
+        uses_tatp = bool((few.strategy.tatp > 1).any())
+        tables = price_layers(problem, layout, few, recomputes, uses_tatp=uses_tatp)
+        end = 0
+        for structure, own in members.items():
+            start, end = end, end + len(own)
+            layers = take_rows(tables[structure.recompute], equal[start:end])
+            groups = take_rows(part, slice(start, end))
+            priced = price_columns(problem, structure, groups.strategy, groups, layers)
+            found.append((rows[start:end], priced))
+    return found
 
 
 def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Priced:

@@ -38,7 +38,7 @@ from meshwright.cost.communication import (
     plain,
 )
 from meshwright.cost.energy import least_pipeline_s, throttled
-from meshwright.cost.layer import LayerCost, price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -285,14 +285,6 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
         return ~has_chunks
     has_stages: BoolArray = columns.pp > 1
     return ~has_chunks & has_stages
-
-
-def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
-    """Return the first row of each group with equal layer prices, and the group of each row."""
-    columns = network.strategy
-    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
-    names = (*placed, "ep", "etp", "micro_batch_size")
-    return groups_of([*(getattr(columns, name) for name in names), *network.placement.keys(placed)])
 
 
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:

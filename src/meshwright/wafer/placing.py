@@ -6,10 +6,9 @@ What is looked at, and what decides, is the mapper of the problem.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import islice
 from operator import attrgetter
 
 import numpy as np
@@ -20,7 +19,7 @@ from meshwright.base.units import format_seconds
 from meshwright.cost.communication import AxisPlacement
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.cost.step import Priced, price_columns
+from meshwright.cost.step import Priced, price_each
 from meshwright.network.placement import (
     Choice,
     all_choices,
@@ -38,15 +37,15 @@ from meshwright.wafer.messages import only
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
-    price_below_caps,
+    price_placed,
     step_links,
     with_link_energy,
 )
 
 MOST_CHOICES = 4096
 """Ways to lay a strategy that are looked at; what others cost is bounded without them."""
-AT_ONCE = 2
-"""Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
+AT_ONCE = 32
+"""Ways whose link loads are worked out before the next bounds are looked at."""
 LAID_AT_ONCE = 64
 """Candidates whose ways to lie are priced at once, link loads aside."""
 NUM_HOTTEST = 6
@@ -60,7 +59,7 @@ class Placing:
 
     price: PlacedPrice
     lower_bound_s: float
-    """No way to lay it in nested blocks is faster, however messages are routed [s]."""
+    """No way to lay it in nested blocks is faster with default routes [s]."""
     num_choices: int
     num_priced: int
     """The others are bounded by their closed form."""
@@ -101,20 +100,10 @@ class Laid:
         """What the ways that are still to be priced take at least [s]."""
         return self.bound_s[self.num_priced] if self.num_priced < len(self.choices) else np.inf
 
-    def price_next(self, problem: Problem, physical: Network) -> None:
-        """Work out the link loads of the next ways; those that cannot be routed are left out."""
-        structure, strategy = self.found.structure, self.found.strategy
-        now = range(self.num_priced, min(self.num_priced + AT_ONCE, len(self.choices)))
-        self.num_priced = now.stop
-        try:
-            priced = price_below_caps(
-                problem, structure, strategy, [self.choices[i] for i in now], physical,
-                alone=take_rows(self.alone, list(now)),
-            )  # fmt: skip
-        except InfeasibleError:
-            return
-        every = [*([self.best] if self.best else []), *priced]
-        self.best = min(every, key=attrgetter("time_s"), default=None)
+    def fold(self, price: PlacedPrice | None) -> None:
+        """Take the price of a way with contention into account."""
+        if price is not None and price.time_s < self.time_s:
+            self.best = price
 
     def laid_as(self, choice: Choice, priced: Priced, time_s: float) -> Found:
         """Return the candidate laid in one way, with its time; its memory is of the first row."""
@@ -130,7 +119,7 @@ class Laid:
     def placing(self) -> Placing:
         """The best way found, with its proof."""
         assert self.best is not None
-        bound_s = min(float(self.bound_s[0]), self.left_s)
+        bound_s = min(self.time_s, self.next_s, self.left_s)
         return Placing(self.best, bound_s, len(self.choices), self.num_priced)
 
 
@@ -144,29 +133,33 @@ def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[La
     must_fit
         Whether ways are left out that need more memory than a device or its host has.
     """
-    together: dict[PlanOptions, list[tuple[Found, list[Choice]]]] = {}
-    for one in found:
-        choices = list(islice(choices_of(problem, one), MOST_CHOICES + 1))
-        if choices:
-            together.setdefault(replace(one.structure, axis_order=AXES), []).append((one, choices))
+    entries = [(one, choices_of(problem, one)) for one in found]
+    entries = [(one, choices) for one, choices in entries if choices]
+    if not entries:
+        return []
+    laid = [(one.strategy, choices[:MOST_CHOICES]) for one, choices in entries]
+    network = choice_network(problem, laid)
+    structures = [
+        replace(one.structure, axis_order=AXES)
+        for (one, _), (_, choices) in zip(entries, laid, strict=True)
+        for _ in choices
+    ]
+    ends = np.cumsum([len(choices) for _, choices in laid])
     every = []
-    for structure, entries in together.items():
-        network = choice_network(
-            problem, [(one.strategy, choices[:MOST_CHOICES]) for one, choices in entries]
-        )
-        priced = price_columns(problem, structure, network.strategy, network)
+    for rows, priced in price_each(problem, structures, network):
         times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
-        end = 0
-        for one, choices in entries:
-            start, end = end, end + min(len(choices), MOST_CHOICES)
-            rows = np.arange(start, end)
-            left_s = one.time_s if len(choices) > MOST_CHOICES else np.inf
-            rows = rows[fits[rows]] if must_fit else rows
-            rows = rows[np.argsort(times_s[rows], kind="stable")]
+        numbers = np.searchsorted(ends, rows, side="right")
+        for number in np.unique(numbers).tolist():
+            one, choices = entries[number]
+            mine = np.flatnonzero(numbers == number)
+            first = rows[mine[0]]
+            mine = mine[fits[mine]] if must_fit else mine
+            mine = mine[np.argsort(times_s[mine], kind="stable")]
             if problem.mapper is Mapper.GMAP:
-                rows = rows[:1]
-            ways = [choices[i] for i in (rows - start).tolist()]
-            every.append(Laid(one, ways, take_rows(priced, rows), left_s))
+                mine = mine[:1]
+            ways = [choices[row] for row in (rows[mine] - first).tolist()]
+            left_s = one.time_s if len(choices) > MOST_CHOICES else np.inf
+            every.append(Laid(one, ways, take_rows(priced, mine), left_s))
     return every
 
 
@@ -179,20 +172,24 @@ def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
     return fits
 
 
-def choices_of(problem: Problem, found: Found) -> Iterator[Choice]:
-    """Yield the ways to lay a candidate that the mapper of the problem knows."""
+def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
+    """Return the ways to lay a candidate that the mapper of the problem knows."""
     sides, structure, strategy = problem.grid_sides, found.structure, found.strategy
     if problem.mapper is Mapper.SMAP:
-        for order in axis_orders(True):
-            shapes = sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides)
-            if shapes is not None:
-                yield Choice(order, shapes)
-        return
-    grids = problem.whole_grids or (sides,)
-    for choice in all_choices(structure, strategy, sides):
-        needed = np.prod(choice.shapes, axis=0)
-        if any((needed <= grid).all() for grid in grids):
-            yield choice
+        rows = [
+            (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
+            for order in axis_orders(True)
+        ]
+        return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
+    every = all_choices(structure, strategy, sides)
+    if not problem.whole_grids:
+        return every
+    needed = [np.prod(choice.shapes, axis=0) for choice in every]
+    return [
+        choice
+        for choice, lengths in zip(every, needed, strict=True)
+        if any((lengths <= grid).all() for grid in problem.whole_grids)
+    ]
 
 
 class PlacementSearch:
@@ -285,12 +282,34 @@ class PlacementSearch:
         return self._queue[0][0] if self._queue else np.inf
 
     def _price_next(self) -> None:
-        """Work out the link loads of the candidate with the least bound."""
-        _, number = heappop(self._queue)
-        one = self.laid[number]
-        one.price_next(self.problem, self.physical)
-        if one.next_s < one.time_s:
-            heappush(self._queue, (one.next_s, number))
+        """Work out the link loads of the ways with the least bounds."""
+        limit_s = self.limit_s
+        numbers: list[int] = []
+        while self._next_s < limit_s and len(numbers) < (AT_ONCE if np.isfinite(limit_s) else 1):
+            numbers.append(heappop(self._queue)[1])
+        ones = [self.laid[number] for number in numbers]
+        for number, one, price in zip(numbers, ones, self._priced(ones), strict=True):
+            one.num_priced += 1
+            one.fold(price)
+            if one.next_s < one.time_s:
+                heappush(self._queue, (one.next_s, number))
+
+    def _priced(self, ones: Sequence[Laid]) -> Sequence[PlacedPrice | None]:
+        """Return the price of the next way of each; one by one where some cannot be routed."""
+        ways = [
+            (
+                replace(one.found.structure, axis_order=AXES), one.found.strategy,
+                one.choices[one.num_priced],
+            )
+            for one in ones
+        ]  # fmt: skip
+        alone = [take_rows(one.alone, [one.num_priced]) for one in ones]
+        try:
+            return price_placed(self.problem, ways, self.physical, alone=alone)
+        except InfeasibleError:
+            if len(ones) == 1:
+                return [None]
+            return [price for one in ones for price in self._priced([one])]
 
 
 def place(
@@ -308,11 +327,10 @@ def routed(
 ) -> Placing:  # fmt: skip
     """Return the same placement with its messages routed around shared links, where that helps."""
     price = placing.price
-    anew = price_below_caps(
-        problem, structure, strategy, [Choice(price.ranks.axes, price.ranks.shapes)], physical,
-        is_routed=True, alone=price.closed_form,
-    )  # fmt: skip
-    best = min(*anew, price, key=attrgetter("time_s"))
+    way = structure, strategy, Choice(price.ranks.axes, price.ranks.shapes)
+    (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
+    assert anew is not None
+    best = min(anew, price, key=attrgetter("time_s"))
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, best.time_s))
 
 
@@ -334,9 +352,10 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     found = [
         price
         for is_routed in (True, False)
-        for price in price_below_caps(
-            problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
+        for price in price_placed(
+            problem, [(entry.structure, entry.strategy, choice)], physical, is_routed=is_routed
         )
+        if price is not None
     ]
     return min(found, key=attrgetter("time_s"), default=None)
 

@@ -520,7 +520,7 @@ def simulate_step(
     used = np.unique(factors[price.ranks.device])
     passes = _columns(
         [
-            piece_passes(problem, structure, strategy, network, problem.rates_at(factor))
+            piece_passes(problem, structure, network, problem.rates_at(factor))
             for factor in used.tolist()
         ]
     )
@@ -530,7 +530,10 @@ def simulate_step(
     if strategy.pp > 1:
         num_bytes = only(send_bytes(problem, structure, stack([strategy])))
         send = Message("pp", CollectiveKind.SEND, num_bytes)
-    gather, reduce_, sums = data_messages(problem, structure, strategy, price.dense_params)
+    gather, reduce_, sums = (
+        tuple(message.of() for message in messages)
+        for messages in data_messages(problem, structure, strategy, price.dense_params)
+    )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
     num_runs, played = _extent(strategy, total)
     is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2

@@ -62,10 +62,9 @@ def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None
     network = choice_network(problem, [(strategy, [drawn.choice])])
     alone = price_columns(problem, structure, network.strategy, network)
     bare = price_columns(asked.bare, structure, network.strategy, network)
-    placed = price_placed(problem, structure, strategy, [drawn.choice], physical, alone=alone)
-    if not placed:
+    (price,) = price_placed(problem, [(structure, strategy, drawn.choice)], physical, alone=[alone])
+    if price is None:
         return None
-    price = placed[0]
     step = simulate_step(problem, structure, strategy, price, physical)
     if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
         return None
