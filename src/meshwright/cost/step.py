@@ -222,17 +222,25 @@ def price_columns(
 
 
 def price_each(
-    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork
+    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
 ) -> list[tuple[IntArray, Priced]]:
     """Return the price of each row of a network, each under plan options of its own.
 
     Rows come together with those of the same options, each part with the numbers of its rows.
     Layers are priced once for all options that they do not depend on, and once for all rows that
     they are equal in.
+
+    Parameters
+    ----------
+    structures
+        Plan options, and of how many rows they are.
     """
     layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
-    for row, structure in enumerate(structures):
-        layouts.setdefault(layout_of(structure), {}).setdefault(structure, []).append(row)
+    start = 0
+    for structure, number in structures:
+        own = layouts.setdefault(layout_of(structure), {}).setdefault(structure, [])
+        own.extend(range(start, start + number))
+        start += number
     found = []
     for layout, members in layouts.items():
         rows = np.array([row for own in members.values() for row in own], dtype=np.int64)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, Num, read_only
+from meshwright.base.arrays import FloatArray, read_only
 from meshwright.base.compiled import as_written
 from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm
@@ -42,7 +42,7 @@ from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network
-from meshwright.wafer.messages import Message, MessageOf
+from meshwright.wafer.messages import Message
 
 SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""
@@ -249,7 +249,7 @@ def busy_s(routes: Routes, demands: Demands, network: Network) -> FloatArray:
 
 
 def axis_loads(
-    messages: Sequence[tuple[MessageOf[Num], Num]],
+    messages: Sequence[tuple[Message, float]],
     structure: PlanOptions,
     groups: AxisNetwork,
     ranks: Ranks,
@@ -265,7 +265,7 @@ def axis_loads(
     groups
         The groups of columns of strategies, as the closed form sees them.
     row
-        The strategy in those columns, and in columns of messages.
+        The strategy in those columns.
     yielding
         Axes that wait for others where both overlap with computation.
     meeting
@@ -277,13 +277,13 @@ def axis_loads(
             continue
         parts: dict[Pattern, list[float]] = {}
         private, overlaps = np.zeros(1), False
-        for columns, times in messages:
-            if columns.axis != axis or not (message := columns.of(row)).num_bytes:
+        for message, times in messages:
+            if message.axis != axis:
                 continue
             pattern = message_pattern(
                 message, structure, group, is_side_by_side=joins_grids(groups.levels)
             )
-            num_bytes = message.num_bytes * number_at(times, row)
+            num_bytes = message.num_bytes * times
             parts.setdefault(pattern, []).append(num_bytes)
             private = private + pair_s(pattern, group) * num_bytes
             overlaps = overlaps or bool(message.overlaps)

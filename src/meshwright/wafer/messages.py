@@ -7,14 +7,14 @@ link loads, and for a simulation of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 import numpy as np
 
-from meshwright.base.arrays import Mask, N, Num
+from meshwright.base.arrays import FloatArray, Mask, N, Num, take_rows
 from meshwright.cost.communication import AxisNetwork, is_overlapped
-from meshwright.cost.layer import PricedPiece, op_cost, streamed_blocks
+from meshwright.cost.layer import PricedPiece, layout_of, op_cost, streamed_blocks
 from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
 from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import send_bytes
@@ -52,7 +52,7 @@ class MessageOf(Generic[N]):
 
 
 Message = MessageOf[float]
-Sent = Iterator[tuple[MessageOf[Num], Num]]
+Sent = list[tuple[Message, float]]
 """Messages, each with how often it is sent."""
 
 
@@ -205,36 +205,60 @@ def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[N
 
 
 def window_messages(
-    problem: Problem, structure: PlanOptions, network: AxisNetwork, params: Num
-) -> Sent:
-    """Yield what one stage sends in the backward pass of a micro-batch, and how often.
+    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork, params: FloatArray
+) -> list[Sent]:
+    """Return what one stage sends in the backward pass of a micro-batch, and how often.
 
-    With the sums of gradients, and where weights were dropped also their gathering. Columns of
-    strategies: rows of which an axis has one device have messages too, that go nowhere.
+    With the sums of gradients, and where weights were dropped also their gathering. One list for
+    each row of the network; those of equal layers are worked out together.
 
     Parameters
     ----------
+    structures
+        Plan options of each row.
     params
-        Dense parameters on one device of the fullest stage [1].
+        Dense parameters on one device of the fullest stage, shape (rows,) [1].
     """
-    strategy = network.strategy
-    pieces = list(_steps(problem, structure, network, problem.rates))
-    yield from _layer_messages(problem, strategy, pieces, 1.0, is_forward=False)
-    gather, scatter, sums = data_messages(problem, structure, strategy, params)
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
-    for messages in (scatter, sums, *([gather] if drops else ())):
-        yield from ((message, 1.0) for message in messages)
-    yield from _pipeline_messages(problem, structure, strategy, 1.0)
+    found: list[Sent] = [[] for _ in structures]
+    layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
+    for row, structure in enumerate(structures):
+        layout = replace(layout_of(structure), recompute=structure.recompute)
+        layouts.setdefault(layout, {}).setdefault(structure, []).append(row)
+    for layout, members in layouts.items():
+        rows = [row for own in members.values() for row in own]
+        part = take_rows(network, rows)
+        pieces = list(_steps(problem, layout, part, problem.rates))
+        columns = list(_layer_messages(problem, part.strategy, pieces, 1.0, is_forward=False))
+        for place, row in enumerate(rows):
+            found[row] += _of_row(columns, place)
+        for structure, own in members.items():
+            strategy = take_rows(network.strategy, own)
+            gather, scatter, sums = data_messages(problem, structure, strategy, params[own])
+            drops = structure.zero_stage == 3 and structure.reshard_after_forward
+            once: list[tuple[MessageOf[Num], Num]]
+            once = [(m, 1.0) for m in (*scatter, *sums, *(gather if drops else ()))]
+            once.append(_pipeline_message(problem, structure, strategy, 1.0))
+            for place, row in enumerate(own):
+                found[row] += _of_row(once, place)
+    return found
+
+
+def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
+    """Return the messages of one row, those of no bytes left out."""
+    listed = [(message.of(row), number_at(times, row)) for message, times in columns]
+    return [(message, times) for message, times in listed if message.num_bytes]
 
 
 def step_messages(
     problem: Problem, structure: PlanOptions, network: AxisNetwork, params: float,
     num_passes: float,
 ) -> Sent:  # fmt: skip
-    """Yield what all stages send in a step, and how often; edges are on one stage of ``pp``.
+    """Return what all stages send in a step, and how often; edges are on one stage of ``pp``.
 
     Parameters
     ----------
+    network
+        The groups of one strategy: columns of one row.
     params
         Dense parameters on one device of the fullest stage [1].
     num_passes
@@ -242,26 +266,26 @@ def step_messages(
     """
     strategy = network.strategy
     pieces = list(_steps(problem, structure, network, problem.rates))
+    found: list[tuple[MessageOf[Num], Num]] = []
     for is_forward in (True, False):
-        yield from _layer_messages(problem, strategy, pieces, num_passes, is_forward=is_forward)
-    for edge in pieces[len(problem.graph.layers) :]:
-        for is_forward in (True, False):
-            for message in _passed(edge, is_forward=is_forward):
-                yield message, num_passes / strategy.pp
-    yield from _pipeline_messages(problem, structure, strategy, num_passes)
+        found += _layer_messages(problem, strategy, pieces, num_passes, is_forward=is_forward)
+        for edge in pieces[len(problem.graph.layers) :]:
+            sent = _passed(edge, is_forward=is_forward)
+            found += ((message, num_passes / strategy.pp) for message in sent)
+    found.append(_pipeline_message(problem, structure, strategy, num_passes))
     gather, scatter, sums = data_messages(problem, structure, strategy, params)
     drops = structure.zero_stage == 3 and structure.reshard_after_forward
     num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
-    num_scatters = num_passes if structure.zero_stage >= 2 else 1.0
-    yield from ((message, num_gathers) for message in gather)
-    yield from ((message, num_scatters) for message in scatter)
-    yield from ((message, 1.0) for message in sums)
+    found += ((message, num_gathers) for message in gather)
+    found += ((message, num_passes if structure.zero_stage >= 2 else 1.0) for message in scatter)
+    found += ((message, 1.0) for message in sums)
+    return _of_row(found, 0)
 
 
 def _layer_messages(
     problem: Problem, strategy: StrategyColumns, pieces: Sequence[Sequence[_Step]],
     num_passes: float, *, is_forward: bool,
-) -> Sent:  # fmt: skip
+) -> Iterator[tuple[MessageOf[Num], Num]]:  # fmt: skip
     """Yield what the layers of a stage send in a number of passes, and how often.
 
     Edges are left out: they are on one stage.
@@ -272,13 +296,13 @@ def _layer_messages(
         yield from ((message, times) for message in _passed(pieces[kind], is_forward=is_forward))
 
 
-def _pipeline_messages(
+def _pipeline_message(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns, num_passes: float
-) -> Sent:
-    """Yield what neighbouring stages hand each other, both ways, and how often."""
+) -> tuple[MessageOf[Num], Num]:
+    """Return what neighbouring stages hand each other, both ways, and how often."""
     num_bytes = send_bytes(problem, structure, strategy)
     message = MessageOf("pp", CollectiveKind.SEND, num_bytes, structure.wraps)
-    yield message, num_passes * strategy.num_virtual_stages
+    return message, num_passes * strategy.num_virtual_stages
 
 
 def data_messages(

@@ -44,10 +44,10 @@ from meshwright.wafer.price import (
 
 MOST_CHOICES = 4096
 """Ways to lay a strategy that are looked at; what others cost is bounded without them."""
-AT_ONCE = 32
-"""Ways whose link loads are worked out before the next bounds are looked at."""
-LAID_AT_ONCE = 64
-"""Candidates whose ways to lie are priced at once, link loads aside."""
+AT_ONCE = 256
+"""Ways whose link loads are worked out at most before the next bounds are looked at."""
+LAID_AT_ONCE = 256
+"""Candidates whose ways to lie are priced at once at most, link loads aside."""
 NUM_HOTTEST = 6
 MOST_DEVICES = 1024
 """Larger grids keep their closed form: link loads of all groups would take too long."""
@@ -140,9 +140,8 @@ def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[La
     laid = [(one.strategy, choices[:MOST_CHOICES]) for one, choices in entries]
     network = choice_network(problem, laid)
     structures = [
-        replace(one.structure, axis_order=AXES)
+        (replace(one.structure, axis_order=AXES), len(choices))
         for (one, _), (_, choices) in zip(entries, laid, strict=True)
-        for _ in choices
     ]
     ends = np.cumsum([len(choices) for _, choices in laid])
     every = []
@@ -213,6 +212,7 @@ class PlacementSearch:
         """False after an interrupt."""
         self._queue: list[tuple[float, int]] = []
         self._left_s = np.inf
+        self._num_priced = 0
 
     @property
     def limit_s(self) -> float:
@@ -253,7 +253,8 @@ class PlacementSearch:
                     break
                 else:
                     limit_s = self.limit_s
-                    now = [one for one in waiting[at : at + LAID_AT_ONCE] if one.time_s < limit_s]
+                    some = waiting[at : at + min(16 + at, LAID_AT_ONCE)]
+                    now = [one for one in some if one.time_s < limit_s]
                     at += len(now)
                     self._lay(now)
         except KeyboardInterrupt:
@@ -285,8 +286,10 @@ class PlacementSearch:
         """Work out the link loads of the ways with the least bounds."""
         limit_s = self.limit_s
         numbers: list[int] = []
-        while self._next_s < limit_s and len(numbers) < (AT_ONCE if np.isfinite(limit_s) else 1):
+        most = min(self._num_priced + 1, AT_ONCE)
+        while self._next_s < limit_s and len(numbers) < most:
             numbers.append(heappop(self._queue)[1])
+        self._num_priced += len(numbers)
         ones = [self.laid[number] for number in numbers]
         for number, one, price in zip(numbers, ones, self._priced(ones), strict=True):
             one.num_priced += 1

@@ -85,34 +85,31 @@ def contention_of(
     """
     network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
     (found,) = _contentions(
-        problem, [structure], network, [ranks], np.array([params]), physical, is_routed
+        problem, [(structure, 1)], network, [ranks], np.array([params]), physical, is_routed
     )
     return found
 
 
 def _contentions(
-    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork,
+    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
     places: Sequence[Ranks], params: FloatArray, physical: Network, is_routed: bool,
 ) -> list[Contention]:  # fmt: skip
     """Return what the links carry for each row of a network, alone on its devices."""
-    together: dict[PlanOptions, list[int]] = {}
-    for row, structure in enumerate(structures):
-        together.setdefault(structure, []).append(row)
-    found: dict[int, Contention] = {}
-    for structure, rows in together.items():
-        part = take_rows(network, rows)
-        messages = list(window_messages(problem, structure, part, params[rows]))
-        for place, row in enumerate(rows):
-            # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1
-            # are sent, one together with all that passes along the rows.
-            tatp, meeting = float(part.strategy.tatp[place]), {}
-            if structure.streamed is Streamed.BOTH and tatp > 1:
-                meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
-            loads = axis_loads(
-                messages, structure, part, places[row], place, yielding=YIELDING, meeting=meeting
-            )
-            found[row] = contention(list(loads), physical, is_routed=is_routed)
-    return [found[row] for row in range(len(structures))]
+    found = []
+    every = window_messages(problem, [options for options, _ in structures], network, params)
+    for row, ((structure, _), ranks, messages) in enumerate(
+        zip(structures, places, every, strict=True)
+    ):
+        # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are
+        # sent, one together with all that passes along the rows.
+        tatp, meeting = float(network.strategy.tatp[row]), {}
+        if structure.streamed is Streamed.BOTH and tatp > 1:
+            meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
+        loads = axis_loads(
+            messages, structure, network, ranks, row, yielding=YIELDING, meeting=meeting
+        )
+        found.append(contention(list(loads), physical, is_routed=is_routed))
+    return found
 
 
 Way = tuple[PlanOptions, Strategy, Choice]
@@ -148,7 +145,7 @@ def price_placed(
     places = [ranks for ranks in every if ranks is not None]
     if not places:
         return found
-    structures = [ways[row][0] for row in rows]
+    structures = [(ways[row][0], 1) for row in rows]
     network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
     private = (
         _one_by_one(price_each(problem, structures, network))
@@ -209,7 +206,7 @@ def step_links(
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, price.dense_params
     num_passes = only(pipeline.num_micro_batches)
-    messages = list(step_messages(problem, structure, network, params, num_passes))
+    messages = step_messages(problem, structure, network, params, num_passes)
     loads = list(axis_loads(messages, structure, network, price.ranks))
     if not loads:
         return StepLinks(0.0, 0.0)

@@ -128,14 +128,14 @@ def _leaders(
 ) -> Leaders:
     """Return the answer of a search: the fastest ones, and those that are next in closed form.
 
-    Messages of what sharing links slows down are routed around them, where that helps.
+    The messages of the fastest one are routed around shared links, where that helps.
     """
     final: list[Found] = []
     placings: dict[int, Placing] = {}
     for number, laid in enumerate(placing.fastest):
         strategy, structure = laid.found.strategy, laid.found.structure
         way = laid.placing
-        if problem.mapper is Mapper.TMAP and number < top:
+        if problem.mapper is Mapper.TMAP and number == 0:
             way = routed(problem, structure, strategy, way, physical)
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
         final.append(laid.laid_as(choice, way.price.closed_form, way.time_s))
