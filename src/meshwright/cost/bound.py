@@ -20,6 +20,7 @@ from meshwright.cost.layer import LayerCost, PricedPiece, layer_cost, priced_pie
 from meshwright.cost.parts import StepTime, TimePart
 from meshwright.cost.pipeline import (
     POSITIONS,
+    MeanWork,
     PipelinePrice,
     StageLayout,
     exposed_sends_s,
@@ -183,7 +184,7 @@ def pipeline_bound(
 ) -> PipelinePrice:  # fmt: skip
     """Return what all micro-batches through the pipeline cost at the least.
 
-    Its time is one sum. Energy is left out, and so is what a cap on power would add.
+    Its time is one sum. Of its energy only the arithmetic is certain, at the full rate.
 
     Parameters
     ----------
@@ -205,15 +206,20 @@ def pipeline_bound(
     half_s = 0.5 * (others_s - delayed_s)
     bubble_s = schedules[structure.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
     states = stage_states(problem, structure, strategy, costs, layout, m)
+    flops_per_s = problem.rates.matmul_flops_per_s
+    computation_s = m * slowest.flops / flops_per_s
+    mean_flops = m * weighted_part(costs, layout.total, "flops") / p
     return PipelinePrice(
         time=StepTime({
-            TimePart.COMPUTE: m * slowest.total_s + slowest.per_step_s,
+            TimePart.COMPUTE: computation_s,
+            TimePart.LAUNCH: m * slowest.total_s + slowest.per_step_s - computation_s,
+            TimePart.RECOMPUTE: 0.0 * m,
             TimePart.PP_COMM: sends_s * (p > 1),
             TimePart.BUBBLE: bubble_s,
         }),
         forward_window_s=slowest.forward_window_s,
         backward_window_s=slowest.backward_window_s,
-        computation_s=m * slowest.flops / problem.rates.matmul_flops_per_s,
+        computation_s=computation_s,
         num_micro_batches=m,
         num_layers=num_layers,
         tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
@@ -224,5 +230,12 @@ def pipeline_bound(
         tp_per_step_s=slowest.per_step_s,
         flops=slowest.flops * m,
         memory_traffic_bytes=0.0 * m,
-        mean=None,
+        mean=MeanWork(
+            busy_s=mean_flops / flops_per_s,
+            flops=mean_flops,
+            memory_traffic_bytes=0.0 * m,
+            link_traffic_bytes=0.0 * m,
+            dense_params=0.0 * m,
+            expert_params=0.0 * m,
+        ),
     )  # fmt: skip

@@ -287,19 +287,18 @@ class AxisPlacement:
     """
 
     strides: Mapping[str, FloatArray]
-    """Devices between neighbours, as devices are numbered along the levels [devices]; empty where
-    all axes fill blocks."""
+    """Devices between neighbours, as devices are numbered along the levels [devices]."""
     reaches: Mapping[str, Reach[FloatArray]]
     """The block that an axis fills, where axes fill blocks; empty on other networks."""
 
     @property
     def is_open(self) -> bool:
         """Whether axes are still to be placed."""
-        return not self.strides and not self.reaches
+        return not self.strides
 
     def keys(self, axes: Sequence[str]) -> list[FloatArray]:
         """Return the columns that tell the placements of some axes apart."""
-        parts = [self.strides[axis] for axis in axes if axis in self.strides]
+        parts = [self.strides[axis] for axis in axes] if self.strides else []
         for axis in axes:
             if axis in self.reaches:
                 parts += [_code(self.reaches[axis].sizes), _code(self.reaches[axis].apart)]
@@ -417,10 +416,11 @@ class AxisNetwork:
             return make_group(self.levels, placement.strides[axis], whole, self.efficiency)
         reach = _part_of(placement.reaches[axis], whole)
         blocks = make_block_group(self.levels, reach, self.efficiency)
-        if not placement.strides:
+        fits = reach.sizes[0] > 0
+        if fits.all():
             return blocks
         strided = make_group(self.levels, placement.strides[axis], whole, self.efficiency)
-        return _chosen(reach.sizes[0] > 0, blocks, strided)
+        return _chosen(fits, blocks, strided)
 
 
 def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:

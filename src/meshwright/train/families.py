@@ -188,7 +188,7 @@ def _bound_s(problem: Problem, table: Families) -> FloatArray:
         sigma=problem.calibration.overlap_slowdown,
     )  # fmt: skip
     bound_s = column(alone.total_s) * (1.0 - ROUNDING)
-    if problem.system.is_power_capped and price.mean is not None:
+    if problem.system.is_power_capped:
         drawn_s = least_pipeline_s(problem, table.strategy, price) * (1.0 - ROUNDING)
         bound_s = np.maximum(bound_s, drawn_s)
     return bound_s
@@ -549,7 +549,7 @@ def _block(
         part.families, structure, part.rows[part_rows], expansion.dp_shard[rows], price, time,
         memory_bytes[rows],
     )  # fmt: skip
-    if not space.problem.system.is_power_capped or space.is_open:
+    if not space.problem.system.is_power_capped:
         return block
     slower = throttled(space.problem, structure, block.strategy, block.price_with_mean, block.time)
     return replace(block, time=slower)

@@ -235,8 +235,8 @@ def window_messages(
             strategy = take_rows(network.strategy, own)
             gather, scatter, sums = data_messages(problem, structure, strategy, params[own])
             drops = structure.zero_stage == 3 and structure.reshard_after_forward
-            once: list[tuple[MessageOf[Num], Num]]
-            once = [(m, 1.0) for m in (*scatter, *sums, *(gather if drops else ()))]
+            sent = (*scatter, *sums, *(gather if drops else ()))
+            once: list[tuple[MessageOf[Num], Num]] = [(message, 1.0) for message in sent]
             once.append(_pipeline_message(problem, structure, strategy, 1.0))
             for place, row in enumerate(own):
                 found[row] += _of_row(once, place)

@@ -16,14 +16,12 @@ import numpy as np
 from meshwright.base.arrays import BoolArray, column, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
-from meshwright.cost.communication import AxisPlacement
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.cost.step import Priced, price_each
 from meshwright.network.placement import (
     Choice,
     all_choices,
-    reaches_of_shapes,
     sequential_shapes,
 )
 from meshwright.search.exhaustive import Found
@@ -105,14 +103,14 @@ class Laid:
         if price is not None and price.time_s < self.time_s:
             self.best = price
 
-    def laid_as(self, choice: Choice, priced: Priced, time_s: float) -> Found:
+    def laid_as(self, problem: Problem, choice: Choice, priced: Priced, time_s: float) -> Found:
         """Return the candidate laid in one way, with its time; its memory is of the first row."""
         return Found(
             self.found.strategy,
             replace(self.found.structure, axis_order=choice.axes),
             time_s,
             float(column(priced.step.memory_bytes)[0]),
-            AxisPlacement({}, reaches_of_shapes(choice.axes, [choice.shapes])),
+            choice_network(problem, [(self.found.strategy, [choice])]).placement,
         )
 
     @property
@@ -152,7 +150,7 @@ def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[La
             one, choices = entries[number]
             mine = np.flatnonzero(numbers == number)
             first = rows[mine[0]]
-            mine = mine[fits[mine]] if must_fit else mine
+            mine = mine[fits[mine] & np.isfinite(times_s[mine])] if must_fit else mine
             mine = mine[np.argsort(times_s[mine], kind="stable")]
             if problem.mapper is Mapper.GMAP:
                 mine = mine[:1]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
-from meshwright.cost.communication import AxisNetwork, AxisPlacement
+from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
@@ -60,14 +60,14 @@ def choice_network(
     numbers: dict[tuple[str, ...], list[int]] = {}
     for number, choice in enumerate(every):
         numbers.setdefault(choice.axes, []).append(number)
-    layouts = [
-        reaches_of_shapes(axes, [every[n].shapes for n in rows]) for axes, rows in numbers.items()
-    ]
     # Rows of one order of the axes are built at once, then put back into their places.
+    columns, layouts = stack(strategies), []
+    for axes, rows in numbers.items():
+        reaches = reaches_of_shapes(axes, [every[n].shapes for n in rows])
+        strides = strides_of(axes, take_rows(columns, rows))
+        layouts.append(AxisPlacement(strides, {axis: reaches[axis] for axis in AXES}))
     places = np.argsort(np.concatenate([*numbers.values()]), kind="stable")
-    reaches = joined([{axis: layout[axis] for axis in AXES} for layout in layouts])
-    placement = AxisPlacement({}, take_rows(reaches, places))
-    return problem.network_with(placement, stack(strategies))
+    return problem.network_with(take_rows(joined(layouts), places), columns)
 
 
 def contention_of(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
 from meshwright.network.placement import Choice
-from meshwright.search.exhaustive import Found, Progress, in_order_of_preference
+from meshwright.search.exhaustive import TIE, Found, Progress, in_order_of_preference
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
@@ -132,15 +131,15 @@ def _leaders(
     """
     final: list[Found] = []
     placings: dict[int, Placing] = {}
-    for number, laid in enumerate(placing.fastest):
-        strategy, structure = laid.found.strategy, laid.found.structure
+    for laid in placing.fastest:
+        if len(final) >= top and laid.time_s > final[0].time_s * (1.0 + TIE):
+            break
         way = laid.placing
-        if problem.mapper is Mapper.TMAP and number == 0:
-            way = routed(problem, structure, strategy, way, physical)
+        if problem.mapper is Mapper.TMAP and not final:
+            way = routed(problem, laid.found.structure, laid.found.strategy, way, physical)
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
-        final.append(laid.laid_as(choice, way.price.closed_form, way.time_s))
+        final.append(laid.laid_as(problem, choice, way.price.closed_form, way.time_s))
         placings[id(final[-1])] = way
-    final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
     placed = tuple(
         Placed(
@@ -149,10 +148,11 @@ def _leaders(
         for one in in_order
     )
     known = {_identity(one) for one in in_order}
-    waiting = [
-        laid.laid_as(laid.choices[0], laid.alone, float(laid.bound_s[0])) for laid in placing.laid
-    ]
-    others = [one for one in waiting if _identity(one) not in known]
+    left = [laid for laid in placing.laid if _identity(laid.found) not in known]
+    others = tuple(
+        laid.laid_as(problem, laid.choices[0], laid.alone, float(laid.bound_s[0]))
+        for laid in sorted(left, key=lambda laid: float(laid.bound_s[0]))[:NUM_OTHERS]
+    )
     counts, best_s = coverage(result), min((one.time_s for one in final), default=np.inf)
     num_bounded = counts.num_priced - len(placing.laid) - placing.num_too_large
     covered = replace(
@@ -165,8 +165,7 @@ def _leaders(
         gap=best_s / min(best_s, placing.lower_bound_s) - 1.0,
         elapsed_s=counts.elapsed_s + placing.elapsed_s,
     )
-    others = sorted(others, key=attrgetter("time_s"))[:NUM_OTHERS]
-    return Leaders(result, placed, tuple(others), covered)
+    return Leaders(result, placed, others, covered)
 
 
 def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:
