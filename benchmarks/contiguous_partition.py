@@ -19,7 +19,7 @@ from meshwright.sram.contiguous import (
     StageCapacities,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
+    cut_table,
     greedy_stops,
 )
 
@@ -56,7 +56,7 @@ def measure(num_layers: int, num_stages: int, most_bytes: int) -> tuple[float, f
     return (
         least_ms(lambda: greedy_stops(row(), stage_capacities)),
         least_ms(lambda: balanced_stops(row(), stage_capacities, num_stages)),
-        least_ms(lambda: bottleneck_cuts(row(), stage_capacities, times, num_stages)),
+        least_ms(lambda: cut_table(row(), stage_capacities, times, num_stages)),
     )
 
 

@@ -11,7 +11,7 @@ from meshwright.sram.contiguous import (
     StageCapacities,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
+    cut_table,
     greedy_stops,
     least_stages,
     too_large,
@@ -138,8 +138,8 @@ def test_the_slowest_stage_is_the_fastest_of_all_cuts(start):
 
     for seed in range(start, start + 50):
         loads, stage_capacities, times = instance(seed)
-        cuts = bottleneck_cuts(loads, stage_capacities, times, 4)
-        for number, found in enumerate(cuts.slowest_s.tolist(), start=1):
+        cuts = cut_table(loads, stage_capacities, times, 4)
+        for number, found in enumerate(cuts.seconds.tolist(), start=1):
             every = [
                 slowest(loads, stage_capacities, times, c) for c in all_cuts(len(loads), number)
             ]
@@ -155,9 +155,9 @@ def test_both_ways_to_balance_agree_on_long_rows(seed):
     sizes = rng.integers(1, 1000, 150).astype(float)
     zeros = np.zeros(150)
     loads, stage_capacities = LayerLoads(sizes, zeros, zeros), StageCapacities((sizes.sum(),))
-    slowest = bottleneck_cuts(
+    slowest = cut_table(
         loads, stage_capacities, [StageTimes(sizes, zeros, zeros)], 20
-    ).slowest_s
+    ).seconds
     for number in range(1, 21):
         stops = balanced_stops(loads, stage_capacities, number)
         assert max(sizes[a:b].sum() for a, b in runs(stops)) == slowest[number - 1]

@@ -17,7 +17,7 @@ from meshwright.sram.contiguous import (
     StageCapacities,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
+    cut_table,
     greedy_stops,
     least_stages,
 )
@@ -71,7 +71,7 @@ def test_what_the_greedy_cut_fits_fits_the_others_too(sizes, room):
     stops = greedy_stops(loads, stage_capacities)
     times = [StageTimes(column, 0 * column, 0 * column)]
     assert balanced_stops(loads, stage_capacities, len(stops)) is not None
-    assert np.isfinite(bottleneck_cuts(loads, stage_capacities, times, len(sizes)).slowest_s[-1])
+    assert np.isfinite(cut_table(loads, stage_capacities, times, len(sizes)).seconds[-1])
 
 
 @given(SIZES, st.integers(1, 12))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -305,11 +305,11 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
-class Bottlenecks:
+class CutTable:
     """The best cut on each number of stages, some of which may be empty."""
 
-    slowest_s: FloatArray
-    """Seconds of the slowest of 1, 2, ... k stages; infinite where the layers do not fit."""
+    seconds: FloatArray
+    """Of 1, 2, ... k stages, their slowest or their sum; infinite where the layers do not fit."""
     starts: IntArray
     """Where the last of j stages starts that end at stop i: row j - 1, column i. At i itself where
     it is empty."""
@@ -322,18 +322,20 @@ class Bottlenecks:
         return stops[::-1]
 
 
-def bottleneck_cuts(
-    loads: LayerLoads,
-    stage_capacities: StageCapacities,
-    times: Sequence[StageTimes],
-    most_stages: int,
-) -> Bottlenecks:
-    """Return the cuts whose slowest stage is fastest, on 1, 2, ... ``most_stages`` stages.
+def cut_table(
+    loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
+    most_stages: int, *, total: np.ufunc = np.maximum, most_s: float = math.inf,
+) -> CutTable:  # fmt: skip
+    """Return the cuts of least seconds, on 1, 2, ... ``most_stages`` stages.
 
     Parameters
     ----------
     times
         Of the stages; those beyond the last one stated are like it.
+    total
+        ``np.maximum``: the slowest stage counts; ``np.add``: all stages do.
+    most_s
+        No stage takes longer [s].
     """
     num_layers = len(loads)
     num_stages = min(most_stages, num_layers)
@@ -366,12 +368,61 @@ def bottleneck_cuts(
             continue
         skipped = int(fits.argmax())  # what does not fit before this stop fits before no later one
         earliest, first, rows = earliest + skipped, first[skipped:], rows[:, skipped:]
-        candidates = np.maximum(reached[:-1, first], rows[kind_of_stage])
+        rows = np.where(rows <= most_s, rows, np.inf)
+        candidates = total(reached[:-1, first], rows[kind_of_stage])
         best = candidates.argmin(axis=1)
         filled = candidates[np.arange(num_stages), best]
         reached[1:, stop] = np.minimum.accumulate(filled)
         starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
-    return Bottlenecks(reached[1:, num_layers], starts)
+    return CutTable(reached[1:, num_layers], starts)
+
+
+Speed = Callable[[int, float, float], float]
+"""Of a cut on a number of stages, by the sum of its stages and the slowest of them, both in
+seconds: never larger where one of them is."""
+
+
+def fastest_cut(
+    loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
+    most_stages: int, speed: Speed,
+) -> list[int] | None:  # fmt: skip
+    """Return the stops of the cut of most speed on up to ``most_stages`` stages; None: none fits.
+
+    The least sum and the least slowest stage of each number of stages bound its speed. Numbers are
+    taken from the highest bound down; on each, every cut of least sum whose slowest stage is
+    faster than that of the cut before: no other cut is ahead of these in both. Both walks end
+    where the bound of what is left is no more than the best found.
+    """
+
+    def table(total: np.ufunc, most: int = most_stages, most_s: float = math.inf) -> CutTable:
+        return cut_table(loads, stage_capacities, times, most, total=total, most_s=most_s)
+
+    slowest_s, sums = table(np.maximum).seconds.tolist(), table(np.add)
+    least_s = sums.seconds.tolist()
+    bounds = [
+        (speed(number, sum_s, least), number)
+        for number, (sum_s, least) in enumerate(zip(least_s, slowest_s, strict=True), start=1)
+        if least < math.inf
+    ]
+    best, stops = 0.0, None
+    for bound, number in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
+        if bound <= best:
+            break
+        cuts = sums
+        while speed(number, float(cuts.seconds[number - 1]), slowest_s[number - 1]) > best:
+            found = cuts.stops(number)
+            slowest = max(
+                float(times[min(stage, len(times) - 1)].run_s(np.array([first]), stop)[0])
+                for stage, (first, stop) in enumerate(pairwise([0, *found]))
+                if first < stop
+            )
+            own = speed(number, float(cuts.seconds[number - 1]), slowest)
+            if own > best:
+                best, stops = own, found
+            cuts = table(np.add, number, math.nextafter(slowest, 0.0))
+            if not math.isfinite(cuts.seconds[number - 1]):
+                break
+    return stops
 
 
 def most_worth(

@@ -247,7 +247,7 @@ def test_devices_of_two_types_are_filled_in_their_order():
 
 def test_measured_times_are_balanced_with_their_sends():
     layers = tuple(
-        LayerFootprint(name=name, size_bytes=1e6, time_s=time_s, output_bytes=output)
+        LayerFootprint(name=name, size_bytes=15e6, time_s=time_s, output_bytes=output)
         for name, time_s, output in (("a", 3e-3, 1e9), ("b", 1e-3, 1e3), ("c", 2e-3, 0.0))
     )
     file = FootprintFile(name="three", layers=layers)
