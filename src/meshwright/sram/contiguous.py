@@ -233,7 +233,7 @@ def least_stages(loads: LayerLoads, stage_capacities: StageCapacities) -> int:
 
 
 _BELOW = 1.0 - 1e-12
-"""Keeps the first lower bound below the optimum although its division is rounded."""
+"""Keeps a bound on its side of the optimum although sums and divisions are rounded."""
 
 
 def balanced_stops(
@@ -322,59 +322,80 @@ class CutTable:
         return stops[::-1]
 
 
-def cut_table(
-    loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
-    most_stages: int, *, total: np.ufunc = np.maximum, most_s: float = math.inf,
-) -> CutTable:  # fmt: skip
-    """Return the cuts of least seconds, on 1, 2, ... ``most_stages`` stages.
+class StageRuns:
+    """The seconds of every run of layers on every kind of stage that has room for it."""
 
-    Parameters
-    ----------
-    times
-        Of the stages; those beyond the last one stated are like it.
-    total
-        ``np.maximum``: the slowest stage counts; ``np.add``: all stages do.
-    most_s
-        No stage takes longer [s].
-    """
-    num_layers = len(loads)
-    num_stages = min(most_stages, num_layers)
-    # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
-    kinds: list[tuple[float, int, StageTimes]] = []
-    places: dict[tuple[float, int, int], int] = {}
-    kind_of = []
-    capacities = stage_capacities.capacities(num_stages).tolist()
-    in_flight = stage_capacities.in_flight(num_stages).tolist()
-    for stage, (capacity, count) in enumerate(zip(capacities, in_flight, strict=True)):
-        own = times[min(stage, len(times) - 1)]
-        place = places.setdefault((capacity, count, id(own)), len(kinds))
-        if place == len(kinds):
-            kinds.append((capacity, count, own))
-        kind_of.append(place)
-    kind_of_stage = np.array(kind_of)
-    reached = np.full((num_stages + 1, num_layers + 1), np.inf)
-    reached[:, 0] = 0.0
-    starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
-    earliest = 0
-    for stop in range(1, num_layers + 1):
-        first = np.arange(earliest, stop)
-        rows = np.stack([
-            np.where(loads.fits(first, stop, capacity, count), own.run_s(first, stop), np.inf)
-            for capacity, count, own in kinds
-        ])  # fmt: skip
-        fits = np.isfinite(rows).any(axis=0)
-        if not fits.any():
-            earliest, starts[:, stop] = stop, stop
-            continue
-        skipped = int(fits.argmax())  # what does not fit before this stop fits before no later one
-        earliest, first, rows = earliest + skipped, first[skipped:], rows[:, skipped:]
-        rows = np.where(rows <= most_s, rows, np.inf)
-        candidates = total(reached[:-1, first], rows[kind_of_stage])
-        best = candidates.argmin(axis=1)
-        filled = candidates[np.arange(num_stages), best]
-        reached[1:, stop] = np.minimum.accumulate(filled)
-        starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
-    return CutTable(reached[1:, num_layers], starts)
+    def __init__(
+        self, loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
+        most_stages: int,
+    ) -> None:  # fmt: skip
+        """Price the runs; stages beyond the last time stated are like it."""
+        self.num_stages = min(most_stages, len(loads))
+        self.times = [times[min(stage, len(times) - 1)] for stage in range(self.num_stages)]
+        # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
+        capacities = stage_capacities.capacities(self.num_stages).tolist()
+        in_flight = stage_capacities.in_flight(self.num_stages).tolist()
+        keys = list(zip(capacities, in_flight, map(id, self.times), strict=True))
+        kinds = {key: stage for stage, key in reversed(list(enumerate(keys)))}
+        places = {key: place for place, key in enumerate(kinds)}
+        self.kind_of_stage = np.array([places[key] for key in keys])
+        self.firsts: list[IntArray] = []
+        """Where runs start that stop after 1, 2, ... layers and fit a kind of stage."""
+        self.seconds: list[FloatArray] = []
+        """Of these, (kinds, firsts); infinite where a kind has no room [s]."""
+        earliest = 0
+        for stop in range(1, len(loads) + 1):
+            first = np.arange(earliest, stop)
+            rows = np.stack([
+                np.where(loads.fits(first, stop, capacities[stage], in_flight[stage]),
+                         self.times[stage].run_s(first, stop), np.inf)
+                for stage in kinds.values()
+            ])  # fmt: skip
+            fits = np.isfinite(rows).any(axis=0)
+            # what does not fit before this stop fits before no later one
+            skipped = int(fits.argmax()) if fits.any() else len(first)
+            earliest += skipped
+            self.firsts.append(first[skipped:])
+            self.seconds.append(rows[:, skipped:])
+
+    def slowest_s(self, stops: Sequence[int]) -> float:
+        """Return the seconds of the slowest stage of a cut [s]."""
+        return max(
+            float(self.times[stage].run_s(np.array([first]), stop)[0])
+            for stage, (first, stop) in enumerate(pairwise([0, *stops]))
+            if first < stop
+        )
+
+    def best(
+        self, total: np.ufunc, num_stages: int | None = None, most_s: float = math.inf
+    ) -> CutTable:
+        """Return the cuts of least seconds, on 1, 2, ... stages.
+
+        Parameters
+        ----------
+        total
+            ``np.maximum``: the slowest stage counts; ``np.add``: all stages do.
+        num_stages
+            No more than these; None: all.
+        most_s
+            No stage takes longer [s].
+        """
+        num_stages, num_layers = num_stages or self.num_stages, len(self.firsts)
+        kinds = self.kind_of_stage[:num_stages]
+        reached = np.full((num_stages + 1, num_layers + 1), np.inf)
+        reached[:, 0] = 0.0
+        starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
+        for stop, (first, rows) in enumerate(zip(self.firsts, self.seconds, strict=True), start=1):
+            if not len(first):
+                starts[:, stop] = stop
+                continue
+            within = np.where(rows <= most_s, rows, np.inf)
+            candidates = total(reached[:-1, first], within[kinds])
+            best = candidates.argmin(axis=1)
+            filled = candidates[np.arange(num_stages), best]
+            reached[1:, stop] = np.minimum.accumulate(filled)
+            starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
+        return CutTable(reached[1:, num_layers], starts)
 
 
 Speed = Callable[[int, float, float], float]
@@ -382,46 +403,44 @@ Speed = Callable[[int, float, float], float]
 seconds: never larger where one of them is."""
 
 
-def fastest_cut(
-    loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
-    most_stages: int, speed: Speed,
-) -> list[int] | None:  # fmt: skip
-    """Return the stops of the cut of most speed on up to ``most_stages`` stages; None: none fits.
+def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
+    """Return the stops of the cut of most speed; None where none fits.
 
-    The least sum and the least slowest stage of each number of stages bound its speed. Numbers are
-    taken from the highest bound down; on each, every cut of least sum whose slowest stage is
-    faster than that of the cut before: no other cut is ahead of these in both. Both walks end
-    where the bound of what is left is no more than the best found.
+    The least sum and the least slowest stage of each number of stages bound its speed, and
+    numbers are taken from the highest bound down. On each, first the cut of least sum among those
+    whose slowest stage is least, which mostly reaches the bound; else from the cut of least sum
+    on, each one of least sum whose slowest stage is faster than that of the one before: no other
+    cut is ahead of these in both. A walk ends where the bound of what is left is no more than the
+    best found.
     """
+    slowest_s, sums = runs.best(np.maximum).seconds.tolist(), runs.best(np.add)
+    best, stops = 0.0, None
 
-    def table(total: np.ufunc, most: int = most_stages, most_s: float = math.inf) -> CutTable:
-        return cut_table(loads, stage_capacities, times, most, total=total, most_s=most_s)
+    def tried(number: int, cuts: CutTable) -> float:
+        """Return the slowest stage of a cut, which is kept where it is the best [s]."""
+        nonlocal best, stops
+        found = cuts.stops(number)
+        slowest = runs.slowest_s(found)
+        own = speed(number, float(cuts.seconds[number - 1]), slowest)
+        if own > best:
+            best, stops = own, found
+        return slowest
 
-    slowest_s, sums = table(np.maximum).seconds.tolist(), table(np.add)
-    least_s = sums.seconds.tolist()
     bounds = [
         (speed(number, sum_s, least), number)
-        for number, (sum_s, least) in enumerate(zip(least_s, slowest_s, strict=True), start=1)
+        for number, (sum_s, least) in enumerate(
+            zip(sums.seconds.tolist(), slowest_s, strict=True), start=1
+        )
         if least < math.inf
     ]
-    best, stops = 0.0, None
     for bound, number in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
-        if bound <= best:
+        if _BELOW * bound <= best:
             break
+        least = slowest_s[number - 1]
+        tried(number, runs.best(np.add, number, least / _BELOW))
         cuts = sums
-        while speed(number, float(cuts.seconds[number - 1]), slowest_s[number - 1]) > best:
-            found = cuts.stops(number)
-            slowest = max(
-                float(times[min(stage, len(times) - 1)].run_s(np.array([first]), stop)[0])
-                for stage, (first, stop) in enumerate(pairwise([0, *found]))
-                if first < stop
-            )
-            own = speed(number, float(cuts.seconds[number - 1]), slowest)
-            if own > best:
-                best, stops = own, found
-            cuts = table(np.add, number, math.nextafter(slowest, 0.0))
-            if not math.isfinite(cuts.seconds[number - 1]):
-                break
+        while _BELOW * speed(number, float(cuts.seconds[number - 1]), least) > best:
+            cuts = runs.best(np.add, number, _BELOW * tried(number, cuts))
     return stops
 
 

@@ -20,6 +20,7 @@ from meshwright.sram.contiguous import (
     LayerLoads,
     Speed,
     StageCapacities,
+    StageRuns,
     StageTimes,
     balanced_stops,
     fastest_cut,
@@ -50,8 +51,10 @@ class CutProblem:
         return None if self.devices is None else self.devices.num_stages
 
     def replicas(self, num_stages: int) -> int:
-        """Return how often a row of stages fits the devices; once in training, or on chips of
-        several types."""
+        """Return how often a row of stages fits the devices.
+
+        Once in training, and on chips of several types.
+        """
         if self.devices is None or self.is_training or self.devices.system.other_chips:
             return 1
         return max(self.devices.num_stages // num_stages, 1)
@@ -170,9 +173,8 @@ def fastest_stops(cut_problem: CutProblem, most_stages: int, speed: Speed) -> li
         times = [cut_problem.times_of(0).reversed()]
     else:
         times = [cut_problem.times_of(stage) for stage in range(min(most_stages, count))]
-    stops = fastest_cut(
-        _loads(cut_problem), cut_problem.stage_capacities, times, most_stages, speed
-    )
+    runs = StageRuns(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
+    stops = fastest_cut(runs, speed)
     assert stops is not None
     return _forward(cut_problem, stops)
 
