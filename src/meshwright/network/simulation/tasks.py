@@ -123,7 +123,7 @@ class _Block(NamedTuple):
 
     name: str
     track: int
-    count: int
+    size: int
     routes: Routes | None
     device: IntArray
     duration_s: float | FloatArray
@@ -201,13 +201,13 @@ class TaskGraphBuilder:
     def _add(self, block: _Block) -> IntArray:
         """Add a block, and return the numbers of its tasks."""
         self._blocks.append(block)
-        self._count += block.count
-        return np.arange(self._count - block.count, self._count)
+        self._count += block.size
+        return np.arange(self._count - block.size, self._count)
 
     def build(self) -> TaskGraph:
         """Return the graph of everything that was added."""
         blocks = self._blocks
-        sizes = np.array([block.count for block in blocks], dtype=np.int64)
+        sizes = np.array([block.size for block in blocks], dtype=np.int64)
         first = offsets_of(sizes)
         spans = list(zip(blocks, first[:-1].tolist(), first[1:].tolist(), strict=True))
 
@@ -228,7 +228,7 @@ class TaskGraphBuilder:
         needs = _joined([block.needs for block in blocks])
         waiting, needs = waiting[needs != NONE], needs[needs != NONE]
         return TaskGraph(
-            names=tuple(chain.from_iterable(repeat(b.name, b.count) for b in blocks)),
+            names=tuple(chain.from_iterable(repeat(b.name, b.size) for b in blocks)),
             device=_joined([block.device for block in blocks]),
             track=np.repeat(np.array([block.track for block in blocks], dtype=np.int64), sizes),
             tracks=tuple(self._tracks),
