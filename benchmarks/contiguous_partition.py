@@ -17,9 +17,9 @@ import numpy as np
 from meshwright.sram.contiguous import (
     LayerLoads,
     StageCapacities,
+    StageRuns,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
     greedy_stops,
 )
 
@@ -56,7 +56,7 @@ def measure(num_layers: int, num_stages: int, most_bytes: int) -> tuple[float, f
     return (
         least_ms(lambda: greedy_stops(row(), stage_capacities)),
         least_ms(lambda: balanced_stops(row(), stage_capacities, num_stages)),
-        least_ms(lambda: bottleneck_cuts(row(), stage_capacities, times, num_stages)),
+        least_ms(lambda: StageRuns(row(), stage_capacities, times, num_stages).best(np.maximum)),
     )
 
 

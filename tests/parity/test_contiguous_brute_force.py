@@ -9,9 +9,10 @@ from sampled import sampled
 from meshwright.sram.contiguous import (
     LayerLoads,
     StageCapacities,
+    StageRuns,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
+    fastest_cut,
     greedy_stops,
     least_stages,
     too_large,
@@ -124,28 +125,70 @@ def test_balance_is_the_least_largest_share(start):
     assert found >= 10
 
 
-@pytest.mark.parametrize("start", BATCHES)
-def test_the_slowest_stage_is_the_fastest_of_all_cuts(start):
-    def slowest(loads, stage_capacities, times, cut):
-        if max(shares(loads, stage_capacities, cut)) > 1:
-            return np.inf
-        return max(
-            float(own.layer_s[first:stop].sum() + own.entry_s[first] + own.exit_s[stop - 1])
-            for stage, (first, stop) in enumerate(runs(cut))
-            if first < stop
-            for own in [times[min(stage, len(times) - 1)]]
-        )
+def seconds_of(loads, stage_capacities, times, cut):
+    """Return the seconds of each stage of a cut that is not empty; infinite without room."""
+    if max(shares(loads, stage_capacities, cut)) > 1:
+        return [np.inf]
+    return [
+        float(own.layer_s[first:stop].sum() + own.entry_s[first] + own.exit_s[stop - 1])
+        for stage, (first, stop) in enumerate(runs(cut))
+        if first < stop
+        for own in [times[min(stage, len(times) - 1)]]
+    ]
 
+
+@pytest.mark.parametrize("start", BATCHES)
+def test_the_slowest_stage_and_the_sum_are_the_least_of_all_cuts(start):
     for seed in range(start, start + 50):
         loads, stage_capacities, times = instance(seed)
-        cuts = bottleneck_cuts(loads, stage_capacities, times, 4)
-        for number, found in enumerate(cuts.slowest_s.tolist(), start=1):
-            every = [
-                slowest(loads, stage_capacities, times, c) for c in all_cuts(len(loads), number)
-            ]
-            assert found == min(every)
-            if np.isfinite(found):
-                assert slowest(loads, stage_capacities, times, cuts.stops(number)) == found
+        stage_runs = StageRuns(loads, stage_capacities, times, 4)
+        for total, whole in ((np.maximum, max), (np.add, sum)):
+            cuts = stage_runs.best(total)
+            for number, found in enumerate(cuts.seconds.tolist(), start=1):
+                every = [
+                    whole(seconds_of(loads, stage_capacities, times, cut))
+                    for cut in all_cuts(len(loads), number)
+                ]
+                assert found == min(every)
+                if np.isfinite(found):
+                    own = seconds_of(loads, stage_capacities, times, cuts.stops(number))
+                    assert whole(own) == found
+
+
+@pytest.mark.parametrize("groups", [1, 2, 5, None])
+@pytest.mark.parametrize("start", BATCHES)
+def test_the_fastest_cut_is_the_fastest_of_all_cuts_and_replicas(start, groups):
+    """A round of some groups, of groups without end, and a training step; each replicated."""
+    most, found = 5, 0
+    for seed in range(start, start + 50):
+        loads, stage_capacities, times = instance(seed)
+
+        def speed(number, pass_s, slowest_s, is_step=bool(seed % 2)):
+            if groups is None:
+                whole = slowest_s
+            elif is_step:
+                whole = pass_s + (groups - 1) * slowest_s
+            else:
+                whole = max(pass_s, groups * slowest_s)
+            return (most // number) / whole
+
+        stops = fastest_cut(StageRuns(loads, stage_capacities, times, most), speed)
+
+        def speed_of(cut, inputs=(loads, stage_capacities, times), speed=speed):
+            seconds = seconds_of(*inputs, cut)
+            has_room = np.isfinite(max(seconds))
+            return speed(len(cut), sum(seconds), max(seconds)) if has_room else 0.0
+
+        best = max(
+            speed_of(cut)
+            for number in range(1, min(most, len(loads)) + 1)
+            for cut in all_cuts(len(loads), number)
+        )
+        assert (stops is None) == (best == 0.0)
+        if stops is not None:
+            found += 1
+            assert speed_of(stops) == pytest.approx(best, rel=1e-12)
+    assert found >= 10
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -155,9 +198,11 @@ def test_both_ways_to_balance_agree_on_long_rows(seed):
     sizes = rng.integers(1, 1000, 150).astype(float)
     zeros = np.zeros(150)
     loads, stage_capacities = LayerLoads(sizes, zeros, zeros), StageCapacities((sizes.sum(),))
-    slowest = bottleneck_cuts(
-        loads, stage_capacities, [StageTimes(sizes, zeros, zeros)], 20
-    ).slowest_s
+    slowest = (
+        StageRuns(loads, stage_capacities, [StageTimes(sizes, zeros, zeros)], 20)
+        .best(np.maximum)
+        .seconds
+    )
     for number in range(1, 21):
         stops = balanced_stops(loads, stage_capacities, number)
         assert max(sizes[a:b].sum() for a, b in runs(stops)) == slowest[number - 1]

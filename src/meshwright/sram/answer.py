@@ -117,6 +117,7 @@ class Proposal:
 class PartitionPlan:
     """The cut, what each device does, what it yields, and the proof; or what would help."""
 
+    DERIVED: ClassVar[Mapping[str, str]] = {"fits": "fits", "passes_per_s": "passes_per_s"}
     source: str
     """Model, or file of measured layers."""
     system: str
@@ -157,7 +158,14 @@ class PartitionPlan:
         given = self.num_devices_given
         return bool(self.stages) and (given is None or self.num_devices_used <= given)
 
+    @property
+    def passes_per_s(self) -> float | None:
+        """Passes through all layers on all replicas, while the slowest stages are busy [1/s]."""
+        occupied_s = [s.work_s + (s.send_s or 0.0) for s in self.stages if s.work_s is not None]
+        return self.replicas / max(occupied_s) if any(occupied_s) else None
+
 
 def partition_to_data(plan: PartitionPlan) -> dict[str, Any]:
     """Return an answer as plain data, ready for JSON."""
-    return {"fits": plan.fits, **plain_data(plan, with_defaults=True)}
+    data: dict[str, Any] = plain_data(plan, with_defaults=True)
+    return data

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -233,7 +233,7 @@ def least_stages(loads: LayerLoads, stage_capacities: StageCapacities) -> int:
 
 
 _BELOW = 1.0 - 1e-12
-"""Keeps the first lower bound below the optimum although its division is rounded."""
+"""Keeps a bound on its side of the optimum although sums and divisions are rounded."""
 
 
 def balanced_stops(
@@ -305,11 +305,11 @@ class StageTimes:
 
 
 @dataclass(frozen=True)
-class Bottlenecks:
+class CutTable:
     """The best cut on each number of stages, some of which may be empty."""
 
-    slowest_s: FloatArray
-    """Seconds of the slowest of 1, 2, ... k stages; infinite where the layers do not fit."""
+    seconds: FloatArray
+    """Of 1, 2, ... k stages, their slowest or their sum; infinite where the layers do not fit."""
     starts: IntArray
     """Where the last of j stages starts that end at stop i: row j - 1, column i. At i itself where
     it is empty."""
@@ -322,56 +322,126 @@ class Bottlenecks:
         return stops[::-1]
 
 
-def bottleneck_cuts(
-    loads: LayerLoads,
-    stage_capacities: StageCapacities,
-    times: Sequence[StageTimes],
-    most_stages: int,
-) -> Bottlenecks:
-    """Return the cuts whose slowest stage is fastest, on 1, 2, ... ``most_stages`` stages.
+class StageRuns:
+    """The seconds of every run of layers on every kind of stage that has room for it."""
 
-    Parameters
-    ----------
-    times
-        Of the stages; those beyond the last one stated are like it.
+    def __init__(
+        self, loads: LayerLoads, stage_capacities: StageCapacities, times: Sequence[StageTimes],
+        most_stages: int,
+    ) -> None:  # fmt: skip
+        """Price the runs; stages beyond the last time stated are like it."""
+        self.num_stages = min(most_stages, len(loads))
+        self.times = [times[min(stage, len(times) - 1)] for stage in range(self.num_stages)]
+        # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
+        capacities = stage_capacities.capacities(self.num_stages).tolist()
+        in_flight = stage_capacities.in_flight(self.num_stages).tolist()
+        keys = list(zip(capacities, in_flight, map(id, self.times), strict=True))
+        kinds = {key: stage for stage, key in reversed(list(enumerate(keys)))}
+        places = {key: place for place, key in enumerate(kinds)}
+        self.kind_of_stage = np.array([places[key] for key in keys])
+        self.firsts: list[IntArray] = []
+        """Where runs start that stop after 1, 2, ... layers and fit a kind of stage."""
+        self.seconds: list[FloatArray] = []
+        """Of these, (kinds, firsts); infinite where a kind has no room [s]."""
+        earliest = 0
+        for stop in range(1, len(loads) + 1):
+            first = np.arange(earliest, stop)
+            rows = np.stack([
+                np.where(loads.fits(first, stop, capacities[stage], in_flight[stage]),
+                         self.times[stage].run_s(first, stop), np.inf)
+                for stage in kinds.values()
+            ])  # fmt: skip
+            fits = np.isfinite(rows).any(axis=0)
+            # what does not fit before this stop fits before no later one
+            skipped = int(fits.argmax()) if fits.any() else len(first)
+            earliest += skipped
+            self.firsts.append(first[skipped:])
+            self.seconds.append(rows[:, skipped:])
+
+    def slowest_s(self, stops: Sequence[int]) -> float:
+        """Return the seconds of the slowest stage of a cut [s]."""
+        return max(
+            float(self.times[stage].run_s(np.array([first]), stop)[0])
+            for stage, (first, stop) in enumerate(pairwise([0, *stops]))
+            if first < stop
+        )
+
+    def best(
+        self, total: np.ufunc, num_stages: int | None = None, most_s: float = math.inf
+    ) -> CutTable:
+        """Return the cuts of least seconds, on 1, 2, ... stages.
+
+        Parameters
+        ----------
+        total
+            ``np.maximum``: the slowest stage counts; ``np.add``: all stages do.
+        num_stages
+            No more than these; None: all.
+        most_s
+            No stage takes longer [s].
+        """
+        num_stages, num_layers = num_stages or self.num_stages, len(self.firsts)
+        kinds = self.kind_of_stage[:num_stages]
+        reached = np.full((num_stages + 1, num_layers + 1), np.inf)
+        reached[:, 0] = 0.0
+        starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
+        for stop, (first, rows) in enumerate(zip(self.firsts, self.seconds, strict=True), start=1):
+            if not len(first):
+                starts[:, stop] = stop
+                continue
+            within = np.where(rows <= most_s, rows, np.inf)
+            candidates = total(reached[:-1, first], within[kinds])
+            best = candidates.argmin(axis=1)
+            filled = candidates[np.arange(num_stages), best]
+            reached[1:, stop] = np.minimum.accumulate(filled)
+            starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
+        return CutTable(reached[1:, num_layers], starts)
+
+
+Speed = Callable[[int, float, float], float]
+"""Of a cut on a number of stages, by the sum of its stages and the slowest of them, both in
+seconds: never larger where one of them is."""
+
+
+def fastest_cut(runs: StageRuns, speed: Speed) -> list[int] | None:
+    """Return the stops of the cut of most speed; None where none fits.
+
+    The least sum and the least slowest stage of each number of stages bound its speed, and
+    numbers are taken from the highest bound down. On each, first the cut of least sum among those
+    whose slowest stage is least, which mostly reaches the bound; else from the cut of least sum
+    on, each one of least sum whose slowest stage is faster than that of the one before: no other
+    cut is ahead of these in both. A walk ends where the bound of what is left is no more than the
+    best found.
     """
-    num_layers = len(loads)
-    num_stages = min(most_stages, num_layers)
-    # Stages of equal room, in-flight micro-batches and times are of one kind, priced once.
-    kinds: list[tuple[float, int, StageTimes]] = []
-    places: dict[tuple[float, int, int], int] = {}
-    kind_of = []
-    capacities = stage_capacities.capacities(num_stages).tolist()
-    in_flight = stage_capacities.in_flight(num_stages).tolist()
-    for stage, (capacity, count) in enumerate(zip(capacities, in_flight, strict=True)):
-        own = times[min(stage, len(times) - 1)]
-        place = places.setdefault((capacity, count, id(own)), len(kinds))
-        if place == len(kinds):
-            kinds.append((capacity, count, own))
-        kind_of.append(place)
-    kind_of_stage = np.array(kind_of)
-    reached = np.full((num_stages + 1, num_layers + 1), np.inf)
-    reached[:, 0] = 0.0
-    starts = np.zeros((num_stages, num_layers + 1), dtype=np.int64)
-    earliest = 0
-    for stop in range(1, num_layers + 1):
-        first = np.arange(earliest, stop)
-        rows = np.stack([
-            np.where(loads.fits(first, stop, capacity, count), own.run_s(first, stop), np.inf)
-            for capacity, count, own in kinds
-        ])  # fmt: skip
-        fits = np.isfinite(rows).any(axis=0)
-        if not fits.any():
-            earliest, starts[:, stop] = stop, stop
-            continue
-        skipped = int(fits.argmax())  # what does not fit before this stop fits before no later one
-        earliest, first, rows = earliest + skipped, first[skipped:], rows[:, skipped:]
-        candidates = np.maximum(reached[:-1, first], rows[kind_of_stage])
-        best = candidates.argmin(axis=1)
-        filled = candidates[np.arange(num_stages), best]
-        reached[1:, stop] = np.minimum.accumulate(filled)
-        starts[:, stop] = np.where(filled <= reached[1:, stop], first[best], stop)
-    return Bottlenecks(reached[1:, num_layers], starts)
+    slowest_s, sums = runs.best(np.maximum).seconds.tolist(), runs.best(np.add)
+    best, stops = 0.0, None
+
+    def tried(number: int, cuts: CutTable) -> float:
+        """Return the slowest stage of a cut, which is kept where it is the best [s]."""
+        nonlocal best, stops
+        found = cuts.stops(number)
+        slowest = runs.slowest_s(found)
+        own = speed(number, float(cuts.seconds[number - 1]), slowest)
+        if own > best:
+            best, stops = own, found
+        return slowest
+
+    bounds = [
+        (speed(number, sum_s, least), number)
+        for number, (sum_s, least) in enumerate(
+            zip(sums.seconds.tolist(), slowest_s, strict=True), start=1
+        )
+        if least < math.inf
+    ]
+    for bound, number in sorted(bounds, key=lambda entry: (-entry[0], entry[1])):
+        if _BELOW * bound <= best:
+            break
+        least = slowest_s[number - 1]
+        tried(number, runs.best(np.add, number, least / _BELOW))
+        cuts = sums
+        while _BELOW * speed(number, float(cuts.seconds[number - 1]), least) > best:
+            cuts = runs.best(np.add, number, _BELOW * tried(number, cuts))
+    return stops
 
 
 def most_worth(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.registry import version
-from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration, load_sram
 from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -88,6 +88,9 @@ def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[s
     system, memory = problem.system, problem.memory
     if not problem.calibration.is_calibrated:
         yield UNCALIBRATED_NOTE
+    elif problem.sram.is_calibrated:
+        yield ("the time of one user's token is fitted to published figures of these chips "
+               "(meshwright validate); what batches add comes from data sheets")  # fmt: skip
     if memory.name in CACHES and problem.capacity_bytes is None:
         yield (
             f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "
@@ -176,15 +179,20 @@ def partition(
         Degrees that the rules of the axes forbid, or more groups than there are sequences.
     """
     system_spec = load_system(system) if isinstance(system, str) else system
+    sram = load_sram(system_spec.chip, calibration)
+    constants = load_calibration(system_spec.chip.family, calibration)
+    if sram.is_calibrated and not isinstance(workload, Training):
+        constants = replace(constants, is_calibrated=True)
     problem = PartitionProblem(
         model=load_model(model) if isinstance(model, str) else model,
         system=system_spec,
         workload=workload,
-        calibration=load_calibration(system_spec.chip.family, calibration),
+        calibration=constants,
         level=level_of(system_spec.chip, cut.level) if cut.level else 0,
         tensor_degree=cut.tensor_degree,
         expert_degree=cut.expert_degree,
         capacity_bytes=cut.capacity_bytes,
+        sram=sram,
     )
     check_degrees(problem)
     batch = batch_of(workload)

@@ -26,7 +26,7 @@ from meshwright.cost.problem import Problem
 from meshwright.serve.operators import PASS_TIME_PARTS
 from meshwright.serve.passes import ServingProblem, piece_cost
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
-from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.calibration import FREE_SUMS, NEUTRAL, CalibrationOf, SramConstants
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec, MemoryLevel, SystemSpec
@@ -61,6 +61,7 @@ class PartitionProblem:
     """Of them, over how many whole experts are spread; the others split each expert."""
     capacity_bytes: float | None = None
     """Room of a device that the user states instead."""
+    sram: SramConstants = FREE_SUMS
 
     @cached_property
     def priced_problem(self) -> Problem | ServingProblem:
@@ -70,7 +71,8 @@ class PartitionProblem:
         system = self.system.model_copy(update={"chip": held})
         if isinstance(work, Training):
             return Problem(self.model, system, work, self.calibration)
-        return ServingProblem(self.model, system, work, self.calibration)
+        constants = replace(NEUTRAL, reduction_s=self.sram.reduction_s)
+        return ServingProblem(self.model, system, work, self.calibration, constants=constants)
 
     @property
     def memory(self) -> MemoryLevel:

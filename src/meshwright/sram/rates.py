@@ -67,19 +67,17 @@ def rates(
     """
     occupied = [stage.occupied_s for stage in stages]
     pass_s, slowest_s = sum(occupied), max(occupied)
-    if isinstance(workload, Training):
-        total_s, name = pass_s + (num_groups - 1) * slowest_s, "other_groups_s"
-    else:
-        total_s, name = float(round_s(pass_s, slowest_s, num_groups)), "wait_s"
+    all_s = total_s(workload, pass_s, slowest_s, num_groups)
+    name = "other_groups_s" if isinstance(workload, Training) else "wait_s"
     jitter = float(jitter_fraction(group_devices * len(stages), calibration.jitter))
-    latency_s = total_s * (1.0 + jitter)
+    latency_s = all_s * (1.0 + jitter)
     sends_s = sum(stage.entry_s + stage.exit_s for stage in stages)
     batch = replicas * batch_of(workload)
     tokens = batch * tokens_of(workload)
     return Rates(
         latency_s=latency_s,
         time_parts_s={
-            **parts_s, "pp_comm_s": sends_s, name: total_s - pass_s, "jitter_s": total_s * jitter,
+            **parts_s, "pp_comm_s": sends_s, name: all_s - pass_s, "jitter_s": all_s * jitter,
         },
         slowest_stage_s=slowest_s,
         tokens_per_s=tokens / latency_s,
@@ -89,6 +87,13 @@ def rates(
         sequences_in_flight=float(batch),
         is_calibrated=calibration.is_calibrated,
     )  # fmt: skip
+
+
+def total_s(workload: Workload, pass_s: float, slowest_s: float, num_groups: int) -> float:
+    """Return the seconds of a round of all groups, or of a training step."""
+    if isinstance(workload, Training):
+        return pass_s + (num_groups - 1) * slowest_s
+    return float(round_s(pass_s, slowest_s, num_groups))
 
 
 def round_s(pass_s: Num, slowest_s: Num, num_groups: Num) -> Num:

@@ -219,10 +219,11 @@ def _rates(plan: PartitionPlan) -> Iterator[str]:
     """Yield tokens per second and times per token, of the system and of one user."""
     price = plan.rates
     if price is None:
-        times_s = [stage.work_s + (stage.send_s or 0.0) for stage in plan.stages if stage.work_s]
-        if times_s:
-            whole, slowest = format_seconds(sum(times_s)), format_seconds(max(times_s))
-            yield f"{whole} a pass, {slowest} on the slowest stage"
+        if plan.passes_per_s is not None:
+            whole = sum((stage.work_s or 0.0) + (stage.send_s or 0.0) for stage in plan.stages)
+            slowest = format_seconds(plan.replicas / plan.passes_per_s)
+            yield (f"{plan.passes_per_s:,.0f} passes/s; {format_seconds(whole)} a pass, "
+                   f"{slowest} on the slowest stage")  # fmt: skip
         return
     user = ""
     if price.tokens_per_s_per_user is not None:

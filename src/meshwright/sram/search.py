@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import UnsupportedError
+from meshwright.cost.pipeline import jitter_fraction
 from meshwright.serve.passes import group_counts
 from meshwright.spec.workload import Training
 from meshwright.sram.contiguous import (
-    Bottlenecks,
     LayerLoads,
+    Speed,
     StageCapacities,
+    StageRuns,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
+    fastest_cut,
     greedy_stops,
     least_stages,
 )
 from meshwright.sram.problem import LayerSequence, PartitionProblem, StageDevices, layers_of_model
-from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates
+from meshwright.sram.rates import Rates, StageSeconds, batch_of, rates, total_s
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,15 @@ class CutProblem:
     def most_stages(self) -> int | None:
         """Stages for which there are devices; None: as many as are needed."""
         return None if self.devices is None else self.devices.num_stages
+
+    def replicas(self, num_stages: int) -> int:
+        """Return how often a row of stages fits the devices.
+
+        Once in training, and on chips of several types.
+        """
+        if self.devices is None or self.is_training or self.devices.system.other_chips:
+            return 1
+        return max(self.devices.num_stages // num_stages, 1)
 
     def layers_of(self, stage: int) -> LayerSequence:
         """Return the layers with the seconds of the slowest chip of a stage."""
@@ -144,13 +155,13 @@ def even_stops(cut_problem: CutProblem, num_stages: int) -> list[int]:
     return _forward(cut_problem, stops)
 
 
-def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
-    """Return the cuts whose slowest stage is fastest, on each number of stages.
+def fastest_stops(cut_problem: CutProblem, most_stages: int, speed: Speed) -> list[int]:
+    """Return the cut of most speed on up to so many stages, which are enough.
 
     Raises
     ------
     UnsupportedError
-        The table would have too many places.
+        The table of cuts would have too many places.
     """
     count = len(cut_problem.layers.names)
     if count * min(most_stages, count) > MOST_PLACES:
@@ -162,7 +173,10 @@ def fast_cuts(cut_problem: CutProblem, most_stages: int) -> Bottlenecks:
         times = [cut_problem.times_of(0).reversed()]
     else:
         times = [cut_problem.times_of(stage) for stage in range(min(most_stages, count))]
-    return bottleneck_cuts(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
+    runs = StageRuns(_loads(cut_problem), cut_problem.stage_capacities, times, most_stages)
+    stops = fastest_cut(runs, speed)
+    assert stops is not None
+    return _forward(cut_problem, stops)
 
 
 def bound(cut_problem: CutProblem) -> int:
@@ -264,7 +278,7 @@ def solve(
     found = [
         solution
         for groups, cut_problem in zip(tried, cut_problems_of(problem, tried), strict=True)
-        for solution in _solutions(problem, objective, cut_problem, groups)
+        if (solution := _solution(problem, objective, cut_problem, groups))
     ]
 
     def rank(solution: Solution) -> tuple[float, ...]:
@@ -286,31 +300,27 @@ def group_choices(problem: PartitionProblem) -> list[int]:
     return group_counts(min(batch, stages))
 
 
-def _solutions(
+def _solution(
     problem: PartitionProblem, objective: Objective, cut_problem: CutProblem, num_groups: int
-) -> Iterator[Solution]:
-    """Yield the cuts that may be best under an objective."""
+) -> Solution | None:
+    """Return the best cut under an objective; None where a layer fits no device."""
     fewest = fewest_stops(cut_problem)
     if fewest is None:
-        return
-
-    def priced(stops: list[int]) -> Solution:
-        return _priced(problem, cut_problem, num_groups, stops)
-
+        return None
     most = cut_problem.most_stages or 0
-    if objective is not Objective.TIME or len(fewest) > most:
-        stops = fewest if objective is Objective.COUNT else even_stops(cut_problem, len(fewest))
-        yield priced(stops)
-        return
-    cuts = fast_cuts(cut_problem, most)
-    # For each number of replicas that fits, the number of stages that is fastest.
-    best: dict[int, int] = {}
-    for number, seconds in enumerate(cuts.slowest_s.tolist(), start=1):
-        known = best.get(most // number)
-        if seconds < inf and (known is None or seconds < cuts.slowest_s[known - 1]):
-            best[most // number] = number
-    for number in best.values():
-        yield priced(_forward(cut_problem, cuts.stops(number)))
+    if objective is Objective.COUNT:
+        stops = fewest
+    elif objective is Objective.BALANCE or len(fewest) > most:
+        stops = even_stops(cut_problem, len(fewest))
+    else:
+
+        def speed(number: int, pass_s: float, slowest_s: float) -> float:
+            seconds = total_s(problem.workload, pass_s, slowest_s, num_groups)
+            late = jitter_fraction(problem.tensor_degree * number, problem.calibration.jitter)
+            return cut_problem.replicas(number) / (seconds * (1.0 + float(late)))
+
+        stops = fastest_stops(cut_problem, most, speed)
+    return _priced(problem, cut_problem, num_groups, stops)
 
 
 def _priced(
@@ -319,9 +329,7 @@ def _priced(
     """Return a cut with its price, on as many replicas as there are devices for."""
     workload = problem.workload
     group_size = ceil(batch_of(workload) / num_groups)
-    most = cut_problem.most_stages or 0
-    is_alone = isinstance(workload, Training) or bool(problem.system.other_chips)
-    replicas = 1 if is_alone else max(most // len(stops), 1)
+    replicas = cut_problem.replicas(len(stops))
     plain = Solution(cut_problem, tuple(stops), num_groups, group_size, replicas)
     # Seconds of all layers by part, each on the chip of its stage.
     parts_s = dict.fromkeys(cut_problem.layers.time_parts_s, 0.0)
@@ -343,17 +351,20 @@ def solve_measured(
 ) -> Solution | None:
     """Return the best cut of measured layers; None where one of them fits no device.
 
-    ``time``: the fastest slowest stage on the devices there are, or else on the fewest stages.
+    ``time``: most passes per second of all replicas on the devices there are, each with groups
+    enough to keep its slowest stage busy; without devices, on the fewest stages.
     """
     cut_problem = CutProblem(layers, stage_capacities, devices)
     fewest = fewest_stops(cut_problem)
     if fewest is None:
         return None
-    most = cut_problem.most_stages
+    most = cut_problem.most_stages or len(fewest)
     if objective is Objective.COUNT:
-        return Solution(cut_problem, tuple(fewest))
-    if objective is Objective.BALANCE or (most is not None and len(fewest) > most):
-        return Solution(cut_problem, tuple(even_stops(cut_problem, len(fewest))))
-    cuts = fast_cuts(cut_problem, most or len(fewest))
-    best = int(cuts.slowest_s.argmin()) + 1
-    return Solution(cut_problem, tuple(_forward(cut_problem, cuts.stops(best))))
+        stops = fewest
+    elif objective is Objective.BALANCE or len(fewest) > most:
+        stops = even_stops(cut_problem, len(fewest))
+    else:
+        stops = fastest_stops(
+            cut_problem, most, lambda number, _, slowest_s: cut_problem.replicas(number) / slowest_s
+        )
+    return Solution(cut_problem, tuple(stops), replicas=cut_problem.replicas(len(stops)))

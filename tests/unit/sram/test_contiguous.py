@@ -7,9 +7,9 @@ from tests.oracles.decode_groups import decode_schedule, measured_rates
 from meshwright.sram.contiguous import (
     LayerLoads,
     StageCapacities,
+    StageRuns,
     StageTimes,
     balanced_stops,
-    bottleneck_cuts,
     greedy_stops,
     least_stages,
     too_large,
@@ -108,31 +108,35 @@ def test_in_training_early_stages_keep_more_micro_batches():
 def test_the_slowest_stage_counts_its_send():
     loads = row([1, 1, 1])
     free = times([3, 1, 2])
-    assert bottleneck_cuts(loads, StageCapacities((9.0,)), free, 3).slowest_s.tolist() == [6, 3, 3]
+    assert StageRuns(loads, StageCapacities((9.0,)), free, 3).best(np.maximum).seconds.tolist() == [
+        6,
+        3,
+        3,
+    ]
     sends = [StageTimes(np.array([3.0, 1, 2]), np.zeros(3), np.array([4.0, 0.5, 0]))]
-    cuts = bottleneck_cuts(loads, StageCapacities((9.0,)), sends, 3)
-    assert cuts.slowest_s.tolist() == [6, 4.5, 4.5]  # one layer each takes 3 + 4
+    cuts = StageRuns(loads, StageCapacities((9.0,)), sends, 3).best(np.maximum)
+    assert cuts.seconds.tolist() == [6, 4.5, 4.5]  # one layer each takes 3 + 4
     assert cuts.stops(2) == [2, 3]
     assert sorted(set(cuts.stops(3))) in ([2, 3], [0, 2, 3])
 
 
 def test_a_stage_that_is_too_full_is_no_way():
-    cuts = bottleneck_cuts(row([4, 4, 4]), StageCapacities((8.0,)), times([1, 1, 1]), 3)
-    assert cuts.slowest_s.tolist() == [np.inf, 2, 1]
-    none = bottleneck_cuts(row([4, 9, 4]), StageCapacities((8.0,)), times([1, 1, 1]), 3)
-    assert np.isinf(none.slowest_s).all()
+    cuts = StageRuns(row([4, 4, 4]), StageCapacities((8.0,)), times([1, 1, 1]), 3).best(np.maximum)
+    assert cuts.seconds.tolist() == [np.inf, 2, 1]
+    none = StageRuns(row([4, 9, 4]), StageCapacities((8.0,)), times([1, 1, 1]), 3).best(np.maximum)
+    assert np.isinf(none.seconds).all()
 
 
 def test_a_stage_that_is_too_small_stays_empty():
-    cuts = bottleneck_cuts(row([4, 4]), StageCapacities((3.0, 9.0)), times([1, 1]), 2)
-    assert cuts.slowest_s.tolist() == [np.inf, 2]
+    cuts = StageRuns(row([4, 4]), StageCapacities((3.0, 9.0)), times([1, 1]), 2).best(np.maximum)
+    assert cuts.seconds.tolist() == [np.inf, 2]
     assert cuts.stops(2) == [0, 2]
 
 
 def test_stages_may_differ_in_speed():
     slow, fast = times([2, 2, 2])[0], times([1, 1, 1])[0]
-    cuts = bottleneck_cuts(row([1, 1, 1]), StageCapacities((9.0,)), [slow, fast], 2)
-    assert cuts.slowest_s.tolist() == [6, 2]
+    cuts = StageRuns(row([1, 1, 1]), StageCapacities((9.0,)), [slow, fast], 2).best(np.maximum)
+    assert cuts.seconds.tolist() == [6, 2]
     assert cuts.stops(2) == [1, 3]
 
 

@@ -247,7 +247,7 @@ def test_devices_of_two_types_are_filled_in_their_order():
 
 def test_measured_times_are_balanced_with_their_sends():
     layers = tuple(
-        LayerFootprint(name=name, size_bytes=1e6, time_s=time_s, output_bytes=output)
+        LayerFootprint(name=name, size_bytes=15e6, time_s=time_s, output_bytes=output)
         for name, time_s, output in (("a", 3e-3, 1e9), ("b", 1e-3, 1e3), ("c", 2e-3, 0.0))
     )
     file = FootprintFile(name="three", layers=layers)
@@ -255,6 +255,20 @@ def test_measured_times_are_balanced_with_their_sends():
     assert [stage.last_layer for stage in plan.stages] == ["b", "c"]  # a cut after a sends 1 GB
     with pytest.raises(SpecError, match="time of every layer"):
         partition_measured(equal_layers(2, 1e6), Cut(objective="time", capacity_bytes=3e6))
+
+
+def test_replicas_of_a_short_row_may_beat_one_long_row():
+    """Five layers of 1 ms on eight devices with room for three of them.
+
+    Five stages: 1,000 passes/s; four, (2, 1, 1, 1), twice: 1,000; two, (3, 2), four times: 1,333.
+    """
+    layers = (LayerFootprint(name="x", size_bytes=70e6, time_s=1e-3, repeat=5),)
+    file = FootprintFile(name="five", layers=layers)
+    plan = partition_measured(file, Cut(objective="time"), "8xGroq-LPU")
+    assert (sorted(stage.num_layers for stage in plan.stages), plan.replicas) == ([2, 3], 4)
+    assert plan.passes_per_s == pytest.approx(4 / 3e-3)
+    assert plan.num_devices_used == 8
+    assert "1,333 passes/s" in partition_screen(plan).text()
 
 
 def test_a_degree_that_splits_nothing_evenly_is_refused():
