@@ -40,7 +40,8 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
     (links,) = stream_links(network, structure)
-    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links)
+    (rows,) = stream_links(network, structure, "tp")
+    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links, rows)
 
 
 def only(column):

@@ -299,7 +299,7 @@ class Placer:
 
     def best(
         self, space: SearchSpace, *, top: int = 1, progress: Progress | None = None,
-        among: AllFamilies | None = None,
+        among: AllFamilies | None = None, num_simulated: int = 0,
     ) -> Leaders:  # fmt: skip
         """Return the best candidates of a space, proven.
 
@@ -309,6 +309,8 @@ class Placer:
             Candidates of which the order is proven.
         among
             Families of a wider space, priced before.
+        num_simulated
+            Leading candidates that are simulated, where ranks are placed.
         """
         from meshwright.train.search import search
 

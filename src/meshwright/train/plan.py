@@ -10,10 +10,11 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, column
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
+from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
-from meshwright.search.exhaustive import Found, Progress
+from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.pareto import dominated_by, front_of
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
@@ -41,6 +42,8 @@ from meshwright.train.space import SearchSpace
 
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
+NUM_SIMULATED = 5
+"""Leading candidates on a grid that are simulated."""
 
 
 def plan(
@@ -53,6 +56,7 @@ def plan(
     calibration: str = DEFAULT,
     factors: Factors | None = None,
     per_operator: bool = False,
+    num_simulated: int = NUM_SIMULATED,
     placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
     command: str = "",
@@ -70,6 +74,8 @@ def plan(
         Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     per_operator
         Whether to look for a strategy for each group of operators as well (grids only).
+    num_simulated
+        Leading candidates that are simulated where ranks are placed; that decides their order.
     placer
         Who puts candidates on their devices, where ranks are placed.
     progress
@@ -89,7 +95,9 @@ def plan(
     if per_operator:
         placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-    leaders = placer.best(placer.space(problem, choices), top=top, progress=progress)
+    leaders = placer.best(
+        placer.space(problem, choices), top=top, progress=progress, num_simulated=num_simulated
+    )
     if not leaders.placed:
         raise InfeasibleError(nothing_fits(problem, leaders.result))
     found = _answer(problem, placer, calibration, factors, leaders)
@@ -145,9 +153,25 @@ def _answer(
         robustness=_robustness(chosen, drawn, slower, len(candidates)),
         why_not=why_not,
         factors=factors,
-        warnings=tuple(warnings(problem, best)),
+        warnings=(*_changed_order(candidates), *warnings(problem, best)),
         version=version(),
     )
+
+
+def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
+    """Return what simulation changed: whether it prefers another plan than the price does."""
+    known = [entry for entry in candidates if entry.simulated_s is not None]
+    if not known:
+        return []
+    best, priced = known[0], min(known, key=lambda entry: entry.estimate.step_time_s)
+    first_s, other_s = best.estimate.step_time_s, priced.estimate.step_time_s
+    if first_s <= other_s * (1.0 + TIE):
+        return []
+    takes = format_seconds(best.simulated_s or 0.0), format_seconds(priced.simulated_s or 0.0)
+    return [
+        f"the simulation changes the order: {priced.text} is priced at {format_seconds(other_s)} "
+        f"and takes {takes[1]}, the plan at {format_seconds(first_s)} and takes {takes[0]}"
+    ]
 
 
 def _robustness(

@@ -176,12 +176,17 @@ def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
 
 
 def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator[MessageOf[Num]]:
-    """Yield what an operator sends in one pass of a micro-batch, or when it is computed again."""
+    """Yield what an operator sends in one pass of a micro-batch, or when it is computed again.
+
+    What travels in the same rounds is one message, as it is priced: the weights of queries, keys
+    and values, say.
+    """
     problem, strategy = step.piece.problem, step.piece.network.strategy
     overlaps_tp = step.piece.structure.overlap_tensor_parallel
     gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
     waits = step.cost.forward_waits if is_forward else step.cost.backward_waits
-    for call, sender, in_rounds in step.calls:
+    together: dict[object, MessageOf[Num]] = {}
+    for number, (call, sender, in_rounds) in enumerate(step.calls):
         ahead = call.phase is Phase.FORWARD or call.replayed
         axis = call.axis.partition("/")[0]  # without the dim that its ranks share
         if call.per_step or sender != step.op.name or bool(np.all(degree_of(axis, strategy) == 1)):
@@ -192,7 +197,11 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
             overlaps: Mask = np.logical_not(waits) if in_rounds else False
             if is_overlapped(call, overlaps_tensor_parallel=overlaps_tp):
                 overlaps = True
-            yield MessageOf(call.axis, call.kind, num_bytes, overlaps, call.streamed)
+            key = (call.axis, call.kind) if in_rounds else number
+            if key in together:
+                num_bytes = num_bytes + together[key].num_bytes
+            together[key] = MessageOf(call.axis, call.kind, num_bytes, overlaps, call.streamed)
+    yield from together.values()
 
 
 def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[Num]]:
@@ -235,8 +244,11 @@ def window_messages(
             strategy = take_rows(network.strategy, own)
             gather, scatter, sums = data_messages(problem, structure, strategy, params[own])
             drops = structure.zero_stage == 3 and structure.reshard_after_forward
-            sent = (*scatter, *sums, *(gather if drops else ()))
-            once: list[tuple[MessageOf[Num], Num]] = [(message, 1.0) for message in sent]
+            once: list[tuple[MessageOf[Num], Num]] = [
+                (message, 1.0)
+                for messages in (scatter, sums, gather if drops else ())
+                for message in messages
+            ]
             once.append(_pipeline_message(problem, structure, strategy, 1.0))
             for place, row in enumerate(own):
                 found[row] += _of_row(once, place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 
@@ -44,11 +45,11 @@ class GridPlacer(Placer):
 
     def best(
         self, space: SearchSpace, *, top: int = 1, progress: Progress | None = None,
-        among: AllFamilies | None = None,
+        among: AllFamilies | None = None, num_simulated: int = 0,
     ) -> Leaders:  # fmt: skip
         """Return the best candidates with contention, proven; off grids in closed form.
 
-        Candidates are placed until no other one can be faster, whichever way its axes lie.
+        Candidates are placed until no other one can be faster, whichever way its axes are nested.
 
         Raises
         ------
@@ -77,7 +78,7 @@ class GridPlacer(Placer):
             is_complete = found.is_complete and placing.is_complete
         if result.found and not placing.fastest:
             raise InfeasibleError(_no_blocks(problem, result.found))
-        return _leaders(problem, result, placing, top, physical)
+        return _leaders(problem, result, placing, top, physical, num_simulated)
 
     def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
         """Return one strategy with its final price; in closed form where it fits no blocks.
@@ -123,11 +124,13 @@ def _identity(found: Found) -> tuple[Strategy, PlanOptions]:
 
 
 def _leaders(
-    problem: Problem, result: SearchResult, placing: PlacementSearch, top: int, physical: Network
-) -> Leaders:
+    problem: Problem, result: SearchResult, placing: PlacementSearch, top: int, physical: Network,
+    num_simulated: int,
+) -> Leaders:  # fmt: skip
     """Return the answer of a search: the fastest ones, and those that are next in closed form.
 
-    The messages of the fastest one are routed around shared links, where that helps.
+    The messages of the fastest one are routed around shared links, where that helps. Those that are
+    simulated are put in order by that.
     """
     final: list[Found] = []
     placings: dict[int, Placing] = {}
@@ -141,12 +144,17 @@ def _leaders(
         final.append(laid.laid_as(problem, choice, way.price.closed_form, way.time_s))
         placings[id(final[-1])] = way
     in_order = in_order_of_preference(final)[:top]
-    placed = tuple(
+    placed = [
         Placed(
             one, placed_candidate(problem, one.structure, one.strategy, placings[id(one)], physical)
         )
         for one in in_order
-    )
+    ]
+    first = [
+        _simulated(problem, entry, placings[id(entry.found)], physical)
+        for entry in placed[:num_simulated]
+    ]
+    placed = [*_in_simulated_order(first), *placed[num_simulated:]]
     known = {_identity(one) for one in in_order}
     left = [laid for laid in placing.laid if _identity(laid.found) not in known]
     others = tuple(
@@ -165,7 +173,35 @@ def _leaders(
         gap=best_s / min(best_s, placing.lower_bound_s) - 1.0,
         elapsed_s=counts.elapsed_s + placing.elapsed_s,
     )
-    return Leaders(result, placed, others, covered)
+    return Leaders(result, tuple(placed), others, covered)
+
+
+def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
+    """Return a candidate with the time of its simulated step, where it can be simulated."""
+    from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, simulate_step
+
+    structure, strategy = entry.found.structure, entry.found.strategy
+    if structure.vocabulary_parallel:
+        return entry
+    step = simulate_step(
+        problem, structure, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK
+    )
+    return replace(entry, candidate=replace(entry.candidate, simulated_s=step.step_time_s))
+
+
+def _in_simulated_order(placed: Sequence[Placed]) -> list[Placed]:
+    """Return candidates in order of preference by their simulated times, where all have one."""
+    times_s = [entry.candidate.simulated_s for entry in placed]
+    found = [
+        replace(entry.found, time_s=time_s)
+        for entry, time_s in zip(placed, times_s, strict=True)
+        if time_s is not None
+    ]
+    if len(found) < len(placed):
+        return list(placed)
+    entries = {id(one): entry for one, entry in zip(found, placed, strict=True)}
+    in_order = in_order_of_preference(sorted(found, key=attrgetter("time_s")))
+    return [entries[id(one)] for one in in_order]
 
 
 def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:

@@ -141,7 +141,7 @@ def test_messages_and_the_gradient_norm_pay_their_start():
 
 def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
     work = pipeline(
-        compute_s=100.0, forward_window_s=6.0, backward_window_s=14.0, hidden_s=10.0,
+        compute_s=100.0, computation_s=100.0, hidden_s=10.0,
         tied_sync_s=2.0, jitter=0.1,
     )  # fmt: skip
     synced, hosted = overlapped(8.0, 6.0, 4.0), overlapped(4.0, 3.0, 4.0)
