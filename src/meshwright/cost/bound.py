@@ -33,7 +33,13 @@ from meshwright.cost.pipeline import (
 )
 from meshwright.cost.problem import Problem
 from meshwright.schedule.pipeline_schedules import schedules
-from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, Streamed
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    StrategyColumns,
+    Streamed,
+)
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,9 @@ def pipeline_bound(
         }),
         forward_window_s=slowest.forward_window_s,
         backward_window_s=slowest.backward_window_s,
+        gradient_window_s=slowest.weight_gradient_s
+        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        else slowest.backward_window_s,
         computation_s=computation_s,
         num_micro_batches=m,
         num_layers=num_layers,

@@ -187,6 +187,9 @@ class PipelinePrice:
     forward_window_s: Num
     """Computation of one micro-batch on the slowest stage, forward [s]."""
     backward_window_s: Num
+    gradient_window_s: Num
+    """Of the backward pass, while gradients of weights become complete: less than the whole where a
+    schedule splits it [s]."""
     computation_s: Num
     """Computation of all micro-batches, which hidden transfers slow down [s]."""
     num_micro_batches: Num
@@ -247,6 +250,9 @@ def price_pipeline(
         }),
         forward_window_s=slowest.forward_s,
         backward_window_s=backward_window_s,
+        gradient_window_s=slowest.weight_gradient_s
+        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        else backward_window_s,
         computation_s=m * (slowest.forward_s + backward_window_s),
         num_micro_batches=m,
         num_layers=num_layers,

@@ -12,7 +12,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from meshwright.base.arrays import IntArray, Num, larger, positive_part, take_rows
+from meshwright.base.arrays import IntArray, Num, larger, positive_part, smaller, take_rows
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -301,7 +301,8 @@ def gradient_sync(
     ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
     ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
     each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
-    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
+    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass;
+    under a schedule that splits the backward pass, gradients hide under its weight gradients alone.
     The sum of one number for the gradient norm comes after them and hides under nothing.
     Transfers of several kinds of parameters add: they share the window and the links.
 
@@ -316,10 +317,11 @@ def gradient_sync(
     buckets = larger(pipeline.num_layers, 1.0)
     show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
+    gradient_s = pipeline.gradient_window_s
     if structure.zero_stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return show(_all_reduce_s(kinds, buckets, optimizer), backward_s) + Exposure(norm_s, 0.0)
+        return show(_all_reduce_s(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
@@ -337,11 +339,13 @@ def gradient_sync(
     # left of the last backward window hides the sum over replicas.
     m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
-        last = show(replicas_s, positive_part(backward_s - reduce_s))
-        return show(reduce_s, backward_s).times(m) + show(gather_s, forward_s) + last + norm
+        last = show(replicas_s, positive_part(gradient_s - reduce_s))
+        return show(reduce_s, gradient_s).times(m) + show(gather_s, forward_s) + last + norm
     again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
-    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
-    last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
+    # Both kinds of transfers share the backward window; gradients come in the last part of it.
+    shared_s = smaller(backward_s, gradient_s + again_s)
+    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, shared_s)
+    last = show(replicas_s, positive_part(shared_s - again_s - reduce_s))
     return (forward + backward).times(m) + last + norm
 
 
