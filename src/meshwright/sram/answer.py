@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from meshwright.report.answer_file import FORMAT, plain_data
+from meshwright.report.answer_file import FORMAT
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
 
@@ -163,9 +163,3 @@ class PartitionPlan:
         """Passes through all layers on all replicas, while the slowest stages are busy [1/s]."""
         occupied_s = [s.work_s + (s.send_s or 0.0) for s in self.stages if s.work_s is not None]
         return self.replicas / max(occupied_s) if any(occupied_s) else None
-
-
-def partition_to_data(plan: PartitionPlan) -> dict[str, Any]:
-    """Return an answer as plain data, ready for JSON."""
-    data: dict[str, Any] = plain_data(plan, with_defaults=True)
-    return data
