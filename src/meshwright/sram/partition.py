@@ -87,9 +87,10 @@ def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[s
     system, memory = problem.system, problem.memory
     if not problem.calibration.is_calibrated:
         yield UNCALIBRATED_NOTE
-    elif problem.sram.is_calibrated:
-        yield ("the time of one user's token is fitted to published figures of these chips "
-               "(meshwright validate); what batches add comes from data sheets")  # fmt: skip
+    elif problem.sram.factor is not None:
+        yield (f"a token of one user is fitted to published figures (each within a factor "
+               f"{problem.sram.factor:.2f} of a fit without it); what batches add comes from data "
+               "sheets")  # fmt: skip
     if memory.name in CACHES and problem.capacity_bytes is None:
         yield (
             f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "
@@ -232,7 +233,7 @@ def partition_measured(
     """
     spec = load_system(system) if isinstance(system, str) else system
     layers, objective = measured_layers(file), Objective(cut.objective)
-    if objective is Objective.TIME and not layers.has_times:
+    if objective is Objective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
     devices = None
     if spec is not None:

@@ -255,6 +255,9 @@ def test_measured_times_are_balanced_with_their_sends():
     assert [stage.last_layer for stage in plan.stages] == ["b", "c"]  # a cut after a sends 1 GB
     with pytest.raises(SpecError, match="time of every layer"):
         partition_measured(equal_layers(2, 1e6), Cut(objective="time", capacity_bytes=3e6))
+    free = FootprintFile(name="free", layers=(LayerFootprint(name="x", size_bytes=1e6, time_s=0),))
+    with pytest.raises(SpecError, match="time of every layer"):
+        partition_measured(free, Cut(objective="time", capacity_bytes=3e6))
 
 
 def test_sixteen_sockets_hold_the_largest_llama_in_hbm():
