@@ -107,7 +107,7 @@ def import_onnx(
         message = f"cannot be read: {str(error).strip().splitlines()[0]}"
         raise SpecError(Fault("", message), origin=origin) from error
     reader = _FileReader(onnx, graph, origin)
-    outputs = reader.read(dims or {})
+    outputs = reader.read(dims or {}, repeats=repeats > 1)
     about = f"Imported from ONNX, package {onnx.__version__}."
     name = name or str(graph.name) or "onnx"
     return reader.to.graph(name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about)
@@ -134,7 +134,7 @@ class _FileReader:
             next((self._word(kind) for kind in kinds if self._is_real(kind)), 2.0)
         )
 
-    def read(self, dims: Mapping[str, Sequence[str]]) -> list[Value]:
+    def read(self, dims: Mapping[str, Sequence[str]], *, repeats: bool) -> list[Value]:
         """Read inputs, then all nodes that are needed; return the outputs."""
         nodes = self._needed()
         unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
@@ -147,7 +147,8 @@ class _FileReader:
         refuse_wrong_names(dims, inputs, self.origin)
         for name, shape in inputs.items():
             kind = self.types[name].elem_type
-            is_constant, word = not self._is_real(kind), self._word(kind)
+            # what the graph begins with asks for no gradient; what a layer before made does
+            is_constant, word = not (repeats and self._is_real(kind)), self._word(kind)
             given = dims.get(name)
             self.known[name] = self.to.input(name, shape, word, given, is_constant=is_constant)
         for node in nodes:

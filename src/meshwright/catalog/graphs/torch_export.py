@@ -87,7 +87,7 @@ def graph_of_program(
         if operator != "getitem" and operator not in RULES and any(map(_is_tensor, _made(node))):
             unknown.setdefault(operator, f"{name}.{node.name}")
     refuse_unknown(unknown, RULES, name)
-    reader = _ProgramReader(program, name)
+    reader = _ProgramReader(program, name, repeats=repeats > 1)
     outputs = reader.read(dims or {})
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
     return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
@@ -121,7 +121,8 @@ def _looped(part: Any) -> Any:
 class _ProgramReader:
     """Reads the nodes of one program in order."""
 
-    def __init__(self, program: Any, name: str) -> None:
+    def __init__(self, program: Any, name: str, *, repeats: bool) -> None:
+        self.repeats = repeats
         self.nodes, self.name, self.signature = program.graph.nodes, name, program.graph_signature
         self.weights: Mapping[str, str] = self.signature.inputs_to_parameters
         self.others: Mapping[str, str] = {
@@ -158,9 +159,10 @@ class _ProgramReader:
         shape, word = self._shape(node, meta), float(meta.element_size())
         if node.name in self.weights:
             return self.to.weight(self.weights[node.name], shape, word)
+        is_held = node.name in self.others
         name = self.others.get(node.name, node.name)
-        is_constant = node.name in self.others or not meta.is_floating_point()
-        return self.to.input(name, shape, word, dims, is_constant=is_constant)
+        is_constant = is_held or not (meta.requires_grad or self.repeats)
+        return self.to.input(name, shape, word, dims, is_constant=is_constant, is_held=is_held)
 
     def _shape(self, node: Any, meta: Any) -> list[int]:
         sizes = list(meta.shape)
