@@ -38,6 +38,8 @@ class DimNames:
     makers: dict[str, tuple[str, bool]] = field(default_factory=dict)
     """By dim: who made it, and whether that is a weight."""
     words: dict[str, str] = field(default_factory=dict)
+    guesses: dict[str, str] = field(default_factory=dict)
+    """Words for dims of which no operator says more."""
     origins: dict[str, str] = field(default_factory=dict)
     """By dim that a move makes: the dim that it takes elements from."""
     stated: set[str] = field(default_factory=set)
@@ -49,11 +51,19 @@ class DimNames:
         if word and self.words.get(dim, _FEATURES) == _FEATURES:
             self.words[dim] = word
 
+    def guess(self, dims: Sequence[str]) -> None:
+        """Take the first dim of an input for the batch, and the second of three for tokens."""
+        self.guesses |= dict(
+            zip(dims[:-1], ("batch", "tokens")[: max(len(dims) - 1, 0)], strict=False)
+        )
+
     def word(self, dim: str) -> str | None:
         """Return the word for a dim, or for the one that it takes elements from."""
         while dim not in self.words and dim in self.origins:
             dim = self.origins[dim]
         word = self.words.get(dim)
+        if word in (None, _FEATURES):
+            word = self.guesses.get(dim, word)
         return word if word != _FEATURES or dim in self.makers else None
 
     def maker(self, dim: str) -> tuple[str, bool]:

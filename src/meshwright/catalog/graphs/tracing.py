@@ -191,6 +191,9 @@ class GraphBuilder:
         """
         value = self._made(name, shape, word_bytes, dims, is_held=is_held)
         self.names.stated |= set(dims or ())
+        if len(shape) < 4 and not is_held:
+            named = [axis[0].name if axis else "" for axis in value.axes]
+            self.names.guess([name for name in named if name])
         self.constants += [name] if is_constant else []
         self.inputs[name] = tuple(factor.name for (factor,) in value.places)
         for (factor,) in value.places:
@@ -262,7 +265,7 @@ class GraphBuilder:
             free, number = f"{name}.{number}", number + 1
         operands = _aligned(operands)
         for key, size in (fresh or {}).items():
-            axis = (self.factor(f"{free}.{key}", size, free),) if size > 1 else ()
+            axis: Axis = (self.factor(f"{free}.{key}", size, free),) if size > 1 else ()
             operands.append((Value("", (), (axis,), 0.0), (key,)))
         names, ages = self._names(operands, writes)
         for value, keys in operands:
@@ -270,7 +273,7 @@ class GraphBuilder:
             for key, axis in zip(keys, value.axes, strict=True):
                 for factor in axis:
                     self.names.use(names[factor], key)
-        axes = []
+        axes: list[Axis] = []
         for key in writes:
             seen = max((_of_keys(value, keys, (key,)) for value, keys in operands), key=len)
             axes.append(tuple(Factor(names[f], f.size, ages[names[f]]) for f in seen))
