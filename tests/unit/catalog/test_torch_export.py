@@ -221,6 +221,97 @@ def test_a_block_of_405_billion_parameters_takes_no_memory() -> None:
     assert (graph.word_bytes, graph.repeats) == (2.0, catalog.repeats)
 
 
+class Function(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *arguments):
+        return self.function(*arguments)
+
+
+def read_function(function, *shapes):
+    arguments = tuple(torch.zeros(shape) for shape in shapes)
+    return to_graph(import_torch(Function(function), arguments))
+
+
+FUNCTIONS = {
+    # 5 N log2 N for each of 3 rows of 32, or the whole of 4 x 8 points; half of it for real numbers
+    "fft": (lambda x: torch.fft.fft(x).abs(), (3, 32), 3 * 5 * 32 * 5 + 3 * 32),
+    "fft2": (lambda x: torch.fft.fft2(x).real + 0.0, (3, 4, 8), 3 * 5 * 32 * 5 + 3 * 32),
+    "rfft": (lambda x: torch.fft.irfft(torch.fft.rfft(x)), (3, 32), 2 * 3 * 2.5 * 32 * 5),
+    # each element is looked at once for the values, once for their places
+    "topk": (lambda x: torch.topk(x, 4)[0], (3, 32), 3 * 32),
+    "topk-places": (lambda x: sum(torch.topk(x, 4)), (3, 32), 2 * 3 * 32 + 2 * 3 * 4),
+    # four products and three sums for each point of the output; a repeat is no kernel
+    "bilinear": (
+        lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        (1, 3, 5, 7), 7 * 3 * 10 * 14,
+    ),
+    "bilinear-uneven": (
+        lambda x: functional.interpolate(x, size=(8, 9), mode="bilinear"),
+        (1, 3, 5, 7), 7 * 3 * 8 * 9,
+    ),
+    "nearest": (
+        lambda x: functional.interpolate(x, scale_factor=2).relu(), (1, 3, 5, 7), 3 * 10 * 14
+    ),
+    "repeat": (lambda x: x.repeat(2, 3).relu(), (4, 5), 120),
+    "scatter": (
+        lambda x: x.scatter_add(1, torch.zeros(3, 4, dtype=torch.int64), x[:, :4]),
+        (3, 32), 3 * 32,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_have_the_flops_that_follow_by_hand(name) -> None:
+    function, shape, flops = FUNCTIONS[name]
+    graph = read_function(function, shape)
+    assert sum(k.flops(graph.sizes) for k in graph.kernels) == pytest.approx(flops, rel=1e-12)
+    checked(to_spec(with_backward(graph)))
+
+
+def test_a_repeated_element_is_read_once() -> None:
+    graph = read_function(lambda x: functional.interpolate(x, scale_factor=2).relu(), (1, 3, 5, 7))
+    (kernel,) = graph.kernels
+    (edge,) = kernel.inputs
+    assert math.prod(graph.sizes[dim] for dim in edge.dims) == 3 * 5 * 7
+
+
+@pytest.mark.parametrize(("stride", "window", "padding"), [(2, 2, 0), (2, 4, 1), (1, 3, 1)])
+def test_transposed_convolutions_have_a_window_for_each_point(stride, window, padding) -> None:
+    module = nn.ConvTranspose2d(8, 6, window, stride, padding, groups=2)
+    arguments = (torch.zeros(2, 8, 5, 7),)
+    graph = to_graph(import_torch(module, arguments))
+    assert product_flops(graph) == counted_flops(module, arguments)
+    assert product_flops(graph) == 2 * 2 * 4 * 3 * 2 * 5 * 7 * window**2
+    assert len(graph.kernels) == (1 if stride == window else 2)
+
+
+def test_norms_that_overwrite_statistics_are_read_on_the_cpu() -> None:
+    """In training a norm needs the whole batch, in inference it is a function of each element."""
+    layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+    module, arguments = nn.Sequential(*layers), (torch.zeros(4, 3, 6, 6),)
+    split = {}
+    for trains in (True, False):
+        graph = to_graph(import_torch(module.train(trains), arguments))
+        norm = next(k for k in graph.kernels if any(w.name == "1.weight" for w in k.weights))
+        split[trains] = {graph.sizes[s.dim] for s in splits_of(norm) if s.dim}
+        assert product_flops(graph) == 2 * 4 * 36 * 8 * 27
+    assert split == {True: {8}, False: {4, 8, 6}}
+
+
+def test_recurrent_layers_by_hand() -> None:
+    """Four gates for each of 20 states, from 32 numbers of the layer below and 64 of before."""
+    module = nn.LSTM(32, 64, 2, batch_first=True)
+    graph = to_graph(import_torch(module, (torch.zeros(2, 10, 32),)))
+    assert product_flops(graph) == 20 * 2 * 4 * 64 * ((32 + 64) + (64 + 64))
+    again = graph.kernels[graph.number["lstm.0.recurrent"]]
+    assert {graph.sizes[split.dim] for split in splits_of(again) if split.dim} == {2}
+
+
 def test_unknown_operators_are_refused_all_by_name() -> None:
     class Sorted(nn.Module):
         def forward(self, x):

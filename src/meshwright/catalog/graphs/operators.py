@@ -6,10 +6,10 @@ operator of PyTorch theirs is, and what its arguments are called there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, prod
+from math import ceil, log2, prod
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
@@ -103,6 +103,37 @@ def _permute(to: GraphBuilder, call: Call) -> Value:
     return call.first.permuted(call["dims"] or range(len(call.first.axes) - 1, -1, -1))
 
 
+def _repeated(to: GraphBuilder, call: Call, *, inside: bool = False) -> Value:
+    """Return a tensor repeated as a whole, or element by element: nothing is copied."""
+    if any(after % before for before, after in _pairs(call)):
+        raise UnevenError("repeats elements unequally often")
+    return call.first.expanded(call.shape, to.num_names, inside=inside)
+
+
+def _complex_view(to: GraphBuilder, call: Call) -> Value:
+    """Return complex numbers as such, or as two numbers each along a further axis."""
+    value = call.first
+    if len(call.shape) == len(value.axes):
+        return value
+    return value.reshaped([*value.shape, 1]).expanded(call.shape, to.num_names)
+
+
+def _pixel_shuffle(to: GraphBuilder, call: Call) -> Value:
+    """Return channels put side by side in space."""
+    value, times = call["self"], call["upscale_factor"]
+    *batch, channels, height, width = value.shape
+    cut = value.reshaped([*batch, channels // times**2, times, times, height, width])
+    first = len(batch)
+    order = [*range(first + 1), *(first + place for place in (3, 1, 4, 2))]
+    return reshaped(to, call.name, cut.permuted(order), call.shape)
+
+
+def _pairs(call: Call) -> Iterator[tuple[int, int]]:
+    """Yield the size of each axis of the first tensor, and what the output has there."""
+    before = call.first.shape
+    return zip((1,) * (len(call.shape) - len(before)) + before, call.shape, strict=True)
+
+
 def _transpose(to: GraphBuilder, call: Call) -> Value:
     value = call.first
     order = list(range(len(value.axes)))
@@ -160,8 +191,53 @@ def _stack(to: GraphBuilder, call: Call) -> Value:
 
 
 def _overwritten(to: GraphBuilder, call: Call) -> Value:
-    """Return a tensor with another one put into a part of one axis."""
-    return moved(to, call.name, [call["self"], call["src"]], call.shape, [call.axis()])
+    """Return a tensor with another one put into a part of one axis, or at places of it."""
+    values = call.values
+    sizes = [{value.shape[axis] for value in values} for axis in range(len(call.shape))]
+    changed = [axis for axis, found in enumerate(sizes) if len(found) > 1 or axis == call.axis()]
+    return moved(to, call.name, values, call.shape, changed)
+
+
+def _selected_over(to: GraphBuilder, call: Call) -> Value:
+    """Return a tensor with another one put at one place of an axis."""
+    source, axis = call["src"], call.axis()
+    shape = [*source.shape[:axis], 1, *source.shape[axis:]]
+    put = {**call.arguments, "src": source.reshaped(shape)}
+    return _overwritten(to, replace(call, arguments=put))
+
+
+def _summed_up(to: GraphBuilder, call: Call) -> Value:
+    """Return a tensor to which others are added at places of one axis."""
+    value, source, ids = call["self"], call["src"] or call["source"], call["index"]
+    rest = [ids] if len(ids.axes) == len(source.axes) else []
+    changed = [
+        axis
+        for axis, size in enumerate(value.shape)
+        if axis == call.axis() or source.shape[axis] != size
+    ]
+    at = moved(to, f"{call.name}.rows", [source, *rest], value.shape, changed)
+    return elementwise(to, call.name, [value, at], is_sum=True, word_bytes=call.word_bytes)
+
+
+def _rearranged(to: GraphBuilder, call: Call) -> Value:
+    """Return elements at other places; only first axes of the same size stay what they are."""
+    same = 0
+    for before, after in zip(call.first.shape, call.shape, strict=False):
+        if before != after:
+            break
+        same += 1
+    keys = [key if key < same else ("from", key) for key in range(len(call.first.axes))]
+    fresh = {key: call.shape[key] for key in range(same, len(call.shape))}
+    operands: list[tuple[Value, Any]] = [(call.first, keys)]
+    writes, word = range(len(call.shape)), call.word_bytes
+    return to.emit(call.name, "none", operands, writes, fresh=fresh, word_bytes=word)
+
+
+def _gated(to: GraphBuilder, call: Call) -> Value:
+    """Return one half of an axis times a function of the other half."""
+    axis = call.axis(-1)
+    halves = [moved(to, f"{call.name}.{n}", [call.first], call.shape, [axis]) for n in range(2)]
+    return elementwise(to, call.name, halves, word_bytes=call.word_bytes)
 
 
 def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None) -> Value:
@@ -200,6 +276,23 @@ def _index(to: GraphBuilder, call: Call) -> Value:
     before = [axis for axis in kept if axis < min(ids)] if are_neighbours else []
     writes, word = [*before, *places, *kept[len(before) :]], value.word_bytes
     return to.emit(call.name, "none", [*operands, (value, keys)], writes, word_bytes=word)
+
+
+def _index_put(to: GraphBuilder, call: Call) -> Value:
+    """Return a tensor with elements put at places that tensors name; see :func:`_index`."""
+    value, given = call["self"], call["indices"]
+    ids = {axis: found for axis, found in enumerate(given) if found is not None}
+    rank = max(len(found.axes) for found in ids.values())
+    places: list[Any] = [("row", number) for number in range(rank)]
+    keys = list(range(len(value.axes)))
+    put = [*keys[: min(ids)], *places, *(key for key in keys[min(ids) :] if key not in ids)]
+    operands: list[tuple[Value, Any]] = [
+        (value, [("own", key) if key in ids else key for key in keys]),
+        (call["values"], put[len(put) - len(call["values"].axes) :]),
+        *((found, places[rank - len(found.axes) :]) for found in ids.values()),
+    ]
+    fresh, word = {axis: value.shape[axis] for axis in ids}, call.word_bytes
+    return to.emit(call.name, "none", operands, keys, fresh=fresh, word_bytes=word)
 
 
 def _gather(to: GraphBuilder, call: Call) -> Value:
@@ -332,7 +425,7 @@ def _convolution(to: GraphBuilder, call: Call) -> Value:
     not counted.
     """
     if call["transposed"]:
-        raise UnevenError("transposed convolutions have no kernel here")
+        return _transposed_convolution(to, call)
     value, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"] or 1
     if value.shape[1] % groups or call.shape[1] % groups:
         found = f"{value.shape[1]} and {call.shape[1]}"
@@ -350,6 +443,29 @@ def _convolution(to: GraphBuilder, call: Call) -> Value:
     points = [key for key in space if key not in taps]
     out = to.emit(call.name, "matrix", operands, ["batch", "group", "out", *points])
     return out.reshaped(call.shape)
+
+
+def _transposed_convolution(to: GraphBuilder, call: Call) -> Value:
+    """Return a transposed convolution: each point of the input makes a window of the output.
+
+    Windows that overlap or are cut at the edge are put together by a move.
+    """
+    value, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"] or 1
+    batch, channels, *space = value.shape
+    inner, outer, window = channels // groups, weight.shape[1], weight.shape[2:]
+    at, taps = ([f"{kind}{n}" for n in range(len(space))] for kind in ("at", "tap"))
+    operands: list[tuple[Value, Any]] = [
+        (value.reshaped([batch, groups, inner, *space]), ["batch", "group", "in", *at]),
+        (weight.reshaped([groups, inner, outer, *window]), ["group", "in", "out", *taps]),
+    ]
+    if bias is not None:
+        operands.append((bias.reshaped([groups, outer]), ["group", "out"]))
+    points = [key for pair in zip(at, taps, strict=True) for key in pair]
+    out = to.emit(call.name, "matrix", operands, ["batch", "group", "out", *points])
+    sizes = [points * taps for points, taps in zip(space, window, strict=True)]
+    whole = out.reshaped([batch, groups * outer, *sizes])
+    changed = [axis for axis, size in enumerate(call.shape) if size != whole.shape[axis]]
+    return moved(to, f"{call.name}.put", [whole], call.shape, changed) if changed else whole
 
 
 def _windows(
@@ -396,6 +512,93 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
         whole=[key for key in space if key in taps], flops_per_point=float(prod(inside)),
     )  # fmt: skip
     return out.reshaped(call.shape)
+
+
+def _grouped(to: GraphBuilder, call: Call) -> Value:
+    """Return the product of rows, sorted by expert, with the weight of the expert of each.
+
+    Every expert has as many slots as the others, filled up where experts do not divide the rows;
+    only rows are counted as work.
+    """
+    value, weight = call["input"] or call["self"], call["weight"] or call["mat2"]
+    if len(value.axes) != 2 or len(weight.axes) != 3:
+        raise UnevenError("groups along an axis that is summed over have no kernel here")
+    num_rows, experts = value.shape[0], weight.shape[0]
+    slots = ceil(num_rows / experts)
+    if slots * experts != num_rows:
+        shape = [slots * experts, value.shape[1]]
+        value = moved(to, f"{call.name}.slots", [value], shape, [0])
+    seen = reshaped(to, f"{call.name}.slots", value, [experts, slots, value.shape[1]])
+    operands = [(seen, ["expert", "slot", "in"]), (weight, ["expert", "in", "out"])]
+    out = to.emit(
+        call.name, "matrix", operands, ["expert", "slot", "out"],
+        flops_per_point=2.0 * num_rows / (slots * experts),
+    )  # fmt: skip
+    flat = out.reshaped([slots * experts, weight.shape[2]])
+    filled = slots * experts != num_rows
+    return moved(to, f"{call.name}.rows", [flat], call.shape, [0]) if filled else flat
+
+
+# recurrent layers
+
+
+def _recurrent(to: GraphBuilder, call: Call, *, gates: int) -> Made:
+    """Return the states of all steps, and the last one of each layer and direction.
+
+    The states of the step before, which the recurrent product reads, stand at the place of one
+    gate of the projected input: a graph has no cycle. Steps cannot be split, and every step needs
+    all states.
+    """
+    value, params, sides = call["input"], call["params"], 2 if call["bidirectional"] else 1
+    each = len(params) // (sides * call["num_layers"])
+    if each != (4 if call["has_biases"] else 2):
+        raise UnevenError("projected states have no kernel here")
+    time, last = int(bool(call["batch_first"]) and len(value.axes) == 3), []
+    for number in range(call["num_layers"]):
+        ways = []
+        for side in range(sides):
+            place = number * sides + side
+            name = f"{call.name}.{number}" + (".back" if side else "")
+            held = params[place * each : (place + 1) * each]
+            ways.append(_layer(to, name, value, held, gates, time))
+            end = rows(to, f"{name}.last", ways[-1], time, None)
+            last.append(reshaped(to, name, end, [1, *end.shape]))
+        width = sum(way.shape[-1] for way in ways)
+        shape, axis = [*value.shape[:-1], width], len(value.axes) - 1
+        value = (
+            moved(to, f"{call.name}.{number}.cat", ways, shape, [axis]) if sides > 1 else ways[0]
+        )
+    ends = last[0] if len(last) == 1 else moved(to, f"{call.name}.last", last, call.shapes[1], [0])
+    return [value, *[ends] * (len(call.shapes) - 1)]
+
+
+def _layer(
+    to: GraphBuilder, name: str, value: Value, held: Sequence[Value], gates: int, time: int
+) -> Value:
+    """Return the states of one layer in one direction."""
+    of_input, of_state, *biases = held
+    hidden, space = of_state.shape[1], list(range(len(value.axes) - 1))
+    both: list[list[tuple[Value, Any]]] = [
+        [(bias.reshaped([gates, hidden]), ["gate", "out"])] for bias in biases
+    ] or [[], []]
+    operands = [
+        (value, [*space, "in"]),
+        (of_input.reshaped([gates, hidden, value.shape[-1]]), ["gate", "out", "in"]),
+        *both[0],
+    ]
+    writes = [*space, "gate", "out"]
+    seen = to.emit(f"{name}.input", "matrix", operands, writes)
+    states = rows(to, f"{name}.states", seen, len(space), None) if gates > 1 else seen
+    operands = [
+        (states.reshaped([*value.shape[:-1], hidden]), [*space, "state"]),
+        (of_state.reshaped([gates, hidden, hidden]), ["gate", "out", "state"]),
+        *both[1],
+    ]
+    again = to.emit(
+        f"{name}.recurrent", "matrix", operands, writes, whole=[time, *writes[-2:], "state"]
+    )
+    both_read = [(seen, writes), (again, writes)]
+    return to.emit(f"{name}.gates", "vector", both_read, [*space, "out"], whole=[time])
 
 
 # what needs whole axes
@@ -478,13 +681,60 @@ def _reduce(to: GraphBuilder, call: Call, *, needs_whole: bool) -> Made:
 
 
 def _sort(to: GraphBuilder, call: Call) -> Made:
-    """Return sorted values and their places; of the largest only the first ones are kept."""
-    value, axis, made = call["self"], call.axis(-1), []
-    made = [along(to, f"{call.name}.{n}", value, [axis]) for n in range(len(call.shapes))]
+    """Return elements in order, or the largest only, and their places; nobody stays in place."""
+    value, axis = call["self"], call.axis(-1)
+    keys = list(range(len(value.axes)))
     return [
-        out if out.shape == tuple(shape) else moved(to, f"{out.source}.top", [out], shape, [axis])
-        for out, shape in zip(made, call.shapes, strict=True)
-    ]
+        to.emit(
+            f"{call.name}.{number}", "vector", [(value, keys)],
+            ["order" if key == axis else key for key in keys], fresh={"order": shape[axis]},
+            whole=[axis], flops_per_point=1 / shape[axis],
+            word_bytes=_PLACE_BYTES if number else call.word_bytes,
+        )
+        for number, shape in enumerate(call.shapes)
+    ]  # fmt: skip
+
+
+def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = False) -> Value:
+    """Return a discrete Fourier transform: 5 N log2 N FLOPs for N complex numbers, else half.
+
+    ``rank`` counts the last axes that it passes where no ``dim`` is stated, 0 for all.
+    """
+    value, stated = call.first, call["dim"]
+    last = range(-rank, 0) if rank else range(-len(value.axes), 0)
+    over = [value.axis(a) for a in (last if stated is None else [stated] if isinstance(stated, int)
+                                    else stated)]  # fmt: skip
+    keys = list(range(len(value.axes)))
+    changed = {key for key in keys if call.shape[key] != value.shape[key]}
+    points = prod(value.shape) * prod(call.shape[key] for key in changed)
+    longest = [max(value.shape[key], call.shape[key]) for key in over]
+    length, num_rows = prod(longest), prod(value.shape) / prod(value.shape[key] for key in over)
+    flops = (2.5 if is_real else 5.0) * num_rows * length * log2(length)
+    return to.emit(
+        call.name, "vector", [(value, keys)], [("to", k) if k in changed else k for k in keys],
+        fresh={("to", key): call.shape[key] for key in changed},
+        whole=[*over, *(("to", key) for key in changed)],
+        flops_per_point=flops / points, word_bytes=call.word_bytes,
+    )  # fmt: skip
+
+
+def _upsample(to: GraphBuilder, call: Call, *, taps: int) -> Value:
+    """Return a larger or smaller image, each point a mean of ``taps`` points.
+
+    A whole number of points at the place of each is no kernel of its own.
+    """
+    value = call.first
+    if all(after % before == 0 for before, after in _pairs(call)):
+        seen = value.expanded(call.shape, to.num_names, inside=True)
+    else:
+        changed = [axis for axis, (before, after) in enumerate(_pairs(call)) if before != after]
+        seen = moved(to, f"{call.name}.rows", [value], call.shape, changed)
+    if taps == 1:
+        return seen
+    keys, flops, word = range(len(call.shape)), 2.0 * taps - 1, call.word_bytes
+    return to.emit(
+        call.name, "vector", [(seen, keys)], keys, flops_per_point=flops, word_bytes=word
+    )
 
 
 def _first_of(rule: Rule) -> Rule:
@@ -499,12 +749,16 @@ _ELEMENTWISE = (
     "eq ne lt le gt ge logical_and logical_or logical_not bitwise_not bitwise_and "
     "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
     "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
-    "softsign"
+    "softsign complex polar angle sgn logical_xor threshold nan_to_num greater less "
+    "greater_equal less_equal not_equal"
 )
 _CONSTANTS = (
     "arange full ones zeros empty full_like ones_like zeros_like fill empty_like new_full "
-    "new_ones new_zeros new_empty scalar_tensor"
+    "new_ones new_zeros new_empty scalar_tensor zero rand rand_like randn randn_like bernoulli "
+    "randint linspace"
 )
+_PLACE_BYTES = 8.0
+"""Of the place of an element, which PyTorch counts in 64 bits."""
 _RULES: Mapping[str, Rule] = {
     # views, which are no kernels: a copy, a cast, dropout in inference
     "alias clone contiguous detach to type_as _to_copy": lambda to, call: call.first,
@@ -513,32 +767,53 @@ _RULES: Mapping[str, Rule] = {
     "flatten unflatten squeeze unsqueeze": _reshape,
     "permute t numpy_T": _permute,
     "transpose swapaxes swapdims": _transpose,
-    "expand expand_as broadcast_to": lambda to, call: call.first.expanded(call.shape, to.num_names),
+    "expand expand_as broadcast_to repeat tile": _repeated,
+    "repeat_interleave": partial(_repeated, inside=True),
+    "real imag view_as_real conj _conj resolve_conj resolve_neg": _complex_view,
+    "pixel_shuffle": _pixel_shuffle,
     # what is copied over a tensor, which is not read
     "copy": lambda to, call: call["src"].expanded(call.shape, to.num_names),
     # moves
     "slice narrow split split_with_sizes chunk diff pad constant_pad_nd": _part,
     "cat concat": _cat,
     "stack": _stack,
-    "slice_scatter select_scatter": _overwritten,
+    "slice_scatter scatter masked_scatter index_copy": _overwritten,
+    "select_scatter": _selected_over,
+    "scatter_add scatter_reduce index_add": _summed_up,
+    "unfold im2col col2im grid_sampler histc bincount one_hot view_as_complex": _rearranged,
     "unbind": _unbind,
     "embedding": lambda to, call: rows(to, call.name, call["weight"], 0, call["indices"]),
     "select": lambda to, call: rows(to, call.name, call["self"], call["dim"], None),
     "index_select": _rows,
     "gather": _gather,
     "index": _index,
+    "index_put": _index_put,
     _CONSTANTS: _constant,
     # functions of each element
     _ELEMENTWISE: _elementwise,
     "add": _add,
     "dropout feature_dropout": _dropout,
+    "native_dropout": _first_of(_dropout),
+    "glu": _gated,
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d": partial(_upsample, taps=1),
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d": partial(_upsample, taps=1),
+    "upsample_linear1d": partial(_upsample, taps=2),
+    "upsample_bilinear2d _upsample_bilinear2d_aa": partial(_upsample, taps=4),
+    "upsample_trilinear3d": partial(_upsample, taps=8),
+    "upsample_bicubic2d _upsample_bicubic2d_aa": partial(_upsample, taps=16),
     # products
     "linear": _linear,
     "matmul mm bmm mv dot": lambda to, call: matmul(to, call.name, *call.values),
     "addmm baddbmm": _addmm,
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _first_of(_attention),
     "conv1d conv2d conv3d convolution": _convolution,
+    "conv_transpose1d conv_transpose2d conv_transpose3d": _transposed_convolution,
+    "grouped_mm_fallback _grouped_mm": _grouped,
+    "lstm": partial(_recurrent, gates=4),
+    "gru": partial(_recurrent, gates=3),
+    "rnn_tanh rnn_relu": partial(_recurrent, gates=1),
     # what needs whole axes
     "softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll": _along,
     "layer_norm rms_norm": _norm,
@@ -546,8 +821,16 @@ _RULES: Mapping[str, Rule] = {
     "group_norm": _group_norm,
     "batch_norm": _batch_norm,
     "_native_batch_norm_legit_no_training": _first_of(_batch_norm),
+    "_native_batch_norm_legit _native_batch_norm_legit_functional": _first_of(_batch_norm),
     "sum mean": partial(_reduce, needs_whole=False),
     "amax amin max min argmax argmin var std prod any all": partial(_reduce, needs_whole=True),
+    "linalg_vector_norm logsumexp var_mean std_mean": partial(_reduce, needs_whole=True),
+    "fft_fft fft_ifft": partial(_transform, rank=1),
+    "fft_fft2 fft_ifft2": partial(_transform, rank=2),
+    "fft_fftn fft_ifftn _fft_c2c": _transform,
+    "fft_rfft fft_irfft fft_hfft fft_ihfft": partial(_transform, rank=1, is_real=True),
+    "fft_rfft2 fft_irfft2": partial(_transform, rank=2, is_real=True),
+    "fft_rfftn fft_irfftn _fft_r2c _fft_c2r": partial(_transform, is_real=True),
     "sort topk": _sort,
     "max_pool2d_with_indices max_pool3d_with_indices": _first_of(_pooling),
     "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d": _pooling,

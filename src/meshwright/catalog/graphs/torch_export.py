@@ -7,7 +7,8 @@ PyTorch is imported when a function of this file runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
@@ -59,7 +60,7 @@ def import_torch(
     torch = _torch()
     name = name or type(module).__name__.lower()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _traceable_experts(module):
             program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
     except Exception as error:
         message = f"torch.export: {str(error).strip().splitlines()[0]}"
@@ -90,6 +91,31 @@ def graph_of_program(
     outputs = reader.read(dims or {})
     about = f"Imported from torch.export, PyTorch {_torch().__version__}."
     return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
+
+
+@contextmanager
+def _traceable_experts(module: Any) -> Iterator[None]:
+    """Let experts of transformers multiply by groups while they are traced.
+
+    Their other ways (a loop over the experts that were hit, kernels for single devices) cannot be
+    traced, and multiply the same rows with the same weights.
+    """
+    configs = {id(found): found for part in module.modules() if (found := _looped(part))}
+    before = [config._experts_implementation for config in configs.values()]
+    for config in configs.values():
+        config._experts_implementation = "grouped_mm"
+    try:
+        yield
+    finally:
+        for config, way in zip(configs.values(), before, strict=True):
+            config._experts_implementation = way
+
+
+def _looped(part: Any) -> Any:
+    """Return the configuration of a module whose experts cannot be traced, or None."""
+    config = getattr(part, "config", None)
+    way = getattr(config, "_experts_implementation", None)
+    return config if isinstance(way, str) and way not in ("grouped_mm", "batched_mm") else None
 
 
 class _ProgramReader:
@@ -156,7 +182,11 @@ class _ProgramReader:
         names = [argument.name for argument in node.target._schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         arguments = {key: self._argument(value) for key, value in given.items()}
-        shapes = [self._shape(node, meta) for meta in metas]
+        read = _read_parts(node)
+        shapes = [
+            self._shape(node, meta) if read is None or number in read else list(meta.shape)
+            for number, meta in enumerate(metas)
+        ]
         weight, node_name = arguments.get("weight"), str(node.name)
         name = node_name
         if isinstance(weight, Value) and weight.is_weight and weight.source.endswith(".weight"):
@@ -178,6 +208,17 @@ def _made(node: Any) -> list[Any]:
     """Return what a node makes, as a list."""
     made = node.meta.get("val")
     return list(made) if isinstance(made, list | tuple) else [made]
+
+
+def _read_parts(node: Any) -> set[int] | None:
+    """Return which outputs of a node others read; None where it has one only.
+
+    Statistics that nothing reads may have no element.
+    """
+    users = list(node.users)
+    if not users or any(getattr(user.target, "__name__", "") != "getitem" for user in users):
+        return None
+    return {user.args[1] for user in users if user.users}
 
 
 def _operator(node: Any) -> str:

@@ -77,15 +77,23 @@ class Value:
             axes=tuple(map(taken_apart, self.axes)),
         )
 
-    def expanded(self, shape: Sequence[int], age: int) -> Value:
-        """Return the value repeated along axes of size 1, and along new ones before the first."""
+    def expanded(self, shape: Sequence[int], age: int, *, inside: bool = False) -> Value:
+        """Return the value repeated along axes, and along new ones before the first.
+
+        Parameters
+        ----------
+        inside
+            Whether each element is repeated in its place, not the axis as a whole.
+        """
         before = len(shape) - len(self.axes)
-        axes = [()] * before + list(self.axes)
-        repeated = [
-            (Factor(f"{self.source}.repeat{number}", size, age),) if not axis and size > 1 else axis
-            for number, (axis, size) in enumerate(zip(axes, shape, strict=True))
-        ]
-        return replace(self, axes=tuple(repeated))
+        axes: list[Axis] = []
+        for number, (axis, size) in enumerate(
+            zip([()] * before + list(self.axes), shape, strict=True)
+        ):
+            times = size // size_of(axis)
+            added = (Factor(f"{self.source}.repeat{number}", times, age),) if times > 1 else ()
+            axes.append((*axis, *added) if inside else (*added, *axis))
+        return replace(self, axes=tuple(axes))
 
     def reshaped(self, shape: Sequence[int]) -> Value:
         """Return the value in another shape.
