@@ -823,9 +823,13 @@ def validate(args: Namespace, call: Call) -> Validation:
 def _rows(path: str | None) -> Sequence[Row]:
     """Return the measured rows of a file; the published ones where none is named."""
     from meshwright.calibration.reading import read_rows
-    from meshwright.calibration.rows import published_rows, published_serving_rows
+    from meshwright.calibration.rows import (
+        published_rows,
+        published_serving_rows,
+        published_sram_rows,
+    )
 
-    published = (*published_rows(), *published_serving_rows())
+    published = (*published_rows(), *published_serving_rows(), *published_sram_rows())
     return published if path is None else read_rows(Path(path))
 
 

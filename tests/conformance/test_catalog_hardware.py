@@ -25,7 +25,7 @@ BANDS = {
     "best_matmul_rate": (1e14, 3e16),
     "vector_rate": (1e12, 3e14),
     "num_cores": (1, 1e4),
-    "tile_rows": (8, 512),
+    "tile_rows": (1, 512),
     "tile_columns": (8, 512),
     "peak_power": (100, 30e3),
     "idle_power": (20, 10e3),

@@ -11,8 +11,7 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.network.routing import Routes
-from meshwright.network.simulation.tasks import TaskGraph, offsets_of
-from meshwright.network.simulation.trees import links_before
+from meshwright.network.simulation.tasks import TaskGraph, links_before, offsets_of
 from meshwright.topology.network import Network
 
 

@@ -157,7 +157,8 @@ def row_of(stated: StatedRow) -> Row:
         "flops_counting": flops_rule_of(stated.flops_counting),
     }
     if stated.is_serving:
-        changes["framework"] = server_name_of(stated)
+        if not stated.is_one_user:
+            changes["framework"] = server_name_of(stated)
         changes["precision"] = serving_precision_of(stated.precision)
     else:
         framework = framework_of(stated, hardware)

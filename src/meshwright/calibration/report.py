@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,8 +26,9 @@ from meshwright.calibration.fit.report import text_table
 from meshwright.calibration.frameworks import FRAMEWORKS
 from meshwright.calibration.picture import scatter_svg, sources_svg
 from meshwright.calibration.prediction import Prediction, used_bytes
-from meshwright.calibration.rows import Row
+from meshwright.calibration.rows import Row, SoftwareFields
 from meshwright.calibration.serving import predict_all, server_name_of
+from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import (
     ErrorRecord,
     FitRecord,
@@ -34,6 +36,7 @@ from meshwright.catalog.calibration import (
     ServingRecord,
     fit_record,
     serving_record,
+    sram_part,
 )
 from meshwright.catalog.workloads import load_server, server_names
 from meshwright.cost.parts import MemoryPart
@@ -84,23 +87,36 @@ class Validation:
     @property
     def served(self) -> tuple[Prediction, ...]:
         """The rows of requests."""
-        return tuple(entry for entry in self.predictions if entry.row.is_serving)
+        return tuple(
+            entry
+            for entry in self.predictions
+            if entry.row.is_serving and not entry.row.is_one_user
+        )
+
+    @property
+    def sram(self) -> tuple[Prediction, ...]:
+        """The figures of machines that serve from SRAM."""
+        return tuple(entry for entry in self.predictions if entry.row.is_one_user)
+
+    @property
+    def _main(self) -> tuple[Prediction, ...]:
+        return self.trained or self.served or self.sram
 
     @cached_property
     def overall(self) -> Errors:
         """The errors of all rows of training, pooled; where there are none, of all others."""
-        return errors_of(self.trained or self.served)
+        return errors_of(self._main)
 
     @property
     def median_of_medians(self) -> float | None:
         """The headline: median over sources of the median error of each, of training alone."""
-        rows = by_group(self.trained or self.served)
+        rows = by_group(self._main)
         return median_of_medians({name: errors_of(found) for name, found in rows.items()})
 
     @cached_property
     def intervals(self) -> Intervals:
         """How the intervals of all rows of training held what was measured, else of all others."""
-        return intervals_of(self.trained or self.served)
+        return intervals_of(self._main)
 
     @cached_property
     def families(self) -> list[Family]:
@@ -136,6 +152,13 @@ start together, or of a queue that keeps the server busy. Errors are |ln(predict
 bias above 0 is predicted too fast. Left out: constants of serving fitted without that source,
 server or family of chips. How rows become jobs, and what is priced: [serving](serving.md).
 """
+SRAM_INTRODUCTION = """Tokens per second of one user, as published, against layers cut into the
+fewest stages that fit SRAM ([partition](partition.md)); factors are predicted / published. Left
+out: constants fitted without that row. Two constants of chips (the time of a sum over the cores of
+a wafer, and of a language unit) and one of software (tokens that a pass yields where drafts are
+checked) carry all rows. Plain: the same row, read as if none were. No throughput of SN40L is among
+our sources.
+"""
 MEMORY = """What sources state of the fullest device, against what is predicted; left out: constants
 of memory fitted without that source. A row that ran must fit, one that did not must not.
 """
@@ -166,21 +189,26 @@ def _markdown(
 def validation_data(found: Validation) -> dict[str, Any]:
     """Return a validation for programs."""
     served = {"inference": _serving_data(found.served)} if found.served else {}
-    return {
-        "groups": {name: asdict(errors) for name, errors in found.groups.items()},
-        "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
-        "rows": [
-            {
-                "id": entry.row.id,
-                "predicted_tokens_per_s": entry.predicted_tokens_per_s,
-                "measured_tokens_per_s": entry.measured_tokens_per_s,
-                "interval": entry.interval,
-                "refused": None if entry.refused is None else str(entry.refused),
-            }
-            for entry in found.predictions
-        ],
-        "memory": memory_data(found.trained),
-    } | served
+    sram = {"sram": asdict(errors_of(found.sram))} if found.sram else {}
+    return (
+        {
+            "groups": {name: asdict(errors) for name, errors in found.groups.items()},
+            "overall": asdict(found.overall) | {"median_of_medians": found.median_of_medians},
+            "rows": [
+                {
+                    "id": entry.row.id,
+                    "predicted_tokens_per_s": entry.predicted_tokens_per_s,
+                    "measured_tokens_per_s": entry.measured_tokens_per_s,
+                    "interval": entry.interval,
+                    "refused": None if entry.refused is None else str(entry.refused),
+                }
+                for entry in found.predictions
+            ],
+            "memory": memory_data(found.trained),
+        }
+        | served
+        | sram
+    )
 
 
 def memory_data(predictions: Sequence[Prediction]) -> dict[str, Any]:
@@ -232,11 +260,14 @@ def validation_lines(found: Validation, *, detail: bool = True) -> Iterator[str]
             yield from _sources(found, None, record, text_table)
         if found.served:
             yield from _errors_by("source", _sources_of(found.served), {}, serving, text_table)
+        if found.sram:
+            yield from _sram_table(found, text_table)
         refused = sum(entry.refused is not None for entry in found.predictions)
         yield f"{refused} rows refused. Memory, plans, the worst rows and why: --detail"
         return
     lines = [*_training_lines(found, None, record, text_table)] if found.trained else []
     lines += _serving_lines(found, None, serving, text_table) if found.served else []
+    lines += _sram_lines(found, text_table) if found.sram else []
     lines += _refusals(found.predictions, text_table)
     for line in "\n".join(lines).splitlines():
         yield line.removeprefix("## ")
@@ -259,10 +290,12 @@ def documents(found: Validation, rows: Sequence[Row], stem: str) -> dict[str, st
     files: dict[str, str] = {}
     if found.trained:
         files |= document(found, before, fit_record(found.calibration), stem)
-    if found.served:
+    if found.served or found.sram:
         lines = [SERVING_INTRODUCTION]
-        lines += _serving_lines(found, before, serving_record(found.calibration), _markdown)
-        lines += _refusals(found.served, _markdown)
+        if found.served:
+            lines += _serving_lines(found, before, serving_record(found.calibration), _markdown)
+        lines += _sram_lines(found, _markdown) if found.sram else []
+        lines += _refusals((*found.served, *found.sram), _markdown)
         lines.append("## What sources leave unstated\n")
         servers = [(name, load_server(name).why) for name in server_names()]
         lines += _markdown(("server", "default"), servers, words=2)
@@ -497,6 +530,46 @@ def _serving_lines(
         for e in worst(found.served, NUM_WORST)
     ]
     yield from table(("row", "model", "requests", "error"), rows, words=3)
+
+
+def _sram_lines(found: Validation, table: Table) -> Iterator[str]:
+    """Yield the figures of machines that serve from SRAM."""
+    yield "## Machines that serve from SRAM\n"
+    yield SRAM_INTRODUCTION
+    yield from _sram_table(found, table)
+    notes = {
+        f"{entry.row.id}: {reason}": None
+        for entry in found.sram
+        for reason in ([entry.row.notes] if entry.row.notes else [*entry.row.reasons.values()])
+    }
+    yield from (f"* {note}" for note in notes)
+    yield ""
+
+
+def _sram_table(found: Validation, table: Table) -> Iterator[str]:
+    """Yield one line for each figure; without drafts too, where a row does not state them."""
+    part, entries = sram_part(found.calibration), list(found.sram)
+    plain = [
+        entry.row.model_copy(update={"id": f"{entry.row.id} plain", "software": SoftwareFields()})
+        for entry in entries
+        if "drafts_tokens" in entry.row.reasons
+    ]
+    entries += predict_sram(plain, found.calibration)
+    before = predict_sram([entry.row for entry in entries], "uncalibrated")
+    rows = []
+    for entry, known in zip(entries, before, strict=True):
+        row, left_out = entry.row, part.fit.left_out.get(entry.row.id) if part else None
+        rows.append((
+            row.id, row.hardware.chip, f"{row.measured.tokens_per_s_per_user:,.0f}",
+            f"{entry.predicted_tokens_per_s or 0.0:,.0f}", _factor(entry.log_error),
+            _factor(left_out), _factor(known.log_error),
+        ))  # fmt: skip
+    head = ("row", "chip", "public", "predicted", "factor", "left out", "uncalibrated")
+    yield from table(head, rows, words=2)
+
+
+def _factor(log_error: float | None) -> str:
+    return "-" if log_error is None else f"{math.exp(log_error):.2f}"
 
 
 def _sources_of(predictions: Sequence[Prediction]) -> dict[str, Errors]:

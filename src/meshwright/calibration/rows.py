@@ -56,6 +56,7 @@ class Source(Fields):
     repo: Text = None
     path: Text = None
     commit: Text = None
+    url: Text = None
 
 
 class ModelFields(Fields):
@@ -127,6 +128,8 @@ class SoftwareFields(Fields):
     """The cross entropy is compiled: one FP32 copy of the logits."""
     bf16_reductions: Flag = None
     """Full sharding reduces gradients in bf16."""
+    drafts_tokens: Flag = None
+    """Speculative decoding: a pass checks several drafted tokens."""
 
 
 class PrecisionFields(Fields):
@@ -178,6 +181,8 @@ class MeasuredFields(Fields):
     output_tokens_per_s_per_chip: Amount = None
     ttft_ms: Amount = None
     tpot_ms: Amount = None
+    tokens_per_s_per_user: Amount = None
+    """Of one stream of answers on a machine that serves from SRAM."""
 
 
 class CommonFields(Fields):
@@ -213,7 +218,12 @@ class CommonFields(Fields):
     @property
     def is_serving(self) -> bool:
         """Whether requests were served; otherwise a model was trained."""
-        return self.input_len is not None or self.output_len is not None
+        return self.input_len is not None or self.output_len is not None or self.is_one_user
+
+    @property
+    def is_one_user(self) -> bool:
+        """Whether the speed of one stream was measured, on layers cut into stages."""
+        return self.measured.tokens_per_s_per_user is not None
 
 
 class Row(CommonFields):
@@ -237,6 +247,12 @@ def published_rows() -> tuple[Row, ...]:
 def published_serving_rows() -> tuple[Row, ...]:
     """Return the published measurements of serving."""
     return _table("serving.json")
+
+
+@cache
+def published_sram_rows() -> tuple[Row, ...]:
+    """Return the published figures of machines that serve from SRAM."""
+    return _table("sram.json")
 
 
 def _table(name: str) -> tuple[Row, ...]:

@@ -23,6 +23,7 @@ from meshwright.calibration.rows import (
     PrecisionFields,
     Row,
 )
+from meshwright.calibration.sram import predict_sram
 from meshwright.catalog.calibration import load_calibration, load_serving, serving_record
 from meshwright.catalog.workloads import load_server
 from meshwright.cost.operator import stated_rate
@@ -167,9 +168,15 @@ def serving_precision(stated: PrecisionFields | None, chip: ChipSpec, server: Se
 
 def predict_all(rows: Sequence[Row], calibration: str) -> list[Prediction]:
     """Return the prediction of each row, of training or of inference, in the order of the rows."""
-    training = iter(predict([row for row in rows if not row.is_serving], calibration))
-    served = iter(predict_served([row for row in rows if row.is_serving], calibration))
-    return [next(served if row.is_serving else training) for row in rows]
+    by_kind = {
+        kind: iter(method([row for row in rows if _kind(row) == kind], calibration))
+        for kind, method in PREDICTING.items()
+    }
+    return [next(by_kind[_kind(row)]) for row in rows]
+
+
+def _kind(row: Row) -> tuple[bool, bool]:
+    return row.is_serving, row.is_one_user
 
 
 def predict_served(rows: Sequence[Row], calibration: str) -> list[Prediction]:
@@ -193,6 +200,12 @@ def _job_or_refusal(row: Row, calibration: str) -> ServingJob | Prediction:
         return Prediction(row, refused=error.reason, detail=error.detail)
     except MeshwrightError as error:
         return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
+
+
+PREDICTING = {
+    (False, False): predict, (True, False): predict_served, (True, True): predict_sram,
+}  # fmt: skip
+"""How rows are predicted: by whether they are of serving, and of one user."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,11 +15,13 @@ from meshwright.base.errors import Fault, SpecError
 from meshwright.catalog.files import data_path, load_file
 from meshwright.spec.calibration import (
     CONSTANTS,
+    FREE_SUMS,
     NEUTRAL,
     SERVING_CONSTANTS,
     Calibration,
     ServingConstants,
     Spread,
+    SramConstants,
 )
 from meshwright.spec.declaration import (
     Declaration,
@@ -28,10 +31,13 @@ from meshwright.spec.declaration import (
     Source,
     file_key,
 )
+from meshwright.spec.system import ChipSpec
 from meshwright.spec.workload import Server
 
 GENERIC = "generic"
 UNCALIBRATED = "uncalibrated"
+SRAM = "sram"
+"""Name of on-chip memory that software manages."""
 DEFAULT = "calibrated"
 """What plans and estimates are priced with where nothing is named."""
 
@@ -155,6 +161,35 @@ class ServingPart(Declaration):
     servers: Mapping[str, _SomeServing] = Field(default_factory=dict)
 
 
+class SramRecord(Declaration):
+    """ln(predicted / published) of each row of a machine that serves from SRAM."""
+
+    fitted: Mapping[str, float]
+    left_out: Mapping[str, float]
+    """Of constants fitted without the row."""
+
+
+class SramChips(Declaration):
+    """Constants of a family of chips that serve from SRAM."""
+
+    reduction_s: Seconds
+
+
+class SramServer(Declaration):
+    """Constants of a server that drafts tokens and checks several in a pass."""
+
+    tokens_per_pass: Annotated[float, Field(ge=1)]
+
+
+class SramPart(Declaration):
+    """Constants of machines that serve from SRAM: by family of chips, and by server."""
+
+    fit: SramRecord
+    defaults: SramChips
+    families: Mapping[str, SramChips]
+    servers: Mapping[str, SramServer] = Field(default_factory=dict)
+
+
 class CalibrationFile(Declaration):
     """A calibration as it is in a file; one that is based on another states what differs."""
 
@@ -166,6 +201,7 @@ class CalibrationFile(Declaration):
     defaults: _SomeConstants
     families: Mapping[str, _SomeConstants] = Field(default_factory=dict)
     serving: ServingPart = ServingPart()
+    sram: SramPart | None = None
     sources: Mapping[str, Source] = Field(default_factory=dict)
     provenance: Mapping[str, Provenance] = Field(default_factory=dict)
 
@@ -230,9 +266,28 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
     for name in SERVING_CONSTANTS:
         stated = [value for entry in places if (value := getattr(entry, name)) is not None]
         values[name] = stated[0] if stated else getattr(NEUTRAL, name)
+    sram = sram_part(name_or_path)
+    if sram and family in sram.families:
+        values["reduction_s"] = sram.families[family].reduction_s
     if server.splits_cache:
         values["core_pull"] = NEUTRAL.core_pull
     return ServingConstants(**values)
+
+
+def load_sram(chip: ChipSpec, name_or_path: str = UNCALIBRATED) -> SramConstants:
+    """Return what a chip that serves from SRAM adds; nothing for chips with caches."""
+    part = sram_part(name_or_path)
+    if part is None or chip.memories[0].name != SRAM:
+        return FREE_SUMS
+    if chip.family not in part.families:
+        return SramConstants(part.defaults.reduction_s)
+    factor = math.exp(max(abs(error) for error in part.fit.left_out.values()))
+    return SramConstants(part.families[chip.family].reduction_s, factor)
+
+
+def sram_part(name_or_path: str) -> SramPart | None:
+    """Return what is fitted to machines that serve from SRAM; None: nothing."""
+    return next((file.sram for file in _chain(name_or_path) if file.sram), None)
 
 
 def serving_record(name_or_path: str) -> ServingRecord | None:

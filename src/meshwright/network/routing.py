@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -40,7 +41,7 @@ class Routes:
         """Return the links of one route."""
         return self.links[self.offsets[route] : self.offsets[route + 1]]
 
-    @property
+    @cached_property
     def num_hops(self) -> IntArray:
         """Links of each route."""
         return np.diff(self.offsets)

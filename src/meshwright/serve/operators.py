@@ -268,6 +268,8 @@ class PassCost:
     elementwise_s: Num
     launch_s: Num
     """What launching kernels adds [s]."""
+    reduction_s: Num
+    """Sums over the cores of a chip, one after another [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num
@@ -306,6 +308,25 @@ def sum_of_passes(costs: Sequence[PassCost], counts: Sequence[Num]) -> PassCost:
     return PassCost(**totals)
 
 
+ATTENTION_SUMS = 3
+"""Scores over the head, their normaliser over the keys, the values over the keys."""
+
+
+def dependent_sums(layer: LayerGraph) -> int:
+    """Return how many sums over the cores of a chip wait for one another in a layer.
+
+    The longest chain of its operators, of which norms, products, attention and routing sum what
+    lies on different cores; the others work where their operands are.
+    """
+    depth: dict[str, int] = {}
+    for op in layer.ops:
+        sums = ATTENTION_SUMS if op.attention else int(bool(op.contracted))
+        sums = max(sums, op.kind is OpKind.ROUTE)
+        reached = sums + max((depth.get(tensor.name, 0) for tensor in op.inputs), default=0)
+        depth |= {tensor.name: reached for tensor in op.outputs}
+    return max(depth.values(), default=0)
+
+
 def layer_forward(
     layer: LayerGraph, local: LocalLayer, rates: DeviceRates, shape: PassShape
 ) -> tuple[ForwardCost, Windows]:
@@ -324,7 +345,7 @@ def layer_forward(
 
 def pass_cost(
     total: ForwardCost, comm: CommCost, rates: DeviceRates, working_bytes: Num, weight_bytes: Num,
-    cache_bytes: Num, zero: Num,
+    cache_bytes: Num, reduction_s: Num, zero: Num,
 ) -> PassCost:  # fmt: skip
     """Return the pass through one layer; ``zero`` gives every part the length of the columns."""
     return PassCost(
@@ -333,6 +354,7 @@ def pass_cost(
         attention_s=total.attention_s + zero,
         elementwise_s=total.elementwise_s + zero,
         launch_s=exposed_launch_s(total.busy_s, total.num_kernels, rates) + zero,
+        reduction_s=reduction_s + zero,
         tp_comm_s=comm.tp_s + zero,
         cp_comm_s=comm.cp_s + zero,
         ep_comm_s=comm.ep_s + zero,

@@ -23,6 +23,7 @@ from meshwright.serve.operators import (
     PassShape,
     cached_tokens,
     cached_words_per_token,
+    dependent_sums,
     host_s,
     layer_forward,
     live_bytes,
@@ -257,7 +258,8 @@ def piece_cost(
     weight_word = word if is_edge else shape.weight_word_bytes
     return pass_cost(
         total, comm, rates, working + stream, weight_word * (dense + expert),
-        _cache_bytes(shape, piece, local), 0.0 * strategy.tp,
+        _cache_bytes(shape, piece, local), dependent_sums(piece) * shape.constants.reduction_s,
+        0.0 * strategy.tp,
     )  # fmt: skip
 
 

@@ -80,6 +80,8 @@ class ServingTime:
     attention_s: Num
     elementwise_s: Num
     launch_s: Num
+    reduction_s: Num
+    """Sums over the cores of a chip, one after another [s]."""
     tp_comm_s: Num
     cp_comm_s: Num
     ep_comm_s: Num

@@ -28,6 +28,7 @@ _REMEDIES = {
     "attention_s": "attention over the cache: a narrower cache, shorter context, more devices",
     "elementwise_s": "elementwise work: a fusing compiler",
     "launch_s": "kernel launches: CUDA graphs",
+    "reduction_s": "sums over the cores of a chip: larger batches, fewer layers",
     "tp_comm_s": "collectives of tp: less tp, faster links inside the host",
     "cp_comm_s": "the ring of keys and values: less cp",
     "ep_comm_s": "dispatch to experts: less ep, faster links between hosts",

@@ -140,14 +140,38 @@ class ServingConstantsOf(Generic[N]):
     """Of the server in each pass: scheduling, sampling, answers."""
     host_sequence_s: N
     """The same for each sequence of the pass."""
+    reduction_s: N
+    """Of each sum over the cores of a chip that waits for the one before: operands go out to all
+    cores, partial sums come back. 0 where the efficiencies of products hold it, as on GPUs."""
 
 
 ServingConstants = ServingConstantsOf[float]
 
 SERVING_CONSTANTS = tuple(entry.name for entry in fields(ServingConstantsOf))
 
+
+@dataclass(frozen=True)
+class SramConstants:
+    """What a chip that serves from SRAM adds to arithmetic and reading."""
+
+    reduction_s: float = 0.0
+    """As in :class:`ServingConstantsOf`."""
+    factor: float | None = None
+    """Within which of every published figure constants are that have not seen it; None: no figure
+    is of this family of chips."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether constants are fitted to figures of these chips."""
+        return self.factor is not None
+
+
+FREE_SUMS = SramConstants()
+"""Of chips with caches, and where nothing is fitted."""
+
 NEUTRAL = ServingConstants(
     prompt_rate_share=1.0, weight_read_share=1.0, cache_read_share=1.0, shared_cache_extra=0.0,
     core_pull=math.inf, collective_start_share=1.0, host_step_s=0.0, host_sequence_s=0.0,
+    reduction_s=0.0,
 )  # fmt: skip
 """Passes as the constants of the chip make them, and a server that takes no time."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import Any
 
 import numpy as np
 
@@ -21,12 +20,12 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import Collectives, level_efficiencies
-from meshwright.cost.layer import price_layers
+from meshwright.cost.layer import LayerCost, price_layers
 from meshwright.cost.problem import Problem
-from meshwright.serve.operators import PASS_TIME_PARTS
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost
 from meshwright.serve.passes import ServingProblem, piece_cost
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
-from meshwright.spec.calibration import CalibrationOf
+from meshwright.spec.calibration import FREE_SUMS, NEUTRAL, CalibrationOf, SramConstants
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import ChipSpec, MemoryLevel, SystemSpec
@@ -61,6 +60,7 @@ class PartitionProblem:
     """Of them, over how many whole experts are spread; the others split each expert."""
     capacity_bytes: float | None = None
     """Room of a device that the user states instead."""
+    sram: SramConstants = FREE_SUMS
 
     @cached_property
     def priced_problem(self) -> Problem | ServingProblem:
@@ -70,7 +70,8 @@ class PartitionProblem:
         system = self.system.model_copy(update={"chip": held})
         if isinstance(work, Training):
             return Problem(self.model, system, work, self.calibration)
-        return ServingProblem(self.model, system, work, self.calibration)
+        constants = replace(NEUTRAL, reduction_s=self.sram.reduction_s)
+        return ServingProblem(self.model, system, work, self.calibration, constants=constants)
 
     @property
     def memory(self) -> MemoryLevel:
@@ -260,7 +261,7 @@ class StageDevices:
         factors = level_efficiencies(self.system, self.calibration)
         found = []
         for level, factor in zip(self.system.levels, factors, strict=True):
-            group: Any = make_group([level], 1.0, 2.0, [factor])
+            group = make_group([level], 1.0, 2.0, [factor])
             _, fixed_s, slope = affine_candidates(CollectiveKind.SEND, group)[0]
             found.append((self.calibration.collective_launch_s + float(fixed_s), float(slope)))
         return found
@@ -288,7 +289,7 @@ def layers_of_model(
     model = priced.model
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
-    costs: Sequence[Any]  # of each kind of layer, of the embedding and of the head
+    costs: Sequence[PassCost | LayerCost]  # of each kind of layer, of the embedding, of the head
     if isinstance(priced, ServingProblem):
         collectives = Collectives(network, priced.collective_start_s)
         costs = [

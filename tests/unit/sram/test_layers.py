@@ -1,11 +1,14 @@
 """Rows of layers from a model, by hand; sends between stages; rates."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.spec.calibration import SramConstants
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
 from meshwright.sram.problem import (
     CACHE_FRACTION,
@@ -146,3 +149,22 @@ def test_prompts_count_their_tokens_and_a_step_its_micro_batches():
     assert step.time_parts_s["other_groups_s"] == pytest.approx(5e-3)
     assert step.tokens_per_s == pytest.approx(200 / step.latency_s)
     assert step.tokens_per_s_per_user is None
+
+
+@pytest.mark.parametrize(
+    ("model", "first", "last"),
+    [("llama3-8b", 9, 9), ("mixtral-8x7b", 12, 12), ("deepseek-v3", 11, 14)],
+)
+def test_sums_over_the_cores_wait_for_one_another(model, first, last):
+    """Counted by hand along the longest chain of the first and of the last layer.
+
+    Llama: norm, queries, scores, normaliser, values, output, norm, up, down. A mixture has router,
+    dispatch and combine in addition; DeepSeek compresses its queries, norms and expands them, and
+    its first layers are dense. A lookup gathers one row, logits come behind a norm.
+    """
+    known, step_s = problem(model, "64xWSE-3", decode()), 1e-6
+    slower = replace(known, sram=SramConstants(step_s))
+    (plain,), (late,) = (layers_of_model(p, [1], 1) for p in (known, slower))
+    added = (late.layer_s - plain.layer_s) / step_s
+    assert added[[0, 1, -2, -1]] == pytest.approx([1, first, last, 2])
+    assert late.time_parts_s["reduction_s"].sum() == pytest.approx(added.sum() * step_s)

@@ -16,6 +16,7 @@ from meshwright.calibration.fit.constants import FREE, Free, Key
 from meshwright.calibration.fit.memory import MemoryFit, constants_of_memory, memory_record
 from meshwright.calibration.fit.serving import OF_CHIPS, OF_SERVERS, SHARED, ServingFit
 from meshwright.calibration.fit.spread import HeldOut, held_out, spread_of
+from meshwright.calibration.fit.sram import DRAFTED, REDUCTION, SramFit
 from meshwright.calibration.fit.training import BASE, Fit, draws_of
 from meshwright.catalog.calibration import (
     DEFAULT,
@@ -23,6 +24,7 @@ from meshwright.catalog.calibration import (
     FitRecord,
     GroupRecord,
     ServingRecord,
+    SramRecord,
     load_calibration,
 )
 from meshwright.spec.calibration import Spread
@@ -31,6 +33,7 @@ from meshwright.spec.declaration import file_key
 Interval = tuple[float, float, float]
 """A value, and the lowest and the highest that are plausible."""
 FITTED = "fitted"
+OF_FAMILIES = "geometric mean of the families fitted"
 
 
 def calibration_text(found: Fit, name: str, command: str, memory: MemoryFit | None = None) -> str:
@@ -60,6 +63,47 @@ def serving_text(found: ServingFit) -> str:
         "servers": {name: fitted(OF_SERVERS, name) for name in sorted(set(labels["server"]))},
     }
     return _yaml({"serving": content})
+
+
+def sram_text(found: SramFit) -> str:
+    """Return the part of a calibration file for machines that serve from SRAM, in YAML."""
+
+    def fitted(free: Free) -> dict[str, Any]:
+        return {
+            key.family: {file_key(free.name): _entry(*interval, unit=_unit(free))}
+            for key, interval in constants_of_sram(found)
+            if key.free is free
+        }
+
+    of_chips = [entry for key, entry in constants_of_sram(found) if key.free is REDUCTION]
+    values, lows, highs = zip(*of_chips, strict=True)
+    middle = float(np.exp(np.mean(np.log(values)))), min(lows), max(highs)
+    content = {
+        "fit": sram_record(found).model_dump(),
+        "defaults": {
+            file_key(REDUCTION.name): _entry(*middle, unit=_unit(REDUCTION), why=OF_FAMILIES)
+        },
+        "families": fitted(REDUCTION),
+        "servers": fitted(DRAFTED),
+    }
+    return _yaml({"sram": content})
+
+
+def sram_record(found: SramFit) -> SramRecord:
+    """Return the error of each row, fitted and left out."""
+    names = [job.row.id for job in found.jobs]
+
+    def shown(errors: FloatArray) -> dict[str, float]:
+        return dict(zip(names, errors.round(4).tolist(), strict=True))
+
+    return SramRecord(fitted=shown(found.errors), left_out=shown(found.left_out))
+
+
+def constants_of_sram(found: SramFit) -> Iterator[tuple[Key, Interval]]:
+    """Yield each constant with its interval."""
+    for key, value, spread in zip(found.keys, found.values, found.spreads, strict=True):
+        middle, low, high = _two_deviations(value, spread).tolist()
+        yield key, (middle, max(low, key.free.lowest), min(high, key.free.highest))
 
 
 def serving_alone_text(num_rows: int, name: str, command: str) -> str:

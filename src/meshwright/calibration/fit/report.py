@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,12 +20,16 @@ from meshwright.calibration.fit.record import (
     calibration_text,
     constants_of,
     constants_of_serving,
+    constants_of_sram,
     fit_record,
     serving_alone_text,
     serving_fit_record,
     serving_text,
+    sram_record,
+    sram_text,
 )
 from meshwright.calibration.fit.serving import ServingFit, fit_serving, serving_rows
+from meshwright.calibration.fit.sram import SramFit, fit_sram
 from meshwright.calibration.fit.training import BASE, Fit, fit, fit_rows
 from meshwright.calibration.prediction import predict
 from meshwright.calibration.rows import Row
@@ -40,7 +45,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
-    """Return the constants of training fitted to some rows, and on top of them those of serving.
+    """Return the constants of training fitted to some rows, and on top those of serving and SRAM.
 
     Parameters
     ----------
@@ -49,7 +54,7 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
     command
         That writes the file, for its first line.
     """
-    served = [row for row in rows if row.is_serving]
+    served = [row for row in rows if row.is_serving and not row.is_one_user]
     steps = [row for row in rows if not row.is_serving]
     trained = fit_rows(steps)
     made = Fitted(serving_alone_text(len(served), name, command), [], {})
@@ -64,11 +69,16 @@ def fitted(rows: Sequence[Row], name: str, command: str) -> Fitted:
         base.write_text(made.text, encoding="utf-8")
         usable = serving_rows(served, str(base))
         serving = fit_serving(usable) if usable.columns else None
-    if serving is None:
-        return made
-    lines = [*made.lines, "", *serving_fit_lines(serving)]
-    data = made.data | {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
-    return Fitted(made.text + serving_text(serving), lines, data)
+        sram = fit_sram([row for row in rows if row.is_one_user], str(base))
+    if serving is not None:
+        lines = [*made.lines, "", *serving_fit_lines(serving)]
+        data = made.data | {"serving": serving_fit_record(serving).model_dump(exclude_unset=True)}
+        made = Fitted(made.text + serving_text(serving), lines, data)
+    if sram is not None:
+        lines = [*made.lines, "", *sram_fit_lines(sram)]
+        data = made.data | {"sram": sram_record(sram).model_dump()}
+        made = Fitted(made.text + sram_text(sram), lines, data)
+    return made
 
 
 def fit_lines(found: Fit) -> Iterator[str]:
@@ -127,6 +137,18 @@ def serving_fit_lines(found: ServingFit) -> Iterator[str]:
     ]  # fmt: skip
     yield from text_table(("", "", "rows", "median", "p90", "left out", "p90"), rows, words=2)
     yield from _constant_lines(dict(constants_of_serving(found)))
+
+
+def sram_fit_lines(found: SramFit) -> Iterator[str]:
+    """Yield the figures of machines that serve from SRAM, and the constants, for a reader."""
+    yield f"{len(found.jobs)} figures of machines that serve from SRAM: predicted / published"
+    record = sram_record(found)
+    rows = [
+        (name, f"{math.exp(error):.2f}", f"{math.exp(record.left_out[name]):.2f}")
+        for name, error in record.fitted.items()
+    ]
+    yield from text_table(("row", "fitted", "left out"), rows)
+    yield from _constant_lines({key.place: entry for key, entry in constants_of_sram(found)})
 
 
 def _constant_lines(

@@ -254,9 +254,12 @@ def _solved(
 
 def robust_step(
     errors: FloatArray, slopes: FloatArray, weights: FloatArray, keys: Sequence[Key],
-    values: FloatArray,
+    values: FloatArray, huber: float = HUBER,
 ) -> tuple[FloatArray, FloatArray]:  # fmt: skip
-    """Return the step to the least robust error within the bounds, and the spreads there."""
+    """Return the step to the least robust error within the bounds, and the spreads there.
+
+    Errors beyond ``huber`` count by their size, smaller ones by its square.
+    """
     from scipy.optimize import lsq_linear
 
     prior = np.log([key.free.prior for key in keys])
@@ -266,7 +269,7 @@ def robust_step(
     step = np.zeros(len(keys))
     for _ in range(MOST_REWEIGHTINGS):
         before, left = step, np.abs(errors + slopes @ step)
-        pull = np.sqrt(weights * np.minimum(1.0, HUBER / np.maximum(left, 1e-9))) / NOISE
+        pull = np.sqrt(weights * np.minimum(1.0, huber / np.maximum(left, 1e-9))) / NOISE
         matrix = np.vstack([slopes * pull[:, None], np.diag(1.0 / spread)])
         target = np.concatenate([-errors * pull, (prior - values) / spread])
         step = lsq_linear(matrix, target, (lowest, highest)).x

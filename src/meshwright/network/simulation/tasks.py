@@ -6,15 +6,15 @@ takes bandwidth on every link of its route at one rate: along a path, or down a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain, repeat
+from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
 from meshwright.network.routing import Routes
-from meshwright.network.simulation.trees import deepest_latency_s
 from meshwright.topology.network import Network
 
 
@@ -79,24 +79,60 @@ def flow_graph(
     )
 
 
+def links_before(route: IntArray, link: IntArray, network: Network) -> IntArray:
+    """Return for each link of each route the place of the one that leads to it; -1 for none.
+
+    Parameters
+    ----------
+    route, link
+        Number of a route, and one of its links; -1 for no link.
+    """
+    begins = route * network.num_nodes + network.source[link]
+    ends = route * network.num_nodes + network.target[link]
+    begins[link < 0], ends[link < 0] = -1, -2
+    order = np.argsort(ends, kind="stable")
+    found = order[np.minimum(np.searchsorted(ends, begins, sorter=order), len(order) - 1)]
+    return np.where(ends[found] == begins, found, -1)
+
+
+def deepest_latency_s(routes: Routes, network: Network) -> FloatArray:
+    """Return the latency of the longest way from the sender down each route [s].
+
+    Of a path the sum of its links; of a tree that of the receiver which is reached last.
+    """
+    route = np.repeat(np.arange(len(routes)), routes.num_hops)
+    link = routes.links
+    follows = (route[1:] == route[:-1]) & (network.source[link[1:]] != network.target[link[:-1]])
+    if not follows.any():
+        return routes.latency_s(network)
+    reach_s, before = network.latency_s[link], links_before(route, link, network)
+    while (goes_on := before >= 0).any():
+        reach_s = reach_s + np.where(goes_on, reach_s[before], 0.0)
+        before = np.where(goes_on, before[before], -1)
+    deepest = np.zeros(len(routes))
+    np.maximum.at(deepest, route, reach_s)
+    return deepest
+
+
 NONE = -1
 """Instead of a task to wait for: there is none."""
-_NO_ROUTE = Routes(np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-@dataclass(frozen=True)
-class _Block:
-    """Tasks that were added together, as columns."""
+class _Block(NamedTuple):
+    """Tasks that were added together: one value for all of them, or a column."""
 
     name: str
     track: int
+    size: int
+    routes: Routes | None
     device: IntArray
-    duration_s: FloatArray
-    num_bytes: FloatArray
-    overhead_bytes: FloatArray
-    latency_s: FloatArray
-    routes: Routes
-    start_s: FloatArray
+    duration_s: float | FloatArray
+    num_bytes: float | FloatArray
+    overhead_bytes: float | FloatArray
+    latency_s: float | FloatArray
+    start_s: float
+    needs: IntArray
+    """What they wait for, entry by entry of ``after``: one for each task, or ``NONE``."""
 
 
 class TaskGraphBuilder:
@@ -110,8 +146,7 @@ class TaskGraphBuilder:
         self.network = network
         self._tracks: dict[str, int] = {}
         self._blocks: list[_Block] = []
-        self._waiting: list[IntArray] = []
-        self._needed: list[IntArray] = []
+        self._senders: dict[int, tuple[Routes, IntArray, FloatArray, FloatArray]] = {}
         self._count = 0
 
     def compute(
@@ -125,11 +160,11 @@ class TaskGraphBuilder:
         start_s: float = 0.0,
     ) -> IntArray:
         """Add one computation on each device, and return their numbers."""
-        zeros = np.zeros(len(device))
-        routes = Routes(np.zeros(len(device) + 1, dtype=np.int64), _NO_ROUTE.links)
-        block = _Block(name, self._track(track), device, zeros + duration_s, zeros, zeros, zeros,
-                       routes, zeros + start_s)  # fmt: skip
-        return self._add(block, after)
+        count = len(device)
+        return self._add(_Block(
+            name, self._track(track), count, None, device, duration_s, 0.0, 0.0, 0.0, start_s,
+            _needs(after, count),
+        ))  # fmt: skip
 
     def transfer(
         self,
@@ -146,59 +181,78 @@ class TaskGraphBuilder:
         It arrives the latency of its longest way later, and occupies its links for m_half of the
         first one, which begins at the sender, in addition to its bytes.
         """
-        zeros = np.zeros(len(routes))
-        moves = routes.num_hops > 0
-        first = routes.links[routes.offsets[:-1][moves]]
-        device, overhead = np.zeros(len(routes), dtype=np.int64), zeros.copy()
-        device[moves] = self.network.source[first]
-        overhead[moves] = self.network.message_half_bytes[first]
-        latency_s = deepest_latency_s(routes, self.network)
-        block = _Block(name, self._track(track), device, zeros, zeros + num_bytes, overhead,
-                       latency_s, routes, zeros + start_s)  # fmt: skip
-        return self._add(block, after)
+        if id(routes) not in self._senders:
+            moves = routes.num_hops > 0
+            first = routes.links[routes.offsets[:-1][moves]]
+            device, overhead = np.zeros(len(routes), dtype=np.int64), np.zeros(len(routes))
+            device[moves] = self.network.source[first]
+            overhead[moves] = self.network.message_half_bytes[first]
+            latency_s = deepest_latency_s(routes, self.network)
+            self._senders[id(routes)] = routes, device, overhead, latency_s
+        _, device, overhead, latency_s = self._senders[id(routes)]
+        return self._add(_Block(
+            name, self._track(track), len(routes), routes, device, 0.0, num_bytes, overhead,
+            latency_s, start_s, _needs(after, len(routes)),
+        ))  # fmt: skip
 
     def _track(self, name: str) -> int:
         return self._tracks.setdefault(name, len(self._tracks))
 
-    def _add(self, block: _Block, after: Iterable[int | IntArray]) -> IntArray:
-        """Add a block and what it waits for."""
-        count = len(block.device)
-        tasks = np.arange(self._count, self._count + count)
-        for needed in after:
-            column = np.broadcast_to(np.asarray(needed, dtype=np.int64), count)
-            waits = column != NONE
-            self._waiting.append(tasks[waits])
-            self._needed.append(column[waits])
+    def _add(self, block: _Block) -> IntArray:
+        """Add a block, and return the numbers of its tasks."""
         self._blocks.append(block)
-        self._count += count
-        return tasks
+        self._count += block.size
+        return np.arange(self._count - block.size, self._count)
 
     def build(self) -> TaskGraph:
         """Return the graph of everything that was added."""
-        waiting = _joined(self._waiting, np.int64)
-        order = np.argsort(waiting, kind="stable")
-        sizes = [len(block.device) for block in self._blocks]
-        repeated = list(zip(self._blocks, sizes, strict=True))
-        track = np.repeat([block.track for block in self._blocks], sizes)
-        hops = _joined([block.routes.num_hops for block in self._blocks], np.int64)
-        routed = _joined([block.routes.links for block in self._blocks], np.int64)
-        floats = {
-            field: _joined([getattr(block, field) for block in self._blocks], np.float64)
-            for field in ("duration_s", "num_bytes", "overhead_bytes", "latency_s", "start_s")
-        }
+        blocks = self._blocks
+        sizes = np.array([block.size for block in blocks], dtype=np.int64)
+        first = offsets_of(sizes)
+        spans = list(zip(blocks, first[:-1].tolist(), first[1:].tolist(), strict=True))
+
+        def column(name: str) -> FloatArray:
+            values = np.empty(self._count)
+            for block, begin, end in spans:
+                values[begin:end] = getattr(block, name)
+            return values
+
+        hops = np.zeros(self._count, dtype=np.int64)
+        for block, begin, end in spans:
+            if block.routes is not None:
+                hops[begin:end] = block.routes.num_hops
+        # Needs are listed entry after entry; a task has the place of its own in each.
+        num_needs = np.array([len(block.needs) for block in blocks], dtype=np.int64)
+        place = np.arange(num_needs.sum()) - np.repeat(offsets_of(num_needs)[:-1], num_needs)
+        waiting = np.repeat(first[:-1], num_needs) + place % np.repeat(sizes, num_needs)
+        needs = _joined([block.needs for block in blocks])
+        waiting, needs = waiting[needs != NONE], needs[needs != NONE]
         return TaskGraph(
-            names=tuple(block.name for block, size in repeated for _ in range(size)),
-            device=_joined([block.device for block in self._blocks], np.int64),
-            track=track.astype(np.int64),
+            names=tuple(chain.from_iterable(repeat(b.name, b.size) for b in blocks)),
+            device=_joined([block.device for block in blocks]),
+            track=np.repeat(np.array([block.track for block in blocks], dtype=np.int64), sizes),
             tracks=tuple(self._tracks),
             is_transfer=hops > 0,
-            routes=Routes(offsets_of(hops), routed),
+            duration_s=column("duration_s"),
+            num_bytes=column("num_bytes"),
+            overhead_bytes=column("overhead_bytes"),
+            latency_s=column("latency_s"),
+            routes=Routes(
+                offsets_of(hops), _joined([b.routes.links for b in blocks if b.routes is not None])
+            ),
+            start_s=column("start_s"),
             needs_offsets=offsets_of(np.bincount(waiting, minlength=self._count)),
-            needs=_joined(self._needed, np.int64)[order],
-            **floats,
+            needs=needs[np.argsort(waiting, kind="stable")],
         )
 
 
-def _joined(columns: list[Any], kind: type[np.generic]) -> Any:
-    """Return columns after one another; an empty one where there are none."""
-    return np.concatenate(columns).astype(kind) if columns else np.zeros(0, dtype=kind)
+def _needs(after: Iterable[int | IntArray], count: int) -> IntArray:
+    """Return what each task of a block waits for, one entry after the other."""
+    if isinstance(after, np.ndarray) and after.ndim == 2:
+        return after.ravel()
+    return _joined([n if isinstance(n, np.ndarray) else np.full(count, n) for n in after])
+
+
+def _joined(columns: Sequence[IntArray]) -> IntArray:
+    """Return columns after one another."""
+    return np.concatenate(columns) if columns else np.zeros(0, dtype=np.int64)

@@ -9,8 +9,7 @@ from oracles.store_and_forward import store_and_forward
 
 from meshwright.network.routing import make_routes
 from meshwright.network.simulation.fluid import simulate_tasks
-from meshwright.network.simulation.tasks import TaskGraphBuilder
-from meshwright.network.simulation.trees import deepest_latency_s
+from meshwright.network.simulation.tasks import TaskGraphBuilder, deepest_latency_s
 
 ROW = grid(1, 5, bandwidth=4.0)
 

@@ -1,0 +1,150 @@
+"""From a published figure of a machine that serves from SRAM to its price: one user's token.
+
+Layers are cut into the fewest stages; one sequence goes round them. Of a plan that is not stated,
+the split of each layer is the one that answers fastest, on as many chips as it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshwright.base.arrays import FloatArray
+from meshwright.base.errors import MeshwrightError, SpecError
+from meshwright.calibration.frameworks import FSDP
+from meshwright.calibration.jobs import Reason, RefusedError, model_of
+from meshwright.calibration.prediction import Prediction
+from meshwright.calibration.rows import Row
+from meshwright.catalog.calibration import SRAM, load_calibration, load_sram, sram_part
+from meshwright.catalog.systems import chip_names, load_system
+from meshwright.spec.calibration import SramConstants
+from meshwright.spec.workload import Decode, Precision, SoftwareStack
+from meshwright.sram.partition import check_degrees
+from meshwright.sram.problem import PartitionProblem
+from meshwright.sram.search import Objective, solve
+
+CONTEXT = 2048
+"""Tokens of a sequence where a row does not state them; reading their cache is less than a
+hundredth of a token's time."""
+MOST_SPLIT = 32
+"""Chips over which a layer is split at most where the split is not stated."""
+UNIT_S = 1e-6
+
+
+@dataclass(frozen=True)
+class SramJob:
+    """A row as it is priced.
+
+    The time of a token is affine in the time of a sum over the cores of a chip, on each plan.
+    """
+
+    row: Row
+    family: str
+    problems: tuple[PartitionProblem, ...]
+    """One for each split of the layers."""
+    terms: FloatArray
+    """Of each plan: seconds of a token where sums are free, and what each second of them adds."""
+
+    @property
+    def server(self) -> str:
+        """The software that drafts tokens; empty where none does."""
+        return (self.row.framework or "") if self.row.software.drafts_tokens else ""
+
+    def tokens_per_s(self, reduction_s: float, tokens_per_pass: float) -> float:
+        """Return the tokens of one user on the fastest plan [tokens/s]."""
+        return tokens_per_pass / float((self.terms[:, 0] + self.terms[:, 1] * reduction_s).min())
+
+
+def sram_job(row: Row, calibration: str) -> SramJob:
+    """Return the job of a row.
+
+    Raises
+    ------
+    RefusedError
+        With the reason, when it cannot be priced.
+    """
+    chip = row.hardware.chip or "not stated"
+    if chip not in chip_names():
+        raise RefusedError(Reason.CHIP, chip)
+    problems, terms = [], []
+    for problem in _problems(row, chip, calibration):
+        plain_s, slower_s = token_s(problem, 0.0), token_s(problem, UNIT_S)
+        if plain_s is not None and slower_s is not None:
+            problems.append(problem)
+            terms.append((plain_s, (slower_s - plain_s) / UNIT_S))
+    if not terms:
+        raise RefusedError(Reason.SYSTEM, f"the layers do not fit the SRAM of {chip}")
+    return SramJob(row, problems[0].system.chip.family, tuple(problems), np.array(terms))
+
+
+def _problems(row: Row, chip: str, calibration: str) -> Iterator[PartitionProblem]:
+    """Yield the question for each split of the layers that the rules of the axes allow."""
+    precision = row.precision
+    activation = (precision and precision.activation) or "bf16"
+    workload = Decode(
+        batch_size=1,
+        context_length=(row.input_len or 0) + (row.output_len or 0) or CONTEXT,
+        precision=Precision(
+            activation=activation, kv_cache=activation,
+            matmul=(precision and precision.matmul) or activation,
+            weight=(precision and precision.weight) or activation,
+        ),
+        software=SoftwareStack(cuda_graphs=True),
+    )  # fmt: skip
+    system = load_system(f"{row.hardware.chips or 1}x{chip}")
+    if system.chip.memories[0].name != SRAM:
+        raise RefusedError(Reason.SYSTEM, f"{chip} holds no layers in SRAM")
+    splits = [1 << power for power in range(MOST_SPLIT.bit_length())]
+    for tp in [row.parallelism.tp] if row.parallelism.tp else splits:
+        problem = PartitionProblem(
+            model=model_of(row.model, FSDP), system=system, workload=workload,
+            calibration=load_calibration(system.chip.family, calibration), tensor_degree=tp,
+        )  # fmt: skip
+        try:
+            check_degrees(problem)
+            yield problem if row.hardware.chips else _on_enough(problem, chip)
+        except SpecError:
+            continue
+
+
+def _on_enough(problem: PartitionProblem, chip: str) -> PartitionProblem:
+    """Return the same on as many chips as the fewest stages need."""
+    found = solve(problem, Objective.COUNT, 1)
+    needed = len(found.stops) * problem.tensor_degree if found else problem.tensor_degree
+    return replace(problem, system=load_system(f"{needed}x{chip}"))
+
+
+def token_s(problem: PartitionProblem, reduction_s: float) -> float | None:
+    """Return the time of one user's token for that of a sum over the cores [s]; None: no room."""
+    found = solve(replace(problem, sram=SramConstants(reduction_s)), Objective.COUNT, 1)
+    if found is None or found.rates is None or not found.has_devices:
+        return None
+    return found.rates.latency_s
+
+
+def predict_sram(rows: Sequence[Row], calibration: str) -> list[Prediction]:
+    """Return the prediction of each figure, or the reason for which there is none."""
+    return [_predicted(row, calibration) for row in rows]
+
+
+def _predicted(row: Row, calibration: str) -> Prediction:
+    try:
+        job = sram_job(row, calibration)
+    except RefusedError as error:
+        return Prediction(row, refused=error.reason, detail=error.detail)
+    except MeshwrightError as error:
+        return Prediction(row, refused=Reason.PLAN, detail=str(error).splitlines()[0])
+    part = sram_part(calibration)
+    drafted = part.servers.get(job.server) if part else None
+    predicted = job.tokens_per_s(
+        load_sram(job.problems[0].system.chip, calibration).reduction_s,
+        drafted.tokens_per_pass if drafted else 1.0,
+    )
+    return Prediction(
+        row,
+        predicted_tokens_per_s=predicted,
+        measured_tokens_per_s=row.measured.tokens_per_s_per_user,
+        has_room=True,
+    )
