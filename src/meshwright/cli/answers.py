@@ -301,6 +301,22 @@ def fuse(args: Namespace) -> int:
     return 0
 
 
+def read(args: Namespace) -> int:
+    """Print what a program computes."""
+    from meshwright.dataflow.report import graph_lines, graph_record, graph_screen
+
+    found = api.read.answer(args, _call(args))
+    name = args.out or f"{found.name}.yaml"
+    next_command = f"meshwright plan --graph {name} --on 8xH100 --precision bf16"
+    if args.out is None:
+        next_command = f"{command_line()} --out {name}"
+    show_screen(
+        lambda: graph_screen(found, next_command=next_command),
+        lambda: graph_lines(found), lambda: graph_record(found), args,
+    )  # fmt: skip
+    return 0
+
+
 def sweep(args: Namespace) -> int:
     """Print a sweep; 3 where no point has a plan, 130 where Ctrl-C came before the last point."""
     from meshwright.sweep.report import counts_of, sweep_data, sweep_lines
