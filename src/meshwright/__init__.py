@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from meshwright.api import load as load
     from meshwright.api import partition as partition
     from meshwright.api import plan as plan
+    from meshwright.api import read as read
     from meshwright.api import serve as serve
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "partition", "plan", "serve", "simulate", "sweep",
+    "export", "fit", "fuse", "load", "partition", "plan", "read", "serve", "simulate", "sweep",
     "validate",
 ]  # fmt: skip
 

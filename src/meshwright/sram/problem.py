@@ -6,12 +6,11 @@ from a file of measured ones. Stages take the working devices in their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,9 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import Collectives, level_efficiencies
-from meshwright.cost.layer import price_layers
+from meshwright.cost.layer import LayerCost, price_layers
 from meshwright.cost.problem import Problem
-from meshwright.serve.operators import PASS_TIME_PARTS
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost
 from meshwright.serve.passes import ServingProblem, piece_cost
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
 from meshwright.spec.calibration import FREE_SUMS, NEUTRAL, CalibrationOf, SramConstants
@@ -236,6 +235,11 @@ class StageDevices:
         own = [self.system.other_chips.get(d, self.system.chip) for d in self.devices_of(stage)]
         return tuple({chip.name: chip for chip in own}.values())
 
+    def rooms_bytes(self, room_of: Callable[[ChipSpec], float]) -> tuple[float, ...]:
+        """Return the room of each stage, of the smallest of its chips; one where all are alike."""
+        kinds = max(self.num_stages, 1) if self.system.other_chips else 1
+        return tuple(min(map(room_of, self.chips_of(stage))) for stage in range(kinds))
+
     def level_between(self, first: int, second: int) -> int | None:
         """Return the innermost level of the network that joins two stages; None without any."""
         ends = self.devices_of(first)[0], self.devices_of(second)[0]
@@ -262,7 +266,7 @@ class StageDevices:
         factors = level_efficiencies(self.system, self.calibration)
         found = []
         for level, factor in zip(self.system.levels, factors, strict=True):
-            group: Any = make_group([level], 1.0, 2.0, [factor])
+            group = make_group([level], 1.0, 2.0, [factor])
             _, fixed_s, slope = affine_candidates(CollectiveKind.SEND, group)[0]
             found.append((self.calibration.collective_launch_s + float(fixed_s), float(slope)))
         return found
@@ -290,7 +294,7 @@ def layers_of_model(
     model = priced.model
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
-    costs: Sequence[Any]  # of each kind of layer, of the embedding and of the head
+    costs: Sequence[PassCost | LayerCost]  # of each kind of layer, of the embedding, of the head
     if isinstance(priced, ServingProblem):
         collectives = Collectives(network, priced.collective_start_s)
         costs = [
