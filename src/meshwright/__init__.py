@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from meshwright.api import partition as partition
     from meshwright.api import place as place
     from meshwright.api import plan as plan
+    from meshwright.api import read as read
     from meshwright.api import route as route
     from meshwright.api import serve as serve
     from meshwright.api import simulate as simulate
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "partition", "place", "plan", "route", "serve", "simulate",
-    "sweep", "validate",
+    "export", "fit", "fuse", "load", "partition", "place", "plan", "read", "route", "serve",
+    "simulate", "sweep", "validate",
 ]  # fmt: skip
 
 

@@ -120,7 +120,7 @@ class GraphPlans(NamedTuple):
 
 # ------------------------------------------------------------------------------------ training
 
-ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
+ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
 SEARCH_ONLY = ("pareto", "per_operator")
 
 
@@ -193,7 +193,8 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
-    refuse_idle(reading, args, ("training", "overlap"), "is of use with --graph only")
+    refuse_idle(reading, args, ("training", "overlap", "dim", "input"),
+                "is of use with --graph only")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
                  "measured"]  # fmt: skip
@@ -232,9 +233,10 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
-    from meshwright.options.question import given_numbers, needed, whole_number
+    from meshwright.options.question import given_numbers, needed, program_of, whole_number
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
+    program = reading.value(program_of, args) or {}
     passes = given_numbers(reading, args, ("global_batch",))
     allowed = {
         name: reading.value(
@@ -247,7 +249,9 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     machine = reading.value(
         needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
     )
-    graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
+    graph = reading.value(
+        load_graph, args.graph, tokens=lengths.get("seq"), training=args.training, **program
+    )
     reading.done()
     plans = plan_dataflow(
         graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
@@ -730,20 +734,60 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     from meshwright.dataflow.fusion.fuse import target_named
     from meshwright.dataflow.fusion.problem import RULES
     from meshwright.dataflow.load import load_graph
-    from meshwright.options.question import Reading, given_numbers, needed, one_of, quantity
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        needed,
+        one_of,
+        program_of,
+        quantity,
+    )
 
     reading = Reading()
+    program = reading.value(program_of, args)
     rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
     numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
     lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
     reading.done()
-    graph = reading.value(load_graph, args.graph, training=args.training, **lengths)
+    graph = reading.value(
+        load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
+    )
     target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
     )
+
+
+@verb
+def read(args: Namespace, call: Call) -> Any:
+    """Return the graph of a program."""
+    from meshwright.catalog.graphs.files import graph_yaml
+    from meshwright.catalog.graphs.programs import is_program
+    from meshwright.dataflow.load import load_graph
+    from meshwright.graph.kernels.declared import to_spec
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        output_file,
+        program_of,
+        write_whole,
+    )
+
+    reading = Reading()
+    path = reading.value(output_file, "--out", args.out, ".yaml") if args.out is not None else None
+    program = reading.value(program_of, args)
+    numbers = given_numbers(reading, args, ("repeats",))
+    if not is_program(args.program):
+        fix = "model.pt2, model.onnx, module:function, file.py:function"
+        reading.fault("PROGRAM", f"found {args.program!r}", fix)
+    reading.done()
+    repeats = numbers.get("repeats", 1)
+    graph = load_graph(args.program, training=args.training, repeats=repeats, **program)
+    if path is not None:
+        write_whole(path, graph_yaml(to_spec(graph, about=f"Read from {args.program}.")))
+    return graph
 
 
 # ------------------------------------------------------------------- many questions, and the truth

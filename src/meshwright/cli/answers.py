@@ -299,7 +299,7 @@ def export(args: Namespace) -> int:
 
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
-    from meshwright.sram.answer import partition_to_data
+    from meshwright.report.answer_file import plain_data
     from meshwright.sram.report import partition_lines, partition_screen
 
     found = api.partition.answer(args, _call(args))
@@ -307,7 +307,7 @@ def partition(args: Namespace) -> int:
         lambda: partition_screen(
             found, next_command=picture_command(args, "stages.svg", fits=found.fits)
         ),
-        lambda: partition_lines(found), lambda: partition_to_data(found), args,
+        lambda: partition_lines(found), lambda: plain_data(found, with_defaults=True), args,
     )  # fmt: skip
     return 0 if found.fits else NOTHING_FITS
 
@@ -321,6 +321,22 @@ def fuse(args: Namespace) -> int:
     show_screen(
         lambda: fusion_screen(found, next_command=picture_command(args, "fused.svg")),
         lambda: fusion_lines(found), lambda: fusion_to_data(found), args,
+    )  # fmt: skip
+    return 0
+
+
+def read(args: Namespace) -> int:
+    """Print what a program computes."""
+    from meshwright.dataflow.report import graph_lines, graph_record, graph_screen
+
+    found = api.read.answer(args, _call(args))
+    name = args.out or f"{found.name}.yaml"
+    next_command = f"meshwright plan --graph {name} --on 8xH100 --precision bf16"
+    if args.out is None:
+        next_command = f"{command_line()} --out {name}"
+    show_screen(
+        lambda: graph_screen(found, next_command=next_command),
+        lambda: graph_lines(found), lambda: graph_record(found), args,
     )  # fmt: skip
     return 0
 
