@@ -132,7 +132,7 @@ class Contention:
     def hottest(self) -> FloatArray:
         """Seconds that each link is busy, all axes together."""
         total: FloatArray = np.sum(list(self.busy_s.values()), axis=0)
-        return total
+        return total if self.busy_s else np.zeros(0)
 
 
 def contention(

@@ -12,7 +12,7 @@ from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_each
-from meshwright.network.placement import Choice, Ranks, block_ranks, reaches_of_shapes
+from meshwright.network.placement import Choice, Ranks, reaches_of_shapes, stated_ranks
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
@@ -140,7 +140,7 @@ def price_placed(
         Where messages have no way around dead links.
     """
     found: list[PlacedPrice | None] = [None] * len(ways)
-    every = [block_ranks(physical, problem.grid_sides, c.axes, c.shapes) for *_, c in ways]
+    every = [stated_ranks(physical, problem.grid_sides, choice) for *_, choice in ways]
     rows = [row for row, ranks in enumerate(every) if ranks is not None]
     places = [ranks for ranks in every if ranks is not None]
     if not places:
