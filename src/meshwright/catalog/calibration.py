@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -278,8 +279,10 @@ def load_sram(chip: ChipSpec, name_or_path: str = UNCALIBRATED) -> SramConstants
     part = sram_part(name_or_path)
     if part is None or chip.memories[0].name != SRAM:
         return FREE_SUMS
-    known = part.families.get(chip.family)
-    return SramConstants((known or part.defaults).reduction_s, is_calibrated=known is not None)
+    if chip.family not in part.families:
+        return SramConstants(part.defaults.reduction_s)
+    factor = math.exp(max(abs(error) for error in part.fit.left_out.values()))
+    return SramConstants(part.families[chip.family].reduction_s, factor)
 
 
 def sram_part(name_or_path: str) -> SramPart | None:

@@ -275,7 +275,7 @@ def export(args: Namespace) -> int:
 
 def partition(args: Namespace) -> int:
     """Print layers cut into stages; 3 where they do not fit."""
-    from meshwright.sram.answer import partition_to_data
+    from meshwright.report.answer_file import plain_data
     from meshwright.sram.report import partition_lines, partition_screen
 
     found = api.partition.answer(args, _call(args))
@@ -283,7 +283,7 @@ def partition(args: Namespace) -> int:
         lambda: partition_screen(
             found, next_command=picture_command(args, "stages.svg", fits=found.fits)
         ),
-        lambda: partition_lines(found), lambda: partition_to_data(found), args,
+        lambda: partition_lines(found), lambda: plain_data(found, with_defaults=True), args,
     )  # fmt: skip
     return 0 if found.fits else NOTHING_FITS
 

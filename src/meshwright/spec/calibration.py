@@ -156,8 +156,14 @@ class SramConstants:
 
     reduction_s: float = 0.0
     """As in :class:`ServingConstantsOf`."""
-    is_calibrated: bool = False
-    """Fitted to figures of its family."""
+    factor: float | None = None
+    """Within which of every published figure constants are that have not seen it; None: no figure
+    is of this family of chips."""
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether constants are fitted to figures of these chips."""
+        return self.factor is not None
 
 
 FREE_SUMS = SramConstants()

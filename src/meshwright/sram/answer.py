@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from meshwright.report.answer_file import FORMAT, plain_data
+from meshwright.report.answer_file import FORMAT
 from meshwright.spec.workload import Decode, Prefill, Training
 from meshwright.sram.rates import Rates
 
@@ -42,9 +42,20 @@ class PartitionStage:
     """To fill the stage over the host link; None where none is stated [s]."""
 
     @property
+    def parts_bytes(self) -> dict[str, float]:
+        """What fills a device, by part; what is nothing is left out [bytes]."""
+        parts = {**self.load_parts_bytes, **self.reserved_parts_bytes}
+        return {name: size for name, size in parts.items() if size > 0}
+
+    @property
     def held_bytes(self) -> float:
         """All that a device of the stage holds [bytes]."""
-        return sum(self.load_parts_bytes.values()) + sum(self.reserved_parts_bytes.values())
+        return sum(self.parts_bytes.values())
+
+    @property
+    def occupied_s(self) -> float:
+        """For which one group keeps the stage busy; 0 where no times are known [s]."""
+        return (self.work_s or 0.0) + (self.send_s or 0.0)
 
     @property
     def filled_fraction(self) -> float:
@@ -161,11 +172,6 @@ class PartitionPlan:
     @property
     def passes_per_s(self) -> float | None:
         """Passes through all layers on all replicas, while the slowest stages are busy [1/s]."""
-        occupied_s = [s.work_s + (s.send_s or 0.0) for s in self.stages if s.work_s is not None]
-        return self.replicas / max(occupied_s) if any(occupied_s) else None
-
-
-def partition_to_data(plan: PartitionPlan) -> dict[str, Any]:
-    """Return an answer as plain data, ready for JSON."""
-    data: dict[str, Any] = plain_data(plan, with_defaults=True)
-    return data
+        if not any(stage.work_s for stage in self.stages):
+            return None
+        return self.replicas / max(stage.occupied_s for stage in self.stages)

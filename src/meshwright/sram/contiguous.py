@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, repeat
-from typing import Any
 
 import numpy as np
 
@@ -161,7 +160,7 @@ class LayerLoads:
     def _viewed_sums(self, in_flight: int) -> memoryview:
         """Return ``sums_bytes`` as a view, whose single entries are read faster."""
         if in_flight not in self._views:
-            self._views[in_flight] = _view(self.sums_bytes(in_flight))
+            self._views[in_flight] = self.sums_bytes(in_flight).data
         return self._views[in_flight]
 
     @cached_property
@@ -170,7 +169,7 @@ class LayerLoads:
 
     @cached_property
     def _transients(self) -> memoryview:
-        return _view(np.ascontiguousarray(self.transient_bytes, dtype=float))
+        return np.ascontiguousarray(self.transient_bytes, dtype=float).data
 
     @cached_property
     def _is_even(self) -> bool:
@@ -190,12 +189,7 @@ class LayerLoads:
 
     @cached_property
     def _viewed_maxima(self) -> list[memoryview]:
-        return [_view(row) for row in self._maxima]
-
-
-def _view(column: Any) -> memoryview:
-    """Return a view of a column."""
-    return memoryview(column)
+        return [row.data for row in self._maxima]
 
 
 def greedy_stops(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
 from meshwright.base.registry import version
@@ -88,9 +87,10 @@ def notes_of(problem: PartitionProblem, solution: Solution | None) -> Iterator[s
     system, memory = problem.system, problem.memory
     if not problem.calibration.is_calibrated:
         yield UNCALIBRATED_NOTE
-    elif problem.sram.is_calibrated:
-        yield ("the time of one user's token is fitted to published figures of these chips "
-               "(meshwright validate); what batches add comes from data sheets")  # fmt: skip
+    elif problem.sram.factor is not None:
+        yield (f"a token of one user is fitted to published figures (each within a factor "
+               f"{problem.sram.factor:.2f} of a fit without it); what batches add comes from data "
+               "sheets")  # fmt: skip
     if memory.name in CACHES and problem.capacity_bytes is None:
         yield (
             f"{memory.name} is a cache: {CACHE_FRACTION:.0%} of it is taken as what software can "
@@ -207,17 +207,17 @@ def partition(
     tuned = fits and cut.num_groups is None and not isinstance(workload, Training)
     offers = [] if fits else proposals(problem, objective, cut.num_groups, solution, progress)
     batches, largest = batch_options(problem, objective, progress) if tuned else ((), None)
-    return _plan(
-        problem.model.name, system_spec, cut, cut_problem, solution,
+    plan = _plan(problem.model.name, system_spec, cut, cut_problem, solution, problem.memory.name)
+    return replace(
+        plan,
         workload=workload,
-        level=problem.memory.name if cut.capacity_bytes is None else "stated",
         levels=level_options(problem, objective, cut.num_groups),
         batches=batches,
         largest_batch=largest,
         proposals=tuple(offers),
         warnings=tuple(notes_of(problem, solution)),
         command=command,
-    )  # fmt: skip
+    )
 
 
 def partition_measured(
@@ -233,7 +233,7 @@ def partition_measured(
     """
     spec = load_system(system) if isinstance(system, str) else system
     layers, objective = measured_layers(file), Objective(cut.objective)
-    if objective is Objective.TIME and not layers.has_times:
+    if objective is Objective.TIME and not layers.layer_s.any():
         raise SpecError(Fault("objective", "time needs the time of every layer", "in the file"))
     devices = None
     if spec is not None:
@@ -246,18 +246,13 @@ def partition_measured(
             spec, load_calibration(spec.chip.family, calibration), cut.tensor_degree
         )
     stage_capacities = _measured_capacities(cut, devices)
-    solution = solve_measured(layers, stage_capacities, objective, devices)
-    cut_problem = (
-        solution.cut_problem if solution else CutProblem(layers, stage_capacities, devices)
-    )
+    cut_problem = CutProblem(layers, stage_capacities, devices)
+    solution = solve_measured(cut_problem, objective)
     fits = solution is not None and solution.has_devices
     offers = [] if fits else measured_proposals(layers, stage_capacities, cut_problem.most_stages)
     name = spec.chip.memories[0].name if spec else ""
-    return _plan(
-        file.name, spec, cut, cut_problem, solution,
-        level="stated" if cut.capacity_bytes is not None else cut.level or name,
-        proposals=tuple(offers), command=command,
-    )  # fmt: skip
+    plan = _plan(file.name, spec, cut, cut_problem, solution, cut.level or name)
+    return replace(plan, proposals=tuple(offers), command=command)
 
 
 def _measured_capacities(cut: Cut, devices: StageDevices | None) -> StageCapacities:
@@ -278,18 +273,18 @@ def _measured_capacities(cut: Cut, devices: StageDevices | None) -> StageCapacit
 
 def _plan(
     source: str, system: SystemSpec | None, cut: Cut, cut_problem: CutProblem,
-    solution: Solution | None,
-    **more: Any,
+    solution: Solution | None, level: str,
 ) -> PartitionPlan:  # fmt: skip
-    """Return an answer; ``more`` are fields that only some questions have."""
+    """Return what every answer has; ``level`` holds the layers unless their room is stated."""
     names, used, fewest = cut_problem.layers.names, 0, fewest_stops(cut_problem)
     if solution is not None:
         used = len(solution.stops) * cut.tensor_degree * solution.replicas
     alone = too_large(cut_problem.layers.loads, cut_problem.stage_capacities)
-    fields: dict[str, Any] = {"workload": None, **more}
     return PartitionPlan(
         source=source,
         system=system.name if system else "",
+        workload=None,
+        level=level if cut.capacity_bytes is None else "stated",
         room_bytes=max(cut_problem.stage_capacities.capacity_bytes),
         objective=cut.objective,
         tensor_degree=cut.tensor_degree,
@@ -309,5 +304,4 @@ def _plan(
         ),
         rates=solution.rates if solution else None,
         version=version(),
-        **fields,
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from meshwright.base.units import format_bytes, format_seconds
 from meshwright.report.chart import group_class, label, page, rectangle
 from meshwright.report.screen import words
-from meshwright.sram.answer import PartitionPlan, PartitionStage
+from meshwright.sram.answer import PartitionPlan
 from meshwright.sram.report import Alike, runs_of_alike
 
 MARGIN, HEAD, ROW, BAR = 24.0, 64.0, 40.0, 22.0
@@ -29,13 +29,13 @@ def partition_svg(plan: PartitionPlan) -> str:
     """Return the picture of a partition; without stages, its title says that nothing fits."""
     runs = runs_of_alike(plan.stages)
     shown, left = runs[:MOST_ROWS], len(runs) - MOST_ROWS
-    parts = list(dict.fromkeys(name for stage in plan.stages for name in _parts(stage)))
+    parts = list(dict.fromkeys(name for stage in plan.stages for name in stage.parts_bytes))
     colours = {name: group_class(index) for index, name in enumerate((*parts, _WORK, _SEND))}
     width = 2 * MARGIN + NAMES + ROOM + GAP + TIME
     height = HEAD + ROW * (len(shown) + (left > 0)) + LEGEND_HEIGHT + MARGIN
     verdict = "" if plan.fits else " (does not fit)"
     title = f"{plan.source}{f' on {plan.system}' if plan.system else ''}{verdict}"
-    slowest_s = max((_seconds(stage) for stage in plan.stages), default=0.0)
+    slowest_s = max((stage.occupied_s for stage in plan.stages), default=0.0)
     lines = [
         label(MARGIN, 30, title, "title"),
         *_heads(plan, slowest_s),
@@ -52,16 +52,6 @@ def partition_svg(plan: PartitionPlan) -> str:
     foot = height - MARGIN - LEGEND_HEIGHT / 2
     lines += _legend({words(n): c for n, c in colours.items()}, foot)
     return page(width, height, title, lines)
-
-
-def _parts(stage: PartitionStage) -> Mapping[str, float]:
-    """Return what fills a device, by part; what is nothing is left out."""
-    parts = {**stage.load_parts_bytes, **stage.reserved_parts_bytes}
-    return {name: size for name, size in parts.items() if size > 0}
-
-
-def _seconds(stage: PartitionStage) -> float:
-    return (stage.work_s or 0.0) + (stage.send_s or 0.0)
 
 
 def _heads(plan: PartitionPlan, slowest_s: float) -> Iterator[str]:
@@ -84,7 +74,7 @@ def _row(
     wide = ROOM * stage.room_bytes / room_bytes
     yield _rectangle(NAMES, wide, "none", f"room {format_bytes(stage.room_bytes)}")
     x = NAMES
-    for name, size in _parts(stage).items():
+    for name, size in stage.parts_bytes.items():
         part = ROOM * size / room_bytes
         yield _rectangle(x, part, colours[name], f"{words(name)} {format_bytes(size)}")
         x += part

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
-from typing import Any
 
 import numpy as np
 
@@ -21,9 +20,9 @@ from meshwright.catalog.footprint_files import FootprintFile
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import affine_candidates
 from meshwright.cost.communication import Collectives, level_efficiencies
-from meshwright.cost.layer import price_layers
+from meshwright.cost.layer import LayerCost, price_layers
 from meshwright.cost.problem import Problem
-from meshwright.serve.operators import PASS_TIME_PARTS
+from meshwright.serve.operators import PASS_TIME_PARTS, PassCost
 from meshwright.serve.passes import ServingProblem, piece_cost
 from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, make_strategy, stack
 from meshwright.spec.calibration import FREE_SUMS, NEUTRAL, CalibrationOf, SramConstants
@@ -262,7 +261,7 @@ class StageDevices:
         factors = level_efficiencies(self.system, self.calibration)
         found = []
         for level, factor in zip(self.system.levels, factors, strict=True):
-            group: Any = make_group([level], 1.0, 2.0, [factor])
+            group = make_group([level], 1.0, 2.0, [factor])
             _, fixed_s, slope = affine_candidates(CollectiveKind.SEND, group)[0]
             found.append((self.calibration.collective_launch_s + float(fixed_s), float(slope)))
         return found
@@ -290,7 +289,7 @@ def layers_of_model(
     model = priced.model
     strategy = stack([problem.strategy(size) for size in group_sizes])
     network = priced.network(STRUCTURE.axis_order, strategy)
-    costs: Sequence[Any]  # of each kind of layer, of the embedding and of the head
+    costs: Sequence[PassCost | LayerCost]  # of each kind of layer, of the embedding, of the head
     if isinstance(priced, ServingProblem):
         collectives = Collectives(network, priced.collective_start_s)
         costs = [

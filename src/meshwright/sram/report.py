@@ -106,7 +106,7 @@ def partition_screen(plan: PartitionPlan, *, next_command: str = "") -> Screen:
         screen.gap()
         screen.add("stages", _stages(plan, most=MOST_ROWS, columns=5), spare=4)
         number, fullest = _fullest(plan)
-        parts = {words(n): size for n, size in _parts(fullest).items() if size}
+        parts = {words(n): size for n, size in fullest.parts_bytes.items()}
         head = f"{format_bytes(fullest.held_bytes)} of {format_bytes(fullest.room_bytes)}"
         screen.add("memory", Stacked(f"{head}, stage {number}", parts, fullest.room_bytes,
                                      format_bytes))  # fmt: skip
@@ -220,7 +220,7 @@ def _rates(plan: PartitionPlan) -> Iterator[str]:
     price = plan.rates
     if price is None:
         if plan.passes_per_s is not None:
-            whole = sum((stage.work_s or 0.0) + (stage.send_s or 0.0) for stage in plan.stages)
+            whole = sum(stage.occupied_s for stage in plan.stages)
             slowest = format_seconds(plan.replicas / plan.passes_per_s)
             yield (f"{plan.passes_per_s:,.0f} passes/s; {format_seconds(whole)} a pass, "
                    f"{slowest} on the slowest stage")  # fmt: skip
@@ -243,10 +243,6 @@ def _rates(plan: PartitionPlan) -> Iterator[str]:
 
 def _times(price: Rates) -> dict[str, float]:
     return {words(name): seconds for name, seconds in price.time_parts_s.items() if seconds}
-
-
-def _parts(stage: PartitionStage) -> dict[str, float]:
-    return {**stage.load_parts_bytes, **stage.reserved_parts_bytes}
 
 
 def _fullest(plan: PartitionPlan) -> tuple[int, PartitionStage]:

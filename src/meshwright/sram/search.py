@@ -303,24 +303,26 @@ def group_choices(problem: PartitionProblem) -> list[int]:
 def _solution(
     problem: PartitionProblem, objective: Objective, cut_problem: CutProblem, num_groups: int
 ) -> Solution | None:
+    """Return the best cut of a model into stages; None where a layer fits no device."""
+
+    def speed(number: int, pass_s: float, slowest_s: float) -> float:
+        seconds = total_s(problem.workload, pass_s, slowest_s, num_groups)
+        late = jitter_fraction(problem.tensor_degree * number, problem.calibration.jitter)
+        return cut_problem.replicas(number) / (seconds * (1.0 + float(late)))
+
+    stops = _best_stops(cut_problem, objective, speed)
+    return None if stops is None else _priced(problem, cut_problem, num_groups, stops)
+
+
+def _best_stops(cut_problem: CutProblem, objective: Objective, speed: Speed) -> list[int] | None:
     """Return the best cut under an objective; None where a layer fits no device."""
-    fewest = fewest_stops(cut_problem)
-    if fewest is None:
-        return None
-    most = cut_problem.most_stages or 0
-    if objective is Objective.COUNT:
-        stops = fewest
-    elif objective is Objective.BALANCE or len(fewest) > most:
-        stops = even_stops(cut_problem, len(fewest))
-    else:
-
-        def speed(number: int, pass_s: float, slowest_s: float) -> float:
-            seconds = total_s(problem.workload, pass_s, slowest_s, num_groups)
-            late = jitter_fraction(problem.tensor_degree * number, problem.calibration.jitter)
-            return cut_problem.replicas(number) / (seconds * (1.0 + float(late)))
-
-        stops = fastest_stops(cut_problem, most, speed)
-    return _priced(problem, cut_problem, num_groups, stops)
+    stops = fewest_stops(cut_problem)
+    if stops is None or objective is Objective.COUNT:
+        return stops
+    most = len(stops) if cut_problem.most_stages is None else cut_problem.most_stages
+    if objective is Objective.BALANCE or len(stops) > most:
+        return even_stops(cut_problem, len(stops))
+    return fastest_stops(cut_problem, most, speed)
 
 
 def _priced(
@@ -343,28 +345,17 @@ def _priced(
     return replace(plain, rates=yielded)
 
 
-def solve_measured(
-    layers: LayerSequence,
-    stage_capacities: StageCapacities,
-    objective: Objective,
-    devices: StageDevices | None,
-) -> Solution | None:
+def solve_measured(cut_problem: CutProblem, objective: Objective) -> Solution | None:
     """Return the best cut of measured layers; None where one of them fits no device.
 
     ``time``: most passes per second of all replicas on the devices there are, each with groups
     enough to keep its slowest stage busy; without devices, on the fewest stages.
     """
-    cut_problem = CutProblem(layers, stage_capacities, devices)
-    fewest = fewest_stops(cut_problem)
-    if fewest is None:
+
+    def speed(number: int, _: float, slowest_s: float) -> float:
+        return cut_problem.replicas(number) / slowest_s
+
+    stops = _best_stops(cut_problem, objective, speed)
+    if stops is None:
         return None
-    most = cut_problem.most_stages or len(fewest)
-    if objective is Objective.COUNT:
-        stops = fewest
-    elif objective is Objective.BALANCE or len(fewest) > most:
-        stops = even_stops(cut_problem, len(fewest))
-    else:
-        stops = fastest_stops(
-            cut_problem, most, lambda number, _, slowest_s: cut_problem.replicas(number) / slowest_s
-        )
     return Solution(cut_problem, tuple(stops), replicas=cut_problem.replicas(len(stops)))

@@ -12,8 +12,8 @@ from meshwright.catalog.footprint_files import FootprintFile, LayerFootprint
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
 from meshwright.cost.problem import UNCALIBRATED_NOTE
+from meshwright.report.answer_file import plain_data
 from meshwright.spec.workload import Decode, Precision, Prefill, SoftwareStack
-from meshwright.sram.answer import partition_to_data
 from meshwright.sram.partition import Cut, partition, partition_measured
 from meshwright.sram.report import partition_screen
 from meshwright.train.question import training
@@ -255,6 +255,21 @@ def test_measured_times_are_balanced_with_their_sends():
     assert [stage.last_layer for stage in plan.stages] == ["b", "c"]  # a cut after a sends 1 GB
     with pytest.raises(SpecError, match="time of every layer"):
         partition_measured(equal_layers(2, 1e6), Cut(objective="time", capacity_bytes=3e6))
+    free = FootprintFile(name="free", layers=(LayerFootprint(name="x", size_bytes=1e6, time_s=0),))
+    with pytest.raises(SpecError, match="time of every layer"):
+        partition_measured(free, Cut(objective="time", capacity_bytes=3e6))
+
+
+def test_sixteen_sockets_hold_the_largest_llama_in_hbm():
+    """As published of SN40L; their SRAM holds 8 of its 810 GB. Nothing of them is fitted."""
+    cut = Cut(level="hbm", tensor_degree=16)
+    plan = partition("llama3.1-405b", "16xSN40L", decode(), cut)
+    assert (plan.fits, len(plan.stages)) == (True, 1)
+    near = partition("llama3.1-405b", "16xSN40L", decode(), Cut(tensor_degree=16))
+    assert not near.fits
+    assert near.proof.weights_lower_bound > 1
+    assert not plan.rates.is_calibrated
+    assert plan.rates.time_parts_s["reduction_s"] > 0
 
 
 def test_replicas_of_a_short_row_may_beat_one_long_row():
@@ -283,7 +298,7 @@ def test_a_degree_that_splits_nothing_evenly_is_refused():
 @pytest.mark.parametrize("fits", [True, False])
 def test_answers_are_data(fits):
     plan = partition("llama3-70b", "8xWSE-3" if fits else "2xWSE-3", decode(4))
-    data = json.loads(json.dumps(partition_to_data(plan)))
+    data = json.loads(json.dumps(plain_data(plan, with_defaults=True)))
     assert data["fits"] is fits
     assert len(data["stages"]) == len(plan.stages)
     first = data["stages"][0]
