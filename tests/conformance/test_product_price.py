@@ -109,7 +109,7 @@ def test_links_and_buffers_are_those_of_the_product_stream(shape, closes):
 
 def costs_of(way):
     """Return the price of each operator, with a main memory that never waits."""
-    rates = replace(way.problem.rates, memory_bytes_per_s=1e30, stream_sram_bytes=1e12)
+    rates = replace(way.problem.rates, memory_bytes_per_s=1e30, room_bytes=1e12)
     return {
         op.name: op_cost(op, way.local, rates, way.streams, causal=True) for op in way.piece.ops
     }

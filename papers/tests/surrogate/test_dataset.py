@@ -86,7 +86,7 @@ def test_instant_chips_leave_messages_alone():
     bare = without_computation(problem)
     assert bare.system.levels == problem.system.levels
     assert bare.rates.matmul_flops_per_s > 1e6 * problem.rates.matmul_flops_per_s
-    assert bare.rates.stream_sram_bytes == problem.rates.stream_sram_bytes
+    assert bare.rates.room_bytes == problem.rates.room_bytes
 
 
 def test_a_file_gives_the_same_rows(rows, tmp_path):

@@ -7,12 +7,24 @@ from its FLOPs and rates of its own, all other operators from their traffic.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property
 from typing import NamedTuple
 
-from meshwright.base.arrays import Num, ceil_div, larger, positive_part, smaller
+import numpy as np
+
+from meshwright.base.arrays import (
+    FloatArray,
+    Num,
+    ceil_div,
+    column,
+    larger,
+    positive_part,
+    smaller,
+    where,
+)
 from meshwright.base.errors import Fault, SpecError
 from meshwright.graph.op import Op, OpKind
 from meshwright.sharding.local_sizes import RESIDUAL_STREAM, LocalLayer
@@ -22,30 +34,47 @@ from meshwright.spec.workload import BYTES_OF, Precision, SoftwareStack
 
 ACCUMULATOR_BYTES = 4.0
 """Sums are kept in FP32."""
-MOST_ARRAYS = 4
-"""Arrays along one side of a block of outputs."""
+BLOCKS_SHARE = 0.25
+"""Of the on-chip memory, for work in progress: sums, and as much of operands that arrive. The rest
+is for what stays and for what streams."""
 
 
 @dataclass(frozen=True)
 class CoreArray:
-    """Equal cores: the array of multiply-adds in each, and what feeds it."""
+    """Equal cores on a mesh: the array of multiply-adds in each, and the links between them.
+
+    The mesh is the one of sides within a factor of two that leaves the fewest cores out.
+    """
 
     num_cores: float
     rows: float
     columns: float
     noc_bytes_per_s: float
-    """What one core takes in from its network."""
-    sram_bytes: float
-    """Of one core; half of it holds sums, the other half what passes."""
+    """One direction of the link between two neighbours; a core takes in from both sides at once."""
+    sums_bytes: float
+    """What sums may fill in one core."""
 
-    @property
-    def blocks(self) -> tuple[tuple[float, float], ...]:
-        """Sides of the blocks of outputs that a core may work on, in outputs."""
-        sides = [2**power for power in range(MOST_ARRAYS.bit_length())]
-        found = [(a * self.rows, b * self.columns) for a in sides for b in sides]
-        room = self.sram_bytes / 2.0
-        fitting = [(p, q) for p, q in found[1:] if ACCUMULATOR_BYTES * p * q <= room]
-        return (found[0], *fitting)
+    @cached_property
+    def mesh(self) -> tuple[int, int]:
+        """Cores along the sides, the shorter one first."""
+        number = int(self.num_cores)
+        longest = math.isqrt(number)
+        sides = range(max(1, math.ceil(math.sqrt(number / 2.0))), longest + 1)
+        shorter = max(sides or [longest], key=lambda side: side * (number // side))
+        return shorter, number // shorter
+
+    @cached_property
+    def layouts(self) -> FloatArray:
+        """Parts of the rows, the columns and the inner size of a product, and cores of a band.
+
+        The mesh is cut across its shorter side into bands, one for each part of the inner size;
+        rows are split over one side of a band, columns over the other. Shape (4, layouts).
+        """
+        short, long = self.mesh
+        bands = [band for band in range(1, short + 1) if short % band == 0]
+        found = [(*sides, short / band, band) for band in bands
+                 for sides in ((band, long), (long, band))]  # fmt: skip
+        return np.array(found, dtype=float).T
 
 
 @dataclass(frozen=True)
@@ -64,8 +93,8 @@ class DeviceRates:
     """Reached by norms and elementwise kernels [bytes/s]."""
     launch_s: Num
     """Host time to launch one kernel [s]."""
-    stream_sram_bytes: float
-    """On-chip memory that buffers of tensor streams may fill [bytes]."""
+    room_bytes: float
+    """On-chip memory for what stays and what streams: all but ``BLOCKS_SHARE`` [bytes]."""
     tile_rows: float
     tile_columns: float
     num_cores: float
@@ -170,7 +199,7 @@ def device_rates(
             rows=float(chip.array_rows or chip.tile_rows),
             columns=float(chip.array_columns or chip.tile_columns),
             noc_bytes_per_s=chip.noc_bytes_per_s,
-            sram_bytes=chip.memories[0].capacity_bytes / num_cores,
+            sums_bytes=BLOCKS_SHARE / 2.0 * chip.memories[0].capacity_bytes / num_cores,
         )
     kernels: Num = 1.0
     if software.attention_kernels == "portable":
@@ -186,7 +215,9 @@ def device_rates(
         memory_bytes_per_s=bandwidth * calibration.memory_efficiency,
         elementwise_bytes_per_s=bandwidth * (calibration.elementwise_efficiency / passes),
         launch_s=0.0 if software.cuda_graphs else calibration.launch_s,
-        stream_sram_bytes=chip.memories[0].capacity_bytes if len(chip.memories) > 1 else 0.0,
+        room_bytes=(1.0 - BLOCKS_SHARE) * chip.memories[0].capacity_bytes
+        if len(chip.memories) > 1
+        else 0.0,
         tile_rows=float(chip.tile_rows),
         tile_columns=float(chip.tile_columns),
         num_cores=num_cores,
@@ -481,10 +512,16 @@ def blocked_product_s(
 ) -> Num:
     """Return the seconds of ``count`` products (rows x inner) @ (inner x columns) [s].
 
-    A core works on one block of p x q outputs: it takes in (p + q) inner words, and its array of
-    R x C needs (p q / R C) inner + R + C cycles, the last two to fill and drain it. The slower of
-    both, times waves = ceil(count ceil(rows/p) ceil(columns/q) / cores); the best block counts.
-    The clock is the one at which all arrays reach the peak: peak / (2 cores R C).
+    Of each product a core has a piece of m x k by k x n. Its array of R x C keeps a tile of the
+    output, of the left or of the right operand, and streams the third size past it:
+    ceil(m/R) ceil(n/C) max(k, R), ceil(m/R) ceil(k/C) max(n, R) or ceil(k/R) ceil(n/C) max(m, R)
+    cycles, and R + C to fill and drain. Operands are in the memories of the cores, evenly; cores
+    of one row of the mesh multicast their rows of the left operand along it, those of one column
+    their columns of the right one, again for each block of s x s sums that fits a core: a link
+    carries w k max(m, n, m n / s) bytes. Bands with parts of the inner size add their sums over
+    the links between them, 4 m n for each core of a band's side. The best of all layouts counts;
+    several products take turns, or one band each. The clock is the one at which all arrays reach
+    the peak.
 
     Parameters
     ----------
@@ -497,28 +534,58 @@ def blocked_product_s(
     cores
         The cores, their arrays and their network.
 
-    Valid for: operands that are in the SRAM of the chip; no core shares what it takes in.
+    Source: derived in docs/die.md; links counted one by one in the tests. Multicasts as in van de
+    Geijn and Watts 1997 (SUMMA), Concurrency: Practice and Experience 9(4).
+    Valid for: operands that are in the SRAM of the chip.
     """
-    clock_hz = peak / (2.0 * cores.num_cores * cores.rows * cores.columns)
+    high, wide = cores.rows, cores.columns
+    cycle_s = 2.0 * cores.num_cores * high * wide / peak
+    word_s, sum_s = word_bytes / cores.noc_bytes_per_s, ACCUMULATOR_BYTES / cores.noc_bytes_per_s
+    per_side = 1.0 / math.sqrt(cores.sums_bytes / ACCUMULATOR_BYTES)
+    # layouts along the first axis, candidates along the second
+    is_column = any(np.ndim(size) for size in (count, rows, inner, columns))
+    split: tuple[FloatArray, ...] = tuple(cores.layouts[..., None] if is_column else cores.layouts)
+    row_parts, column_parts, parts, band = split
+    m, n = ceil_div(rows, row_parts), ceil_div(columns, column_parts)
+    m_tiles, n_tiles = ceil_div(m, high), ceil_div(n, wide)
+    m_cycles, n_cycles = larger(m, high), larger(n, high)
+    link_words = larger(larger(m, n), m * n * per_side)
 
-    def seconds_with(high: float, wide: float) -> Num:
-        """Time of all waves with blocks of p x q = high x wide outputs."""
-        arrays = high * wide / (cores.rows * cores.columns)
-        compute_s = (arrays * inner + cores.rows + cores.columns) / clock_hz
-        taken = (smaller(rows, high) + smaller(columns, wide)) * inner * word_bytes
-        blocks = count * ceil_div(rows, high) * ceil_div(columns, wide)
-        waves = ceil_div(blocks, cores.num_cores)
-        return waves * larger(compute_s, taken / cores.noc_bytes_per_s)
+    def piece_s(k: Num) -> Num:
+        """Time of a core's piece: the slower of its array and its links."""
+        cycles = smaller(
+            m_tiles * n_tiles * larger(k, high),
+            smaller(m_tiles * ceil_div(k, wide) * n_cycles, ceil_div(k, high) * n_tiles * m_cycles),
+        )
+        return larger((cycles + (high + wide)) * cycle_s, k * link_words * word_s)
 
-    return reduce(smaller, [seconds_with(high, wide) for high, wide in cores.blocks])
+    added_s = (parts > 1) * band * sum_s * m * n
+    found = count * (piece_s(ceil_div(inner, parts)) + added_s)
+    if np.ndim(count) or count != 1.0:
+        found = smaller(found, ceil_div(count, parts) * piece_s(inner))
+    best: FloatArray = column(found).min(axis=0)
+    return best
 
 
 def matmul_traffic_bytes(
     count: Num, rows: Num, inner: Num, columns: Num, word_bytes: Num, rates: DeviceRates
 ) -> Num:
-    """Return the least bytes that products move: operands read once, results written once."""
-    operands = word_bytes * (rows * inner + inner * columns)
-    return count * (operands + rates.activation_bytes * rows * columns)
+    """Return the bytes that products move: operands read once, results written once.
+
+    On a chip that is priced by its cores a product is cut into blocks of p x q sums that fit on
+    chip, unless one operand does: each operand is read once for each block of the other,
+    w (rows inner columns / q + inner columns rows / p).
+
+    Source: least traffic of a product in two levels of memory, Hong and Kung 1981 (STOC 13).
+    """
+    left, right = word_bytes * rows * inner, word_bytes * inner * columns
+    if rates.core_array is not None:
+        room = rates.room_bytes / ACCUMULATOR_BYTES
+        p = smaller(rows, larger(math.sqrt(room), room / columns))
+        stays = smaller(left, right) <= rates.room_bytes
+        right = right * where(stays, 1.0, rows / p)
+        left = left * where(stays, 1.0, columns / smaller(columns, room / p))
+    return count * (left + right + rates.activation_bytes * rows * columns)
 
 
 ALIGNED_WORDS = 8

@@ -15,6 +15,7 @@ import numpy as np
 from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
+    Mask,
     Num,
     ceil_div,
     larger,
@@ -25,6 +26,7 @@ from meshwright.base.arrays import (
 from meshwright.collectives.group import Group
 from meshwright.cost.communication import AxisNetwork
 from meshwright.cost.operator import (
+    ACCUMULATOR_BYTES,
     GRADIENT_ACCUMULATION_BYTES,
     DeviceRates,
     MatmulShape,
@@ -44,7 +46,7 @@ from meshwright.sharding.axes import weight_sharding
 from meshwright.sharding.local_sizes import LocalLayer, degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, StrategyOf, Streamed, StreamForm
 from meshwright.spec.collective import CollectiveKind
-from meshwright.streams.forms import TensorStream, streams
+from meshwright.streams.forms import Line, TensorStream, streams
 from meshwright.streams.round_model import (
     StreamedTensor,
     backward_s,
@@ -61,6 +63,8 @@ from meshwright.streams.round_model import (
 AXIS = "tatp"
 ROWS = "tp"
 """Axis of the rows of a block whose columns stream weights: inputs and sums are sent along them."""
+KEPT_SHARE = 2.0 / 3.0
+"""Of the room on chip, at most, for what stays: streams have half as much or more."""
 MOST_CHUNKS = 64.0
 """Chunks of a sub-tensor beyond which it is relayed through the main memory instead."""
 
@@ -85,6 +89,8 @@ class StreamLinks:
     """Backward rounds in which a link carries a sub-tensor and an accumulator."""
     num_exchange_rounds: Num
     """Rounds of backward attention."""
+    may_hold: Mask
+    """Whether a member may hold copies that pass, as many as fit: a line of no stated form."""
 
 
 @dataclass(frozen=True)
@@ -269,6 +275,7 @@ def stream_links(network: AxisNetwork, structure: PlanOptions, axis: str = AXIS)
         num_sends=of_form(num_sends) / members,
         num_shared_rounds=of_form(lambda form: form.num_shared_rounds(members)),
         num_exchange_rounds=of_form(lambda form: form.num_exchange_rounds(members)),
+        may_hold=~has_cycle & (axis != ROWS and structure.stream_form is StreamForm.AUTO),
     )
 
 
@@ -298,39 +305,106 @@ class LinkTimes:
     forward_relay_s: Num
     """In the main memory, where sub-tensors are relayed through it; else 0."""
     backward_relay_s: Num
+    num_shared_rounds: Num
+    """Backward rounds in which a link carries a sub-tensor and an accumulator."""
+    forward_link_bytes: Num
+    """What a member sends in a pass, each link counted [bytes]."""
+    backward_link_bytes: Num
 
 
-def link_times(sent: StreamedBytes, links: StreamLinks, rates: DeviceRates) -> LinkTimes:
-    """Return the times of one operator.
+@dataclass(frozen=True)
+class Fit:
+    """How the buffers of one pass fit on chip."""
 
-    Sub-tensors that do not fit on chip are relayed in chunks; without on-chip memory for even
-    that, through the main memory.
+    num_chunks: Num
+    """Of a sub-tensor, one message each."""
+    relays: Mask
+    """Through the main memory."""
+    num_sends: Num
+    num_shared_rounds: Num
+
+
+def fit_buffers(num_bytes: Num, links: StreamLinks, free_bytes: Num) -> Fit:
+    """Return what is held of the copies that pass, and into how many chunks sub-tensors are cut.
+
+    On a line as many copies are held as fit whole; where not even those of ``stream`` do, chunks
+    are sent, and without on-chip memory for these all goes through the main memory.
     """
-    members = links.num_members
-    most = larger(sent.forward_bytes, sent.backward_bytes)
-    buffers = stream_buffer_bytes(most, links.num_buffers)
-    chunks = num_chunks_to_fit(buffers, rates.stream_sram_bytes, 0.0 * buffers)
-    relays = (chunks > MOST_CHUNKS) & (members > 1)
-    chunks = where(chunks > MOST_CHUNKS, 1.0, chunks)
+    members, may_hold = links.num_members, links.may_hold
+    held, sends, shared = links.num_buffers, links.num_sends, links.num_shared_rounds
+    if np.any(may_hold):
+        line = Line.filling(members, np.floor(free_bytes / larger(num_bytes, 1.0)))
+        held = where(may_hold, line.buffers(members).with_incoming, held)
+        sends = where(may_hold, line.transfers(members) / members, sends)
+        shared = where(may_hold, line.num_shared_rounds(members), shared)
+    chunks = num_chunks_to_fit(stream_buffer_bytes(num_bytes, held), free_bytes, 0.0 * num_bytes)
+    is_cut = chunks > MOST_CHUNKS
+    return Fit(where(is_cut, 1.0, chunks), is_cut & (members > 1), sends, shared)
 
-    def link_s(num_bytes: Num) -> Num:
+
+def link_times(
+    sent: StreamedBytes, links: StreamLinks, rates: DeviceRates, kept: Kept, share: float = 1.0
+) -> LinkTimes:
+    """Return the times of one operator, with buffers in what its resident tensor leaves.
+
+    Parameters
+    ----------
+    share
+        Of what is left on chip, where two tensors stream at once.
+    """
+    ahead, back = (
+        fit_buffers(num_bytes, links, share * (rates.room_bytes - stays))
+        for num_bytes, stays in (
+            (sent.forward_bytes, kept.forward_bytes), (sent.backward_bytes, kept.backward_bytes)
+        )
+    )  # fmt: skip
+
+    def link_s(num_bytes: Num, fit: Fit) -> Num:
         passed_s = round_link_s(
             num_bytes, links.bandwidth_bytes_per_s, links.latency_s, links.message_half_bytes,
-            num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=chunks,
+            num_hops=links.num_hops, num_parts=links.num_parts, num_chunks=fit.num_chunks,
         )  # fmt: skip
         return where(num_bytes > 0, passed_s, 0.0)
 
-    def relay_s(num_bytes: Num) -> Num:
-        moved = relay_bytes(num_bytes, members, links.num_parts)
-        return where(relays, moved / rates.memory_bytes_per_s, 0.0)
+    def relay_s(num_bytes: Num, fit: Fit) -> Num:
+        moved = relay_bytes(num_bytes, links.num_members, links.num_parts)
+        return where(fit.relays, moved / rates.memory_bytes_per_s, 0.0)
 
     return LinkTimes(
-        forward_s=link_s(sent.forward_bytes),
-        backward_item_s=link_s(sent.backward_item_bytes),
-        backward_sum_s=link_s(sent.backward_sum_bytes),
-        forward_relay_s=relay_s(sent.forward_bytes),
-        backward_relay_s=relay_s(sent.backward_bytes),
+        forward_s=link_s(sent.forward_bytes, ahead),
+        backward_item_s=link_s(sent.backward_item_bytes, back),
+        backward_sum_s=link_s(sent.backward_sum_bytes, back),
+        forward_relay_s=relay_s(sent.forward_bytes, ahead),
+        backward_relay_s=relay_s(sent.backward_bytes, back),
+        num_shared_rounds=back.num_shared_rounds,
+        forward_link_bytes=ahead.num_sends * sent.forward_bytes,
+        backward_link_bytes=back.num_sends * sent.backward_bytes,
     )
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What stays on chip over the rounds of an operator [bytes]; 0 where nothing does."""
+
+    forward_bytes: Num = 0.0
+    backward_bytes: Num = 0.0
+    sums_stay: Mask = False
+    """Whether the gradient of what stays is summed on chip as well, in FP32."""
+
+
+def kept_on_chip(
+    transfer: StreamedTensor, shape: MatmulShape, word: float, rates: DeviceRates
+) -> Kept:
+    """Return what stays: inputs while weights stream, else the weight; all that a device has.
+
+    It stays where it fills at most ``KEPT_SHARE`` of the room, backward with its gradient or alone.
+    """
+    count, rows, inner, columns = shape
+    elements = count * inner * (rows if transfer is StreamedTensor.WEIGHTS else columns)
+    operand, both = word * elements, (word + ACCUMULATOR_BYTES) * elements
+    room = KEPT_SHARE * rates.room_bytes
+    kept = where(operand <= room, operand, 0.0)
+    return Kept(kept, where(both <= room, both, kept), both <= room)
 
 
 def streamed_attention(
@@ -346,7 +420,7 @@ def streamed_attention(
     if sent is None:
         return alone
     members = links.num_members
-    times = link_times(sent, links, rates)
+    times = link_times(sent, links, rates, Kept())
 
     def round_hbm_s(traffic_bytes: Num, relay_s: Num) -> Num:
         return traffic_bytes / (rates.memory_bytes_per_s * members) + relay_s
@@ -364,8 +438,8 @@ def streamed_attention(
         alone,
         stream_forward_s=positive_part(ahead.total_s - alone.forward_s) * (members > 1),
         stream_backward_s=positive_part(back.total_s - alone.input_gradient_s) * (members > 1),
-        forward_link_bytes=links.num_sends * sent.forward_bytes,
-        backward_link_bytes=links.num_sends * sent.backward_bytes,
+        forward_link_bytes=times.forward_link_bytes,
+        backward_link_bytes=times.backward_link_bytes,
         forward_kernels=alone.forward_kernels * members,
         backward_kernels=alone.backward_kernels * members,
     )
@@ -385,7 +459,9 @@ def streamed_matmul_cost(
         return matmul_cost(op, layer, rates)
     if streams.rows is not None and op.name in streams.rows.by_op:
         return _on_block(op, matmul_shape(op, layer), streams, streams.rows, rates)
-    whole, times = matmul_shape(op, layer), link_times(sent, links, rates)
+    whole, word = matmul_shape(op, layer), word_of(op, rates)
+    kept = kept_on_chip(sent.tensor, round_shape(whole, sent.tensor, links), word, rates)
+    times = link_times(sent, links, rates, kept)
     cost = _in_rounds(op, whole, sent, links, times, rates)
     if sent.tensor is not StreamedTensor.WEIGHTS:
         at_once = _at_once(op, whole, sent, links, times, rates)
@@ -401,8 +477,8 @@ def streamed_matmul_cost(
         )  # fmt: skip
     return replace(
         cost,
-        forward_link_bytes=links.num_sends * sent.forward_bytes,
-        backward_link_bytes=links.num_sends * sent.backward_bytes,
+        forward_link_bytes=times.forward_link_bytes,
+        backward_link_bytes=times.backward_link_bytes,
     )
 
 
@@ -424,8 +500,8 @@ def stream_traffic_bytes(
 
     What streams passes through on-chip buffers: a device reads (or completes) its own part once in
     all rounds. What stays, and the gradient that is accumulated for it, is on chip over the rounds
-    where it fills at most half of that memory; otherwise it moves in every round. The third tensor
-    moves once.
+    where :func:`kept_on_chip` says so; otherwise it moves in every round. The third tensor moves
+    once.
 
     Parameters
     ----------
@@ -437,17 +513,18 @@ def stream_traffic_bytes(
     w = word * count * inner * columns
     y = rates.activation_bytes * count * rows * columns
     accumulated = GRADIENT_ACCUMULATION_BYTES * count * inner * columns
-    stays = (x if transfer is StreamedTensor.WEIGHTS else w) <= 0.5 * rates.stream_sram_bytes
+    kept = kept_on_chip(transfer, shape, word, rates)
 
-    def staying(num_bytes: Num) -> Num:
+    def staying(num_bytes: Num, stays: Mask) -> Num:
         return where(stays, num_bytes / rounds, num_bytes)
 
+    stays, sums_stay = kept.forward_bytes > 0, kept.sums_stay
     if transfer is StreamedTensor.WEIGHTS:
-        each = w / rounds + staying(x) + y
-        return each, each, staying(x) + y + accumulated / rounds
+        own, read = w / rounds, staying(x, stays)
+        return own + read + y, own + staying(x, sums_stay) + y, read + y + accumulated / rounds
     own, third = (x / rounds, y) if transfer is StreamedTensor.INPUTS else (y / rounds, x)
-    each = own + staying(w) + third
-    return each, each, own + third + staying(accumulated)
+    each = own + staying(w, stays) + third
+    return each, each, own + third + staying(accumulated, sums_stay)
 
 
 def _casts(
@@ -481,7 +558,7 @@ def _in_rounds(
         rounds, made.to_input.compute_s + made.to_weight.compute_s, times.backward_item_s,
         times.backward_sum_s,
         made.to_input.memory_s + made.to_weight.memory_s + times.backward_relay_s,
-        links.num_shared_rounds,
+        times.num_shared_rounds,
     )  # fmt: skip
     gradients_s = rounds * made.to_input.time_s + rounds * made.to_weight.time_s
     forward_alone_s = rounds * made.forward.time_s
@@ -522,9 +599,9 @@ def _at_once(
 def _kept_s(link_s: Num, num_bytes: Num, members: Num, rates: DeviceRates) -> Num:
     """Return how long a sub-tensor takes that stays where it arrives: on its link, or in memory.
 
-    One whose whole tensor fills more than half of the on-chip memory is stored as it arrives [s].
+    One whose whole tensor fills over ``KEPT_SHARE`` of the room is stored as it arrives [s].
     """
-    is_stored = members * num_bytes > 0.5 * rates.stream_sram_bytes
+    is_stored = members * num_bytes > KEPT_SHARE * rates.room_bytes
     return larger(link_s, where(is_stored, num_bytes / rates.memory_bytes_per_s, 0.0))
 
 
@@ -557,9 +634,10 @@ def _on_block(
         )
     )
     # Both passes: sub-weights between rounds of c, what is sent along the rows within them.
+    kept = kept_on_chip(StreamedTensor.WEIGHTS, shape, word, rates)
     weights, along = (
-        link_times(of_weight, columns.links, rates),
-        link_times(of_rows, rows.links, rates),
+        link_times(of_weight, columns.links, rates, kept, 0.5),
+        link_times(of_rows, rows.links, rates, kept, 0.5),
     )
     passed_s = _kept_s(along.forward_s, of_rows.forward_bytes, c, rates)
     ahead = product_forward_s(
@@ -573,18 +651,15 @@ def _on_block(
         _kept_s(along.backward_sum_s, of_rows.backward_sum_bytes, c, rates),
         weights.backward_sum_s,
         made.to_input.memory_s + made.to_weight.memory_s + weights.backward_relay_s / c,
-        columns.links.num_shared_rounds,
+        weights.num_shared_rounds,
     )  # fmt: skip
     gradients_s = r * c * (made.to_input.time_s + made.to_weight.time_s)
-    sent_weights, sent_rows = columns.links.num_sends, rows.links.num_sends
     return replace(
         products_cost(made, r * c, 2.0 * shape.rows * shape.num_params * r, casts),
         stream_forward_s=positive_part(ahead.total_s - r * c * made.forward.time_s),
         stream_backward_s=positive_part(back.total_s - gradients_s),
-        forward_link_bytes=sent_weights * of_weight.forward_bytes
-        + sent_rows * of_rows.forward_bytes,
-        backward_link_bytes=sent_weights * of_weight.backward_bytes
-        + sent_rows * of_rows.backward_bytes,
+        forward_link_bytes=weights.forward_link_bytes + along.forward_link_bytes,
+        backward_link_bytes=weights.backward_link_bytes + along.backward_link_bytes,
         forward_kernels=r + cut_forward * (c - 1.0),
         backward_kernels=2.0 * (r + cut_backward * (c - 1.0)),
     )

@@ -15,6 +15,7 @@ from meshwright.spec.declaration import (
     CountOrZero,
     Declaration,
     FlopsPerSecond,
+    Hertz,
     JoulesPerByte,
     JoulesPerFlop,
     MessageBytes,
@@ -28,6 +29,8 @@ from meshwright.spec.declaration import (
     Watts,
 )
 
+RATE_WITHIN = 0.01
+"""Share by which the rate of the arrays at their clock may differ from the stated one."""
 DType = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp4", "int8"]
 
 
@@ -70,8 +73,10 @@ class ChipSpec(Declaration):
     array_columns: Count | None = None
     """Multiply-adds of one core, where it is known that they are fewer than its output tile."""
     noc_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="noc_rate")
-    """What the network on the chip brings to one core. With it, the share of the peak that a
-    product reaches follows from its shape; without it, calibration states that share."""
+    """One direction of a link between two neighbours of the mesh of cores. With it, the share of
+    the peak that a product reaches follows from its shape; without it, calibration states it."""
+    clock_hz: Hertz | None = Field(default=None, alias="clock")
+    """At which arrays and network work; what the arrays reach at it is the rate."""
     peak_power_w: Watts | None = None
     idle_power_w: Watts | None = None
     energy_j_per_flop: JoulesPerFlop | None = None
@@ -91,6 +96,21 @@ class ChipSpec(Declaration):
             raise ValueError("memories: a chip needs at least one memory level")
         if not self.matmul_flops_per_s:
             raise ValueError("matmul_rate: a chip needs the rate of at least one type")
+        return self
+
+    @model_validator(mode="after")
+    def _arrays_give_the_rate(self) -> Self:
+        """Refuse arrays that reach another 16-bit rate at the clock than the one that is stated."""
+        stated = self.matmul_flops_per_s.get("bf16", self.matmul_flops_per_s.get("fp16"))
+        if self.clock_hz and self.num_cores and self.array_rows and stated:
+            columns = self.array_columns or self.tile_columns
+            reached = 2.0 * self.num_cores * self.array_rows * columns * self.clock_hz
+            if abs(reached / stated - 1.0) > RATE_WITHIN:
+                arrays = f"{self.num_cores} cores of {self.array_rows} x {columns}"
+                at = f"at {self.clock_hz / 1e9:g} GHz are {reached / 1e12:.6g} TFLOP/s"
+                says = f"matmul_rate says {stated / 1e12:.6g}"
+                near = f"{stated / (2.0 * self.clock_hz):.6g} multiply-adds give it"
+                raise ValueError(f"num_cores: {arrays} {at}, {says}: {near}")
         return self
 
     @property

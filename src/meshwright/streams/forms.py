@@ -206,8 +206,22 @@ class Line(TensorStream):
     Source: order and waves reconstructed from TATP in TEMP (arXiv 2512.14256); proven by replay.
     """
 
-    num_held: float
+    num_held: Num
     """Passing copies that each half keeps, h: 0 is ``stream``, from ceil(N / 2) on ``hold``."""
+
+    @classmethod
+    def filling(cls, num_members: Num, num_fitting: Num) -> Line:
+        """Return the line of the most copies whose buffers hold at most this many sub-tensors.
+
+        Where even those of ``stream`` hold more, it is ``stream``.
+
+        Source: the buffers solved for h; equal to trying every h for N = 1 .. 64.
+        """
+        half = ceil_div(num_members, 2)
+        turn = positive_part(ceil_div(2 * half - 7, 3))
+        held = where(num_fitting >= larger(turn + 3, 4), num_fitting - 2, num_fitting - 4)
+        all_fit = num_fitting >= smaller(half + 1, num_members - 1)
+        return cls(where(all_fit, half, smaller(positive_part(held), half)))
 
     def buffers(self, num_members: Num) -> Buffers:
         """At most 2 + h resident, and 4 + h with what arrives.
@@ -283,7 +297,7 @@ class Line(TensorStream):
         it on arrival.
         """
         waves: list[Send] = []
-        first = half - 1 if self.num_held >= half - 1 else int(self.num_held)
+        first = int(min(float(self.num_held), half - 1))
         for s in range(first, half - 1):
             start = num_members - 2 * half + 2 + 2 * s
             outward = range(s, half - 1)

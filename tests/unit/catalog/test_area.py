@@ -21,9 +21,9 @@ def test_the_area_of_the_paper_gives_the_die_of_the_paper():
 
 def test_two_hbm_dies_leave_290_mm2_of_logic():
     chip, memory = shared_area(DIE, HBM, 290.0)
-    assert chip.num_cores == 37  # 64 x 290 / 500 = 37.1
-    assert chip.matmul_flops_per_s["bf16"] == pytest.approx(1800e12 * 37 / 64)
-    assert chip.memories[0].capacity_bytes == pytest.approx(80e6 * 37 / 64)
+    assert chip.num_cores == 63  # 110 x 290 / 500 = 63.8
+    assert chip.matmul_flops_per_s["bf16"] == pytest.approx(1800e12 * 63 / 110)
+    assert chip.memories[0].capacity_bytes == pytest.approx(80e6 * 63 / 110)
     assert memory.capacity_bytes == pytest.approx(144e9)
     assert memory.bandwidth_bytes_per_s == pytest.approx(2e12)
 

@@ -77,7 +77,7 @@ def test_without_computation_a_stream_takes_its_bytes_over_the_link(streamed):
     way = way_of(streamed, StreamForm.AUTO, on)
     instant = {"memory_bytes_per_s": 1e30, "elementwise_bytes_per_s": 1e30,
                "attention_forward_flops_per_s": 1e30, "attention_backward_flops_per_s": 1e30,
-               "stream_sram_bytes": 1e12}  # fmt: skip
+               "room_bytes": 1e12}  # fmt: skip
     bandwidth = float(way.links.bandwidth_bytes_per_s[0])
     for cost in costs_of(way, **instant).values():
         streams_s = float(np.asarray(cost.stream_forward_s + cost.stream_backward_s).item())
@@ -148,8 +148,8 @@ def test_repeated_waves_count_as_link_bytes():
 def test_inputs_are_gathered_at_once_where_weights_do_not_stay_on_chip():
     """Memory that a product of one round needs: the same weights again in every round."""
     way = way_of(Streamed.INPUTS, on=BLOCK, form=StreamForm.AUTO)
-    slow = costs_of(way, memory_bytes_per_s=1e9, stream_sram_bytes=0.0)["feed_forward.up"]
-    roomy = costs_of(way, memory_bytes_per_s=1e9, stream_sram_bytes=1e9)["feed_forward.up"]
+    slow = costs_of(way, memory_bytes_per_s=1e9, room_bytes=0.0)["feed_forward.up"]
+    roomy = costs_of(way, memory_bytes_per_s=1e9, room_bytes=1e9)["feed_forward.up"]
     assert slow.forward_waits.item() == 1.0
     assert slow.forward_traffic_bytes.item() == 2.0 * (
         TOKENS * HIDDEN + HIDDEN * FFN / N + TOKENS * FFN / N

@@ -81,3 +81,15 @@ def test_cycle_halves_what_a_link_carries():
     assert streams["cycle"].num_parts(np.array([1.0, 2.0, 4.0])).tolist() == [1, 1, 2]
     assert streams["cycle"].needs_cycle
     assert not streams["stream"].needs_cycle
+
+
+@pytest.mark.parametrize("n", range(1, 65))
+def test_a_line_holds_the_most_copies_that_fit(n):
+    """Against trying every knob: the least transfers among those whose buffers fit."""
+    knobs = [Line(float(h)) for h in range((n + 1) // 2 + 1)]
+    for fitting in range(n + 3):
+        found = Line.filling(float(n), float(fitting))
+        fit = [line for line in knobs if line.buffers(float(n)).with_incoming <= fitting]
+        best = min((line.transfers(float(n)) for line in fit), default=knobs[0].transfers(float(n)))
+        assert found.transfers(float(n)) == best
+        assert not fit or found.buffers(float(n)).with_incoming <= fitting

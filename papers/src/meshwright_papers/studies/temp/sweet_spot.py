@@ -12,16 +12,21 @@ import numpy as np
 from meshwright.base.arrays import FloatArray, column, larger
 from meshwright.catalog.calibration import UNCALIBRATED, load_calibration
 from meshwright.cost.operator import (
-    DeviceRates,
     MatmulShape,
     device_rates,
     matmul_compute_s,
     whole_traffic_bytes,
 )
-from meshwright.cost.streaming import stream_traffic_bytes
+from meshwright.cost.streaming import (
+    StreamedBytes,
+    StreamLinks,
+    kept_on_chip,
+    link_times,
+    stream_traffic_bytes,
+)
 from meshwright.spec.workload import Precision, SoftwareStack
 from meshwright.streams.forms import streams
-from meshwright.streams.round_model import StreamedTensor, forward_s, round_link_s
+from meshwright.streams.round_model import StreamedTensor, forward_s
 from meshwright.wafer.training import compare
 from meshwright_papers.studies.study import (
     Claim,
@@ -84,44 +89,44 @@ class Curve:
 def layer_curve(tokens: float, *, with_hbm: bool) -> Curve:
     """Return a square layer, forward, its tokens split over one group of N dies.
 
-    The smaller of inputs and weights travels on a line.
+    The smaller of inputs and weights travels on a line; what stays and the buffers share the room
+    on chip.
     """
     system, num = wafer(), MEMBERS
     chip, level = system.chip, system.levels[0]
     constants = load_calibration(chip.family, "uncalibrated")
     rates = device_rates(chip, Precision(), SoftwareStack(), constants)
+    transfer = StreamedTensor.INPUTS if tokens < HIDDEN else StreamedTensor.WEIGHTS
+    shape = MatmulShape(1.0, tokens / num, HIDDEN, HIDDEN / num)
+    sent = StreamedBytes(transfer, WORD_BYTES * min(tokens, HIDDEN) * HIDDEN / num)
+    bandwidth = level.bandwidth_bytes_per_s * float(np.asarray(constants.fast_network_efficiency))
     line = streams["stream"]
-    sub_tensor: Any = WORD_BYTES * min(tokens, HIDDEN) * HIDDEN / num
+    links = StreamLinks(
+        num, bandwidth, level.latency_s, level.message_half_bytes, line.num_parts(num),
+        line.num_hops(num), line.buffers(num).with_incoming, line.transfers(num) / num,
+        line.num_shared_rounds(num), line.num_exchange_rounds(num), may_hold=num > 1,
+    )  # fmt: skip
+    kept = kept_on_chip(transfer, shape, WORD_BYTES, rates)
+    times = link_times(sent, links, rates, kept)
     flops = 2.0 * tokens * HIDDEN * HIDDEN
-    moved = round_traffic_bytes(tokens, rates)
-    link_s = round_link_s(
-        sub_tensor,
-        level.bandwidth_bytes_per_s * float(np.asarray(constants.fast_network_efficiency)),
-        level.latency_s,
-        level.message_half_bytes,
+    moved = np.where(
+        num > 1,
+        stream_traffic_bytes(transfer, shape, num, WORD_BYTES, rates)[0],
+        whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, rates)[0],
     )
-    hbm_s = moved / rates.memory_bytes_per_s if with_hbm else 0.0 * num
+    hbm_s = moved / rates.memory_bytes_per_s + times.forward_relay_s if with_hbm else 0.0 * num
     each_s = matmul_compute_s(
         1.0, tokens / num, HIDDEN, HIDDEN / num, rates.matmul_flops_per_s, rates
     )
-    total_s = column(forward_s(num, each_s, link_s, hbm_s).total_s)
+    total_s = column(forward_s(num, each_s, times.forward_s, hbm_s).total_s)
     energy_j = (
         flops * (chip.energy_j_per_flop or 0.0)
-        + line.transfers(num) * sub_tensor * (system.link_energy_j_per_byte or 0.0)
+        + num * times.forward_link_bytes * (system.link_energy_j_per_byte or 0.0)
         + num**2 * moved * (chip.main_memory.energy_j_per_byte or 0.0)
         + num * (chip.idle_power_w or 0.0) * total_s
     )
     name = f"one layer, {tokens:.0f} tokens"
     return Curve(name, with_hbm, num, tokens / total_s, tokens / energy_j)
-
-
-def round_traffic_bytes(tokens: float, rates: DeviceRates) -> Any:
-    """Return what a die moves to and from its main memory in one round [bytes]."""
-    transfer = StreamedTensor.INPUTS if tokens < HIDDEN else StreamedTensor.WEIGHTS
-    shape = MatmulShape(1.0, tokens / MEMBERS, HIDDEN, HIDDEN / MEMBERS)
-    streamed = stream_traffic_bytes(transfer, shape, MEMBERS, WORD_BYTES, rates)[0]
-    alone = whole_traffic_bytes(MatmulShape(1.0, tokens, HIDDEN, HIDDEN), WORD_BYTES, rates)[0]
-    return np.where(MEMBERS > 1, streamed, alone)
 
 
 @cache
@@ -174,7 +179,7 @@ class SweetSpot:
             tables=tables,
             claims=claims,
             assumptions=f"{ASSUMPTIONS}; one layer: 12288 x 12288, forward, on one line of N dies, "
-            "the smaller tensor travels, products of any size at 80 % of the peak; 32 dies: tatp N "
+            "the smaller tensor travels, products by the arrays of a die; 32 dies: tatp N "
             "with dp 32 / N, micro-batches searched; both: most tokens a second times tokens for "
             f"each joule; knee: the largest N within {KNEE:.0%} of the most tokens for each joule",
         )
