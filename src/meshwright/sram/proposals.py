@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
-from math import ceil, inf
+from math import ceil
 
 import numpy as np
 
@@ -242,19 +242,18 @@ def _pruned(
 
 def pruned(cut_problem: CutProblem) -> Iterator[Proposal]:
     """Yield the largest share of the weights that fits, to a part in a thousand, if any does."""
-    layers = cut_problem.layers
+    layers, most = cut_problem.layers, cut_problem.most_stages
+    most = len(layers.names) if most is None else most
 
-    def stages(thousandths: int) -> float:
+    def stages(thousandths: int) -> int:
         weights = layers.resident_bytes["weights"] * (thousandths / 1000)
         kept = replace(layers, resident_bytes={**layers.resident_bytes, "weights": weights})
         stops = fewest_stops(replace(cut_problem, layers=kept))
-        return inf if stops is None else len(stops)
+        return most + 1 if stops is None else len(stops)
 
-    given = cut_problem.most_stages
-    most = len(layers.names) if given is None else given
     kept = bisect_right(range(1000), most, 1, key=stages) - 1
     if kept:
-        what, needed = f"{kept / 10:.3g} % of all weights kept", int(stages(kept))
+        what, needed = f"{kept / 10:.3g} % of all weights kept", stages(kept)
         yield Proposal("prune", what, needed, needed, None, None, changes_numbers=True)
 
 
