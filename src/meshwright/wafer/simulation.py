@@ -504,7 +504,7 @@ class SimulatedStep:
 
 def simulate_step(
     problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
-    physical: Network, *, most_tasks: int = MOST_TASKS,
+    physical: Network, *, most_tasks: int | None = None,
 ) -> SimulatedStep:  # fmt: skip
     """Return a simulated step of a placed plan.
 
@@ -514,7 +514,7 @@ def simulate_step(
     Parameters
     ----------
     most_tasks
-        Tasks that are played, about.
+        Tasks that are played, about; ``MOST_TASKS`` if not given.
     """
     network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
@@ -542,7 +542,7 @@ def simulate_step(
         for messages in data_messages(problem, structure, strategy, price.dense_params)
     )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
-    num_runs, played = _extent(strategy, total, most_tasks)
+    num_runs, played = _extent(strategy, total, most_tasks or MOST_TASKS)
     is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2
     work = StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs),
