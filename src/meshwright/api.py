@@ -120,7 +120,7 @@ class GraphPlans(NamedTuple):
 
 # ------------------------------------------------------------------------------------ training
 
-ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "tp", "pp", "dp")
+ABOUT_GRAPHS = ("on", "seq", "global_batch", "optimizer", "precision", "tp", "pp", "dp")
 SEARCH_ONLY = ("pareto", "per_operator")
 
 
@@ -193,7 +193,8 @@ def _refuse_idle_of_plan(reading: Reading, args: Namespace) -> None:
         names += [*SERVING_ONLY, "decode", "prefill", *SEARCH_ONLY, "out", "without", "measured"]
         refuse_idle(reading, args, names, "says nothing about a graph")
         return
-    refuse_idle(reading, args, ("training", "overlap"), "is of use with --graph only")
+    refuse_idle(reading, args, ("training", "overlap", "dim", "input"),
+                "is of use with --graph only")  # fmt: skip
     if args.origin is not None:
         names = [*ASKED, *FIXED, *SERVING_ONLY, "decode", "prefill", "top", *SEARCH_ONLY, "graph",
                  "measured"]  # fmt: skip
@@ -232,9 +233,10 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     """Return the best plans of any computation."""
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.search import calibrated_system, plan_dataflow
-    from meshwright.options.question import given_numbers, needed, whole_number
+    from meshwright.options.question import given_numbers, needed, program_of, whole_number
 
     lengths = given_numbers(reading, args, ("seq",), kilo=1024)
+    program = reading.value(program_of, args) or {}
     passes = given_numbers(reading, args, ("global_batch",))
     allowed = {
         name: reading.value(
@@ -247,7 +249,9 @@ def _graph_plans(reading: Reading, args: Namespace, call: Call) -> GraphPlans:
     machine = reading.value(
         needed, "--on", args.on, lambda name: calibrated_system(name, args.calibration)
     )
-    graph = reading.value(load_graph, args.graph, tokens=lengths.get("seq"), training=args.training)
+    graph = reading.value(
+        load_graph, args.graph, tokens=lengths.get("seq"), training=args.training, **program
+    )
     reading.done()
     plans = plan_dataflow(
         graph, machine, num_passes=passes.get("global_batch", 1), optimizer=args.optimizer,
@@ -478,13 +482,68 @@ def simulate(args: Namespace, call: Call) -> Any:
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
-    from meshwright.network.simulation.fluid import simulate_flows
+    from meshwright.network.flows import play_flows
 
-    file = read_flow_file(Path(args.file))
-    return file.warnings, [
-        (f, simulate_flows(f.routes, f.num_bytes, f.start_s, f.latency_s, f.bandwidth_bytes_per_s))
-        for f in file.scenarios
-    ]
+    return [(scenario, play_flows(scenario)) for scenario in read_flow_file(Path(args.file))]
+
+
+@verb
+def route(args: Namespace, call: Call) -> Any:
+    """Return routes of the flows of a file, with what each link carries and the proof."""
+    from meshwright.catalog.flow_files import read_flow_file
+    from meshwright.catalog.systems import load_system
+    from meshwright.network.flows import links_of, route_flows
+    from meshwright.options.question import Reading, output_file, whole_number, write_whole
+    from meshwright.topology.levels import network_of
+
+    reading = Reading()
+    target = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    paths, seed = (
+        reading.value(whole_number, f"--{name}", getattr(args, name))
+        if getattr(args, name) is not None else default
+        for name, default in (("paths", 1), ("seed", 0))
+    )  # fmt: skip
+    network = (
+        None if args.on is None else reading.value(lambda on: network_of(load_system(on)), args.on)
+    )
+    reading.done()
+    links = [] if network is None else links_of(network)
+    scenarios = read_flow_file(Path(args.file), needs_routes=False, links=links)
+    found = [route_flows(one, network, seed=seed, max_paths=paths) for one in scenarios]
+    if target is not None:
+        import json
+
+        from meshwright.catalog.flow_files import SCHEMA
+        from meshwright.report.flows import routed_record
+
+        records = [routed_record(routed) for routed in found]
+        write_whole(target, json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n")
+    return found
+
+
+@verb
+def place(args: Namespace, call: Call) -> Any:
+    """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
+    import json
+
+    from meshwright.options.question import needed, output_file, write_whole
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+    from meshwright.wafer.simulation import simulate as play
+    from meshwright.wafer.stated import place_on, placement_record
+
+    target = output_file("--out", args.out) if args.out is not None else None
+    found = needed("PLAN.json", args.plan, load_plan, Plan)
+    if args.file is None:
+        record = placement_record(found)
+        if target is not None:
+            write_whole(target, json.dumps(record) + "\n")
+        return record
+    from meshwright.catalog.flow_files import read_placement_file
+
+    moved = place_on(found, read_placement_file(Path(args.file)))
+    _saved(moved, target)
+    return {"as planned": play(found), "as stated": play(moved)}
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:
@@ -675,20 +734,60 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     from meshwright.dataflow.fusion.fuse import target_named
     from meshwright.dataflow.fusion.problem import RULES
     from meshwright.dataflow.load import load_graph
-    from meshwright.options.question import Reading, given_numbers, needed, one_of, quantity
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        needed,
+        one_of,
+        program_of,
+        quantity,
+    )
 
     reading = Reading()
+    program = reading.value(program_of, args)
     rules = reading.value(one_of, "--rules", args.rules, RULES)
     link = reading.value(quantity, "--link", args.link, "bytes_per_s") if args.link else None
     numbers = given_numbers(reading, args, ("tp", "pp", "tile", "micro_batch"))
     lengths = given_numbers(reading, args, ("tokens",), kilo=1024)
     reading.done()
-    graph = reading.value(load_graph, args.graph, training=args.training, **lengths)
+    graph = reading.value(
+        load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
+    )
     target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers
     )
+
+
+@verb
+def read(args: Namespace, call: Call) -> Any:
+    """Return the graph of a program."""
+    from meshwright.catalog.graphs.files import graph_yaml
+    from meshwright.catalog.graphs.programs import is_program
+    from meshwright.dataflow.load import load_graph
+    from meshwright.graph.kernels.declared import to_spec
+    from meshwright.options.question import (
+        Reading,
+        given_numbers,
+        output_file,
+        program_of,
+        write_whole,
+    )
+
+    reading = Reading()
+    path = reading.value(output_file, "--out", args.out, ".yaml") if args.out is not None else None
+    program = reading.value(program_of, args)
+    numbers = given_numbers(reading, args, ("repeats",))
+    if not is_program(args.program):
+        fix = "model.pt2, model.onnx, module:function, file.py:function"
+        reading.fault("PROGRAM", f"found {args.program!r}", fix)
+    reading.done()
+    repeats = numbers.get("repeats", 1)
+    graph = load_graph(args.program, training=args.training, repeats=repeats, **program)
+    if path is not None:
+        write_whole(path, graph_yaml(to_spec(graph, about=f"Read from {args.program}.")))
+    return graph
 
 
 # ------------------------------------------------------------------- many questions, and the truth

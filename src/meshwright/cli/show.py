@@ -141,7 +141,7 @@ def show_graph(args: argparse.Namespace) -> int:
     from meshwright.dataflow.load import load_graph
     from meshwright.dataflow.report import graph_lines, graph_record
     from meshwright.graph.kernels.declared import to_spec
-    from meshwright.options.question import whole_number
+    from meshwright.options.question import program_of, whole_number
 
     if args.graph is None:
         show(graph_names(), list(graph_names()), args.json)
@@ -149,7 +149,7 @@ def show_graph(args: argparse.Namespace) -> int:
     if args.yaml and args.json:
         raise SpecError(Fault("--json", "is of no use with --yaml", "take one of them"))
     tokens = None if args.tokens is None else whole_number("--tokens", args.tokens, kilo=1024)
-    graph = load_graph(args.graph, tokens=tokens, training=args.training)
+    graph = load_graph(args.graph, tokens=tokens, training=args.training, **program_of(args))
     if args.yaml:
         show([graph_yaml(to_spec(graph)).rstrip()], None, as_json=False)
         return 0

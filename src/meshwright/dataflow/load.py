@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
-from meshwright.base.errors import Fault, SpecError, UnknownNameError
+from meshwright.base.errors import Fault, SpecError, UnknownNameError, nearest
 from meshwright.catalog.files import find_name
 from meshwright.catalog.graphs.files import (
     catalog_graph,
@@ -14,13 +15,16 @@ from meshwright.catalog.graphs.files import (
     is_graph_file,
     read_graph,
 )
-from meshwright.catalog.graphs.onnx_files import import_onnx
+from meshwright.catalog.graphs.programs import is_program, read_program
 from meshwright.catalog.models import load_model, model_names
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.declared import to_graph, to_spec
 from meshwright.graph.kernels.graph import DataflowGraph, chained
 from meshwright.graph.kernels.models import model_graphs
 from meshwright.graph.kernels.workloads import fft, hpl
+from meshwright.spec.graph import GraphSpec
+from meshwright.spec.system import DType
+from meshwright.spec.workload import BYTES_OF
 
 Family = Callable[[int, int], DataflowGraph]
 FAMILIES: Mapping[str, Family] = {"hpl": hpl, "fft": fft}
@@ -35,14 +39,22 @@ TOKENS = 2048
 
 
 def load_graph(
-    name_or_path: str, *, tokens: int | None = None, training: bool = False
+    name_or_path: str,
+    *,
+    tokens: int | None = None,
+    training: bool = False,
+    precision: DType | None = None,
+    sizes: Mapping[str, int] | None = None,
+    inputs: Sequence[str] = (),
+    repeats: int = 1,
 ) -> DataflowGraph:
     """Return a graph by name or file, checked.
 
     Parameters
     ----------
     name_or_path
-        A graph of the catalog (``dlrm-a``), a YAML or JSON file of a graph, an ONNX file, a
+        A graph of the catalog (``dlrm-a``), a YAML or JSON file of a graph, a program
+        (``model.pt2``, ``model.onnx``, ``module:function``; see :func:`read_program`), a
         member of a family (``hpl-16384x1024``), or a model (``llama3-70b``, ``config.json``):
         its layer, which repeats. A part of a model has its name behind a dot:
         ``deepseek-v3.layer1``, ``.embedding``, ``.head``, or ``.whole`` for all layers unrolled.
@@ -51,6 +63,12 @@ def load_graph(
         their sizes.
     training
         With the gradients of all inputs and weights.
+    precision
+        Type of the numbers; tensors whose word is stated apart keep it.
+    sizes
+        Of dims of a file or of a program.
+    inputs, repeats
+        Of a program.
 
     Raises
     ------
@@ -60,12 +78,23 @@ def load_graph(
         With all faults of the file; a length for a graph that states its sizes.
     """
     text = name_or_path.strip()
-    graph = _stated(text)
+    if is_program(text):
+        graph: DataflowGraph | None = to_graph(
+            read_program(text, sizes=sizes, inputs=inputs, repeats=repeats)
+        )
+    else:
+        graph = _stated(text, sizes or {})
+        idle = {"--input": inputs, "--repeats": repeats > 1, "--dim": sizes if not graph else ()}
+        faults = [Fault(name, "is of use with a program only") for name in idle if idle[name]]
+        if faults:
+            raise SpecError(faults, origin=text)
     if graph is None:
         graph = _of_model(text, TOKENS if tokens is None else tokens)
     elif tokens is not None:
         message = f"{graph.name} states its own sizes"
         raise SpecError(Fault("length of the sequence", message, "it is of use with a model only"))
+    if precision is not None:
+        graph = replace(graph, word_bytes=BYTES_OF[precision] * graph.numbers_per_word)
     return with_backward(graph) if training else graph
 
 
@@ -81,15 +110,13 @@ def check_graph(graph: DataflowGraph) -> DataflowGraph:
     return graph
 
 
-def _stated(text: str) -> DataflowGraph | None:
+def _stated(text: str, sizes: Mapping[str, int]) -> DataflowGraph | None:
     """Return a graph that states its sizes; None where the text may name a model."""
     member = _MEMBER.fullmatch(text)
     if find_name(text, graph_names()):
-        return to_graph(catalog_graph(text))
+        return to_graph(_with_sizes(catalog_graph(text), sizes))
     if _FILE.fullmatch(text) and is_graph_file(text):
-        return to_graph(read_graph(text))
-    if text.lower().endswith(".onnx"):
-        return to_graph(import_onnx(text))
+        return to_graph(_with_sizes(read_graph(text), sizes))
     if member and member["family"] in FAMILIES:
         return FAMILIES[member["family"]](int(member["first"]), int(member["second"]))
     outside = _OUTSIDE.fullmatch(text)
@@ -97,6 +124,17 @@ def _stated(text: str) -> DataflowGraph | None:
         message = f"{text!r} has no two whole numbers above 0, of 12 digits at most"
         raise SpecError(Fault("graph", message, f"such as {outside['family']}-1024x128"))
     return None
+
+
+def _with_sizes(spec: GraphSpec, sizes: Mapping[str, int]) -> GraphSpec:
+    """Return a graph with other sizes of some dims, checked."""
+    unknown = [name for name in sizes if name not in spec.dims]
+    if unknown:
+        faults = [
+            Fault(f"--dim {n}", "is no dim of the graph", nearest(n, spec.dims)) for n in unknown
+        ]
+        raise SpecError(faults, origin=spec.name)
+    return checked(spec.model_copy(update={"dims": {**spec.dims, **sizes}})) if sizes else spec
 
 
 def _of_model(text: str, tokens: int) -> DataflowGraph:

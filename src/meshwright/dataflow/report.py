@@ -15,8 +15,8 @@ from meshwright.dataflow.answer import GraphPlan, GraphPlans, kernel_records
 from meshwright.dataflow.layouts import splits_of
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import Kernel
-from meshwright.report.screen import counted, memory_lines, time_lines, wrapped
+from meshwright.graph.kernels.kernel import Dims, Kernel, Unit, num_elements
+from meshwright.report.screen import Bars, Screen, counted, memory_lines, time_lines, wrapped
 
 SHOWN_GAP = 0.0005
 """A smaller one would be printed as nothing."""
@@ -80,12 +80,14 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
     """Yield a row for each kernel, and one for each collective behind it."""
     records = list(kernel_records(graph, plan))
     width = max(len("kernel"), *(len(record["name"]) for record in records))
-    yield f"{'kernel':<{width}}  {'split over':<14} leaves"
+    yield f"{'kernel':<{width}}  {'split over':<14} writes"
     for record in records:
-        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}"
+        out = f", leaves {record['leaves']}" if record["leaves"] else ""
+        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}{out}"
         for sent in record["collectives"]:
             kind, num_bytes = sent["kind"].replace("_", "-"), format_bytes(sent["num_bytes"])
-            readers = ", ".join(sent["readers"]) or "other layouts"
+            outside = ["the outside"] if sent["leaves"] else []
+            readers = ", ".join([*sent["readers"], *outside]) or "other layouts"
             took = format_seconds(sent["time_s"])
             yield from wrapped(f"    {kind} of {num_bytes}, {took}: ", readers)
 
@@ -100,6 +102,7 @@ def _stages(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
 
 
 COLUMNS = 100
+MOST_INPUTS = 4
 MOST_LETTERS = 44
 """A longer name of a kernel has a line of its own."""
 
@@ -117,6 +120,38 @@ def graph_record(graph: DataflowGraph) -> dict[str, Any]:
         "flops": graph.flops,
         "kernels": [_kernel_record(graph, kernel) for kernel in graph.kernels],
     }
+
+
+def graph_screen(graph: DataflowGraph, *, next_command: str = "") -> Screen:
+    """Return what a graph computes, its dearest kernels first."""
+    shown = graph.inputs.keys() - set(graph.constants)
+    often = f", {graph.repeats} times" if graph.repeats > 1 else ""
+    kernels, tensors = counted(len(graph.kernels), "kernel"), counted(len(graph.edges), "tensor")
+    screen = Screen(f"{graph.name}: {kernels}, {tensors}{often}")
+    screen.gap()
+    work = {kernel.name: graph.repeats * kernel.flops(graph.sizes) for kernel in graph.kernels}
+    products = sum(work[k.name] for k in graph.kernels if k.unit is Unit.MATRIX)
+    screen.add("work", f"{format_si(graph.flops, 'FLOP')}, {format_si(products, 'FLOP')} of it in "
+               "products", style="bold green")  # fmt: skip
+    held = f"{graph.num_parameters:,.0f} parameters, numbers of {graph.word_bytes:g} bytes"
+    screen.add("weights", held)
+    inputs = [_tensor(graph, name, dims) for name, dims in graph.inputs.items() if dims]
+    screen.add("reads", ", ".join(inputs[:MOST_INPUTS]) + (", ..." * (len(inputs) > MOST_INPUTS)))
+    made = (graph.kernels[graph.number[name]] for name in graph.outputs[:MOST_INPUTS])
+    screen.add("writes", ", ".join(_tensor(graph, k.name, k.dims) for k in made))
+    screen.add("tiled", graph.tiled + (f"; gradients of {', '.join(shown)}" if shown else ""))
+    screen.gap()
+    screen.add("kernels", Bars(work, lambda flops: format_si(flops, "FLOP"), most=8), spare=1)
+    if next_command:
+        screen.gap()
+        screen.add("next", next_command, style="bold")
+    return screen
+
+
+def _tensor(graph: DataflowGraph, name: str, dims: Dims) -> str:
+    """Return a tensor with the size of each dim."""
+    sizes = (f"{dim} {num_elements((dim,), graph.sizes):.0f}" for dim in dims)
+    return f"{name}[{', '.join(sizes)}]"
 
 
 def graph_lines(graph: DataflowGraph) -> Iterator[str]:

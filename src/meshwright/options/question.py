@@ -470,6 +470,26 @@ def serving_workload(args: argparse.Namespace) -> Decode | Prefill:
     return Prefill(prompt_length=tokens, max_time_to_first_token_s=limit_s, **shared)
 
 
+def program_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of a program: sizes of dims, shapes of inputs, numbers."""
+    from typing import get_args
+
+    from meshwright.spec.system import DType
+
+    reading, sizes = Reading(), {}
+    for text in args.dim or ():
+        name, equals, number = text.partition("=")
+        if not (name and equals):
+            reading.fault("--dim", f"found {text!r}", "such as batch=8")
+            continue
+        sizes[name] = reading.value(whole_number, f"--dim {name}", number, kilo=1024)
+    found: dict[str, Any] = {"sizes": sizes, "inputs": tuple(args.input or ())}
+    if args.precision is not None:
+        found["precision"] = reading.value(one_of, "--precision", args.precision, get_args(DType))
+    reading.done()
+    return found
+
+
 def precision_of(args: argparse.Namespace) -> Any:
     """Return the types of matrix products, weights and cache."""
     from typing import get_args

@@ -25,7 +25,7 @@ class Option:
     default: Any = None
     kind: str = "value"
     """``value``, ``flag``, ``argument`` (positional, may be left out), ``needed`` (positional),
-    ``values`` (one or more), ``number``."""
+    ``values`` (one or more), ``again`` (may be given again and again), ``number``."""
     is_required: bool = False
     group: str = ""
     """Title under which the help lists it."""
@@ -66,6 +66,8 @@ class Option:
             settings["metavar"] = "|".join(self.choices) or self.metavar or None
         if self.kind == "values":
             settings["nargs"] = "+"
+        if self.kind == "again":
+            settings["action"] = "append"
         if self.kind == "number":
             settings["type"] = int
         if self.is_required:
@@ -133,7 +135,9 @@ def options_from_keywords(verb: str, given: Mapping[str, object]) -> argparse.Na
             values[option.target] = value
         elif option.kind == "number":
             values[option.target] = value
-        elif option.kind == "values":
+        elif option.kind == "again" and isinstance(value, Mapping):
+            values[option.target] = [f"{key}={entry}" for key, entry in value.items()]
+        elif option.kind in ("values", "again"):
             values[option.target] = [str(value)] if isinstance(value, str) else list(_each(value))
         else:
             values[option.target] = _as_typed(option, value)
@@ -251,12 +255,22 @@ SERVING = tuple(
         ("weights", "data type of the resident weights", "TYPE"),
     )
 )  # fmt: skip
+PROGRAM = (
+    Option("dim", "size of a dim of a program or file: batch=8; again for each", "NAME=N",
+           kind="again", group=_GRAPH),
+    Option("input", "shape of an input of a module that states none: 8x3x224x224, "
+           "ids=8x128:int64", "SHAPE", kind="again", group=_GRAPH),
+)  # fmt: skip
+PROGRAM_HELP = "a program: model.pt2, model.onnx, module:function, file.py:function"
 GRAPH = (
-    Option("graph", "dlrm-a, fft-4096x4096, a YAML file", "NAME|FILE", group=_GRAPH),
+    Option("graph", "dlrm-a, fft-4096x4096, a YAML file; model.pt2, model.onnx, module:function",
+           "NAME|FILE", group=_GRAPH),
+    *PROGRAM,
     Option("training", "with the backward pass", kind="flag", group=_GRAPH),
     Option("overlap", "collectives overlap with other computation", kind="flag", group=_GRAPH),
-)
+)  # fmt: skip
 _TRAINING = "with the backward pass"
+NUMBERS = Option("precision", "data type of the numbers (as the graph states)", "TYPE")
 
 COMMANDS: dict[str, Command] = {
     "plan": Command(
@@ -315,6 +329,27 @@ COMMANDS: dict[str, Command] = {
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
         ),
     ),
+    "route": Command(
+        "route flows over the links of any network, with a proof",
+        (
+            Option("file", "flows with sender, receivers and bytes", "FILE.json", kind="needed"),
+            Option("on", "64xH100, wafer-6x8, a YAML file; without it the links of the file",
+                   "SYSTEM"),
+            Option("paths", "equal parts of each flow, a route for each (1)", "N"),
+            Option("seed", "of the search (0)", "N"),
+            Option("out", "write a flow file with routes, for simulate flows", "FILE.json"),
+        ),
+    ),
+    "place": Command(
+        "a plan on devices of your choice, priced and simulated",
+        (
+            Option("plan", "a plan on a grid, as JSON", "PLAN.json", kind="needed"),
+            Option("file", "the device of each rank; without it, that of the plan is shown",
+                   "PLACEMENT.json", kind="argument"),
+            Option("out", "write the placed plan; without a placement, that of the plan",
+                   "FILE.json"),
+        ),
+    ),
     "partition": Command(
         "cut layers into stages that fit SRAM, a cache or HBM",
         (
@@ -345,7 +380,8 @@ COMMANDS: dict[str, Command] = {
     "fuse": Command(
         "fuse kernels into partitions that run on a chip one by one",
         (
-            Option("graph", "catalog name, file, hpl-NxB, fft-AxB or a model", kind="needed"),
+            Option("graph", f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}",
+                   kind="needed"),
             Option("on", "catalog name or YAML file: SN10, H100", "CHIP"),
             Option("tp", "chips over which kernels are split (1)", "N"),
             Option("pp", "stages over which repetitions are spread (1)", "N"),
@@ -354,6 +390,8 @@ COMMANDS: dict[str, Command] = {
             Option("micro_batch", "sequences that pass at once (the best number)", "N"),
             Option("link", "one direction of a link between chips", "RATE"),
             Option("tokens", "sequence length of a model (2048)"),
+            *PROGRAM,
+            NUMBERS,
             Option("training", _TRAINING, kind="flag"),
             Option("kernel_by_kernel", "no fusion: one kernel after the other", kind="flag"),
             Option("rules", "dfmodel: the rules and the chips of DFModel (own)",
@@ -403,9 +441,11 @@ COMMANDS: dict[str, Command] = {
     "show graph": Command(
         "kernels of a computation, and how they may be split",
         (
-            Option("graph", "catalog name, file, hpl-NxB, fft-AxB or a model; without one, the "
-                   "names", kind="argument"),
+            Option("graph", f"catalog name, file, hpl-NxB, fft-AxB or a model; {PROGRAM_HELP}; "
+                   "without one, the names", kind="argument"),
             Option("tokens", "sequence length of a model (2048)"),
+            *PROGRAM,
+            NUMBERS,
             Option("training", _TRAINING, kind="flag"),
             Option("yaml", "print the graph as a file", kind="flag"),
         ),
@@ -413,6 +453,18 @@ COMMANDS: dict[str, Command] = {
     "show topologies": Command(
         "links, diameter and bisection of each network",
         (Option("devices", "number of devices (16)", kind="number", default=16),),
+    ),
+    "read": Command(
+        "a program of PyTorch or ONNX as kernels: what it computes, and a file of it",
+        (
+            Option("program", PROGRAM_HELP, kind="needed"),
+            *PROGRAM,
+            NUMBERS,
+            Option("repeats", "how often the whole repeats (1)", "N"),
+            Option("training", _TRAINING, kind="flag"),
+            Option("out", "write the graph as a file", "FILE.yaml"),
+        ),
+        has_detail=True,
     ),
     "sweep": Command(
         "one question over many models, systems and designs; resumable",

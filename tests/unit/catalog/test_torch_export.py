@@ -206,8 +206,53 @@ def test_named_dims_run_through_the_whole_graph() -> None:
     assert last.dims == ("sequences", "tokens", "hidden")
     assert (graph.tiled, graph.repeats) == ("tokens", 3)
     scores = graph.kernels[graph.number["scaled_dot_product_attention.scores"]]
-    assert scores.dims[-2:] == ("tokens", "tokens_2")
+    assert scores.dims[-2:] == ("tokens", "keys")
     assert len(scores.dims) == 5
+
+
+def test_dims_are_named_by_what_they_are_used_for() -> None:
+    graph = to_graph(import_torch(*CASES["conv"]))
+    assert graph.inputs["x"] == ("batch", "channels", "height", "width")
+    assert graph.tiled == "batch"
+    first, second = (graph.kernels[graph.number[name]] for name in ("body.0", "body.3"))
+    assert first.dims == ("batch", "body.0.channels", "body.0.height", "body.0.width")
+    assert second.weights[0].dims == (
+        "body.3.channels", "body.0.channels", "body.3.kernel_height", "body.3.kernel_width",
+    )  # fmt: skip
+    graph = to_graph(import_torch(*CASES["llama"]))
+    assert {"batch", "tokens", "keys", "heads", "head_dim"} < graph.sizes.keys()
+
+
+def test_layers_share_the_names_of_their_dims() -> None:
+    """Dims of weights that no kernel has both of; tokens keep apart, for they pass in tiles."""
+    block, arguments = on_meta(
+        lambda: nn.Sequential(*(LlamaBlock(64, 4, 2, 96, 32) for _ in range(3))), (2, 32, 64)
+    )
+    one, three = (to_graph(import_torch(m, arguments)) for m in (block[0], block))
+    assert len(three.kernels) == 3 * len(one.kernels)
+    held = [{d for k in g.kernels for w in k.weights for d in w.dims} for g in (one, three)]
+    assert {tuple(sorted(dims)) for dims in held} == {tuple(sorted(held[0]))}
+
+
+def test_a_graph_without_anything_to_learn_has_no_backward_pass() -> None:
+    graph = to_graph(import_torch(Function(torch.relu), (torch.zeros(4, 8),)))
+    with pytest.raises(SpecError, match=r"has a gradient.*let an input be no constant"):
+        with_backward(graph)
+
+
+def test_only_inputs_that_ask_for_a_gradient_get_one() -> None:
+    """A block of several does, an image does not: its convolution costs twice, not three times."""
+    module, arguments = CASES["conv"]
+    graph = with_backward(to_graph(import_torch(module, arguments)))
+    assert "body.0.grad.x" not in graph.number
+    forward, backward = (
+        sum(k.flops(graph.sizes) for k in graph.kernels if k.name in names)
+        for names in ({"body.0"}, {"body.0.grad.weight", "body.0.grad.x"})
+    )
+    assert backward == forward > 0
+    asked = (arguments[0].clone().requires_grad_(),)
+    for spec in (import_torch(module, asked), import_torch(module, arguments, repeats=2)):
+        assert "body.0.grad.x" in with_backward(to_graph(spec)).number
 
 
 def test_a_block_of_405_billion_parameters_takes_no_memory() -> None:
@@ -233,7 +278,7 @@ class Function(nn.Module):
 
 
 def read_function(function, *shapes):
-    arguments = tuple(torch.zeros(shape) for shape in shapes)
+    arguments = tuple(torch.zeros(shape, requires_grad=True) for shape in shapes)
     return to_graph(import_torch(Function(function), arguments))
 
 

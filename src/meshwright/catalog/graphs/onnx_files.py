@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.base.errors import Fault, SpecError, UnsupportedError, nearest
 from meshwright.catalog.graphs.operators import Call, made_by
 from meshwright.catalog.graphs.tracing import (
     GraphBuilder,
@@ -71,6 +71,7 @@ def import_onnx(
     name: str = "",
     repeats: int = 1,
     dims: Mapping[str, Sequence[str]] | None = None,
+    sizes: Mapping[str, int] | None = None,
     tiled: str | None = None,
 ) -> GraphSpec:
     """Return the graph of an ONNX file, or of a loaded ``ModelProto``.
@@ -81,6 +82,8 @@ def import_onnx(
         How often the whole repeats.
     dims
         Names of the dims of inputs, by the names of the inputs.
+    sizes
+        Of dynamic dims, by their name in the file or by their place (``x.0``).
     tiled
         The dim that passes through a chip in tiles; otherwise the one that most kernels write.
 
@@ -102,15 +105,47 @@ def import_onnx(
         loaded = model
         if isinstance(model, str | Path):
             loaded = onnx.load(str(model), load_external_data=False)
+        loaded = _with_sizes(loaded, sizes or {}, origin)
         graph = onnx.shape_inference.infer_shapes(loaded, data_prop=True).graph
+    except SpecError:
+        raise
     except Exception as error:
         message = f"cannot be read: {str(error).strip().splitlines()[0]}"
         raise SpecError(Fault("", message), origin=origin) from error
     reader = _FileReader(onnx, graph, origin)
-    outputs = reader.read(dims or {})
+    outputs = reader.read(dims or {}, repeats=repeats > 1)
     about = f"Imported from ONNX, package {onnx.__version__}."
     name = name or str(graph.name) or "onnx"
     return reader.to.graph(name, outputs, origin=origin, repeats=repeats, tiled=tiled, about=about)
+
+
+def _with_sizes(model: Any, sizes: Mapping[str, int], origin: str) -> Any:
+    """Return a model whose dynamic dims of inputs have these sizes; others follow from them."""
+    bound, free, faults = type(model)(), set(), []
+    bound.CopyFrom(model)
+    for entry in bound.graph.input:
+        for axis, dim in enumerate(entry.type.tensor_type.shape.dim):
+            at = f"{entry.name}.{axis}"
+            size = sizes.get(dim.dim_param or at, sizes.get(at))
+            free |= {dim.dim_param or at, at} if not dim.dim_value else set()
+            if size and dim.dim_value not in (0, size):
+                message, fix = f"is {dim.dim_value} in this file", "export it with dynamic dims"
+                faults.append(Fault(f"--dim {at}", message, fix))
+                free.add(at)
+            elif size:
+                dim.dim_value = size
+    faults += [
+        Fault(f"--dim {name}", "is no dynamic dim of an input", nearest(name, free))
+        for name in sizes.keys() - free
+    ]
+    if faults:
+        raise SpecError(faults, origin=origin)
+    if sizes:
+        for entry in (*bound.graph.output, *bound.graph.value_info):
+            shape = entry.type.tensor_type.shape
+            if any(not dim.dim_value for dim in shape.dim):
+                entry.type.tensor_type.ClearField("shape")
+    return bound
 
 
 class _FileReader:
@@ -134,7 +169,7 @@ class _FileReader:
             next((self._word(kind) for kind in kinds if self._is_real(kind)), 2.0)
         )
 
-    def read(self, dims: Mapping[str, Sequence[str]]) -> list[Value]:
+    def read(self, dims: Mapping[str, Sequence[str]], *, repeats: bool) -> list[Value]:
         """Read inputs, then all nodes that are needed; return the outputs."""
         nodes = self._needed()
         unknown = {n.op_type: n.name or n.output[0] for n in nodes if n.op_type not in RULES}
@@ -147,7 +182,8 @@ class _FileReader:
         refuse_wrong_names(dims, inputs, self.origin)
         for name, shape in inputs.items():
             kind = self.types[name].elem_type
-            is_constant, word = not self._is_real(kind), self._word(kind)
+            # what the graph begins with asks for no gradient; what a layer before made does
+            is_constant, word = not (repeats and self._is_real(kind)), self._word(kind)
             given = dims.get(name)
             self.known[name] = self.to.input(name, shape, word, given, is_constant=is_constant)
         for node in nodes:
@@ -232,7 +268,9 @@ class _FileReader:
         dims = kind.shape.dim if kind is not None else []
         if kind is None or not kind.HasField("shape") or any(dim.dim_value < 1 for dim in dims):
             shown = [dim.dim_param or dim.dim_value or "?" for dim in dims]
+            free = next((dim.dim_param for dim in dims if dim.dim_param), "")
             fix = "export with fixed shapes, all of them above 0"
+            fix = f"such as --dim {free}=8" if free and not free.startswith("unk__") else fix
             raise SpecError(Fault(name, f"its shape is {shown}", fix), origin=self.origin)
         return [int(dim.dim_value) for dim in dims]
 

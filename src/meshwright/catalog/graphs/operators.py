@@ -13,6 +13,7 @@ from math import ceil, log2, prod
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError
+from meshwright.catalog.graphs.dim_names import SPACE
 from meshwright.catalog.graphs.tracing import GraphBuilder, UnevenError, Value, size_of
 
 
@@ -164,7 +165,11 @@ def moved(
         operands.append((value, [(place, key) if key in changed else key for key in keys]))
     fresh = {key: shape[key] for key in changed}
     word = values[0].word_bytes
-    return to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+    made = to.emit(name, "none", operands, range(len(shape)), fresh=fresh, word_bytes=word)
+    for key in changed:
+        if len(made.axes[key]) == 1 == len(values[0].axes[key]):
+            to.names.origins[made.axes[key][0].name] = values[0].axes[key][0].name
+    return made
 
 
 def _part(to: GraphBuilder, call: Call) -> Made:
@@ -248,6 +253,13 @@ def rows(to: GraphBuilder, name: str, value: Value, axis: int, ids: Value | None
     operands: list[tuple[Value, Any]] = [] if ids is None else [(ids, found)]
     writes = [*keys[:gone], *found, *keys[gone + 1 :]]
     return to.emit(name, "none", [*operands, (value, keys)], writes, word_bytes=value.word_bytes)
+
+
+def _embedding(to: GraphBuilder, call: Call) -> Value:
+    value, ids = call["weight"], call["indices"]
+    places = ["batch", "tokens"][-len(ids.axes) :] if len(ids.axes) < 3 else range(len(ids.axes))
+    operands: list[tuple[Value, Any]] = [(ids, places), (value, ["vocabulary", "hidden"])]
+    return to.emit(call.name, "none", operands, [*places, "hidden"], word_bytes=value.word_bytes)
 
 
 def _rows(to: GraphBuilder, call: Call) -> Value:
@@ -395,21 +407,24 @@ def attention(
 
     The last three axes of the query are heads, rows and width.
     """
-    batch = list(range(len(query.axes) - 3))
+    first = len(query.axes) - 3
+    batch: list[Any] = ["batch"] if first == 1 else list(range(first))
     heads, shared = query.shape[-3], key.shape[-3]
     if heads % shared:
         raise UnevenError(f"{heads} heads of queries over {shared} of keys")
+    to.note(query, [*batch, "heads", "query", "head_dim"])
+    to.note(key, [*batch, "heads", "keys", "head_dim"])
     grouped = [*query.shape[:-3], shared, heads // shared, *query.shape[-2:]]
-    row, pair = [*batch, "heads", "group", "row"], [*batch, "heads", "key"]
-    operands = [(query.reshaped(grouped), [*row, "in"]), (key, [*pair, "in"])]
-    scores = to.emit(f"{name}.scores", "matrix", operands, [*row, "key"])
+    row, pair = [*batch, "heads", "shared", "query"], [*batch, "heads", "keys"]
+    operands = [(query.reshaped(grouped), [*row, "head_dim"]), (key, [*pair, "head_dim"])]
+    scores = to.emit(f"{name}.scores", "matrix", operands, [*row, "keys"])
     if mask is not None:
         flat = scores.reshaped([*query.shape[:-1], key.shape[-2]])
         scores = elementwise(to, f"{name}.masked", [flat, mask])
         scores = scores.reshaped([*grouped[:-1], key.shape[-2]])
     weights = along(to, f"{name}.softmax", scores, [-1])
-    operands = [(weights, [*row, "key"]), (value, [*pair, "out"])]
-    out = to.emit(f"{name}.values", "matrix", operands, [*row, "out"])
+    operands = [(weights, [*row, "keys"]), (value, [*pair, "value_dim"])]
+    out = to.emit(f"{name}.values", "matrix", operands, [*row, "value_dim"])
     return out.reshaped([*query.shape[:-1], value.shape[-1]])
 
 
@@ -435,13 +450,13 @@ def _convolution(to: GraphBuilder, call: Call) -> Value:
     held = weight.reshaped([groups, outer, inner, *weight.shape[2:]])
     seen, space, taps = _windows(to, call.name, seen, call.shape[2:], weight.shape[2:])
     operands: list[tuple[Value, Any]] = [
-        (seen, ["batch", "group", "in", *space]),
-        (held, ["group", "out", "in", *taps]),
+        (seen, ["batch", "group", "channels", *space]),
+        (held, ["group", "filter", "channels", *taps]),
     ]
     if bias is not None:
-        operands.append((bias.reshaped([groups, outer]), ["group", "out"]))
+        operands.append((bias.reshaped([groups, outer]), ["group", "filter"]))
     points = [key for key in space if key not in taps]
-    out = to.emit(call.name, "matrix", operands, ["batch", "group", "out", *points])
+    out = to.emit(call.name, "matrix", operands, ["batch", "group", "filter", *points])
     return out.reshaped(call.shape)
 
 
@@ -453,15 +468,16 @@ def _transposed_convolution(to: GraphBuilder, call: Call) -> Value:
     value, weight, bias, groups = call["input"], call["weight"], call["bias"], call["groups"] or 1
     batch, channels, *space = value.shape
     inner, outer, window = channels // groups, weight.shape[1], weight.shape[2:]
-    at, taps = ([f"{kind}{n}" for n in range(len(space))] for kind in ("at", "tap"))
+    at = SPACE[len(space)]
+    taps = [f"kernel_{axis}" for axis in at]
     operands: list[tuple[Value, Any]] = [
-        (value.reshaped([batch, groups, inner, *space]), ["batch", "group", "in", *at]),
-        (weight.reshaped([groups, inner, outer, *window]), ["group", "in", "out", *taps]),
+        (value.reshaped([batch, groups, inner, *space]), ["batch", "group", "channels", *at]),
+        (weight.reshaped([groups, inner, outer, *window]), ["group", "channels", "filter", *taps]),
     ]
     if bias is not None:
-        operands.append((bias.reshaped([groups, outer]), ["group", "out"]))
+        operands.append((bias.reshaped([groups, outer]), ["group", "filter"]))
     points = [key for pair in zip(at, taps, strict=True) for key in pair]
-    out = to.emit(call.name, "matrix", operands, ["batch", "group", "out", *points])
+    out = to.emit(call.name, "matrix", operands, ["batch", "group", "filter", *points])
     sizes = [points * taps for points, taps in zip(space, window, strict=True)]
     whole = out.reshaped([batch, groups * outer, *sizes])
     changed = [axis for axis, size in enumerate(call.shape) if size != whole.shape[axis]]
@@ -486,13 +502,17 @@ def _windows(
     if uneven:
         padded = [*value.shape[:first], *map(max, value.shape[first:], wanted)]
         value = moved(to, f"{name}.padded", [value], padded, uneven)
+    names = SPACE[len(window)]
+    to.note(value, [*range(first), *names])
     parts = {
-        axis[0]: (to.factor(f"{axis[0].name}.window", size),)
-        for axis, size in zip(value.axes[first:], wanted, strict=True)
+        axis[0]: (to.factor(f"{name}.{key}", size, name),)
+        for key, axis, size in zip(names, value.axes[first:], wanted, strict=True)
         if axis and size_of(axis) != size
     }
-    taps = [f"tap{number}" for number in range(len(window))]
-    space = [taps[number] if points == 1 else f"at{number}" for number, points in enumerate(shape)]
+    taps = [f"kernel_{key}" for key in names]
+    space = [
+        tap if points == 1 else key for key, tap, points in zip(names, taps, shape, strict=True)
+    ]
     return value.split(parts), space, taps
 
 
@@ -503,7 +523,9 @@ def _pooling(to: GraphBuilder, call: Call) -> Value:
         pairs = zip(value.shape[2:], call.shape[2:], strict=True)
         size = [ceil(before / after) for before, after in pairs]
     window = list(size) * (len(value.axes) - 2 if len(size) == 1 else 1)
-    first = list(range(len(call.shape) - len(window)))
+    first: list[Any] = list(range(len(call.shape) - len(window)))
+    if len(first) == 2:
+        first = ["batch", "channels"]
     seen, space, taps = _windows(to, call.name, value, call.shape[len(first) :], window)
     points = [key for key in space if key not in taps]
     inside = (size for key, size in zip(space, window, strict=True) if key in points)
@@ -577,28 +599,29 @@ def _layer(
 ) -> Value:
     """Return the states of one layer in one direction."""
     of_input, of_state, *biases = held
-    hidden, space = of_state.shape[1], list(range(len(value.axes) - 1))
+    hidden, space = of_state.shape[1], ["batch", "batch"][: len(value.axes) - 1]
+    space[time] = "tokens"
     both: list[list[tuple[Value, Any]]] = [
-        [(bias.reshaped([gates, hidden]), ["gate", "out"])] for bias in biases
+        [(bias.reshaped([gates, hidden]), ["gate", "new_state"])] for bias in biases
     ] or [[], []]
     operands = [
         (value, [*space, "in"]),
-        (of_input.reshaped([gates, hidden, value.shape[-1]]), ["gate", "out", "in"]),
+        (of_input.reshaped([gates, hidden, value.shape[-1]]), ["gate", "new_state", "in"]),
         *both[0],
     ]
-    writes = [*space, "gate", "out"]
+    writes = [*space, "gate", "new_state"]
     seen = to.emit(f"{name}.input", "matrix", operands, writes)
     states = rows(to, f"{name}.states", seen, len(space), None) if gates > 1 else seen
     operands = [
         (states.reshaped([*value.shape[:-1], hidden]), [*space, "state"]),
-        (of_state.reshaped([gates, hidden, hidden]), ["gate", "out", "state"]),
+        (of_state.reshaped([gates, hidden, hidden]), ["gate", "new_state", "state"]),
         *both[1],
     ]
     again = to.emit(
-        f"{name}.recurrent", "matrix", operands, writes, whole=[time, *writes[-2:], "state"]
+        f"{name}.recurrent", "matrix", operands, writes, whole=["tokens", *writes[-2:], "state"]
     )
     both_read = [(seen, writes), (again, writes)]
-    return to.emit(f"{name}.gates", "vector", both_read, [*space, "out"], whole=[time])
+    return to.emit(f"{name}.gates", "vector", both_read, [*space, "new_state"], whole=["tokens"])
 
 
 # what needs whole axes
@@ -619,8 +642,10 @@ def along(
 
     The axes of held tensors are the last of those in question, as of the gain of a norm.
     """
-    keys = list(range(len(value.axes)))
-    over = [value.axis(axis) for axis in axes]
+    keys: list[Any] = list(range(len(value.axes)))
+    over: list[Any] = [value.axis(axis) for axis in axes]
+    if held and len(over) == 1:
+        keys[over[0]], over = "hidden", ["hidden"]
     operands: list[tuple[Value, Any]] = [(value, keys)]
     operands += [(weight, over[len(over) - len(weight.axes) :]) for weight in held]
     writes = keys if kept else [key for key in keys if key not in over]
@@ -658,9 +683,9 @@ def _group_norm(to: GraphBuilder, call: Call) -> Value:
 
 def _batch_norm(to: GraphBuilder, call: Call) -> Value:
     """Return a norm over all but the channels; in inference a function of each element."""
-    keys = list(range(len(call["input"].axes)))
-    operands = [(value, keys if len(value.axes) > 1 else [1]) for value in call.values]
-    whole = [key for key in keys if key != 1] if call["training"] else []
+    keys: list[Any] = ["batch", "channels", *range(2, len(call["input"].axes))]
+    operands = [(value, keys if len(value.axes) > 1 else ["channels"]) for value in call.values]
+    whole = [key for key in keys if key != "channels"] if call["training"] else []
     return to.emit(call.name, "vector", operands, keys, whole=whole)
 
 
@@ -782,7 +807,7 @@ _RULES: Mapping[str, Rule] = {
     "scatter_add scatter_reduce index_add": _summed_up,
     "unfold im2col col2im grid_sampler histc bincount one_hot view_as_complex": _rearranged,
     "unbind": _unbind,
-    "embedding": lambda to, call: rows(to, call.name, call["weight"], 0, call["indices"]),
+    "embedding": _embedding,
     "select": lambda to, call: rows(to, call.name, call["self"], call["dim"], None),
     "index_select": _rows,
     "gather": _gather,

@@ -7,8 +7,11 @@ PyTorch is imported when a function of this file runs.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
@@ -32,6 +35,7 @@ def import_torch(
     name: str = "",
     repeats: int = 1,
     dims: DimNames | None = None,
+    sizes: Mapping[str, int] | None = None,
     tiled: str | None = None,
 ) -> GraphSpec:
     """Return the graph of a module.
@@ -42,11 +46,16 @@ def import_torch(
         A ``torch.nn.Module``; in ``eval`` mode unless dropout is wanted.
     arguments, keywords
         Example inputs of the shapes that are meant; tensors on the meta device take no memory.
+        Those that require a gradient get one in the backward pass.
     repeats
-        How often the whole repeats: export one block, or two, of a model of many equal ones.
+        How often the whole repeats: export one block, or two, of a model of many equal ones. Its
+        inputs then have gradients, for the block before.
     dims
         Names of the dims of inputs, by the names of the arguments: ``{"x": ("batch", "tokens",
-        "hidden")}``. Other dims are named after the inputs and weights where they first appear.
+        "hidden")}``. Other dims are named by what operators use them for.
+    sizes
+        Of dims of inputs, other than the examples have: by their name in the graph, or by their
+        place (``x.0``).
     tiled
         The dim that passes through a chip in tiles; otherwise the one that most kernels write.
 
@@ -57,15 +66,35 @@ def import_torch(
     SpecError
         Where ``torch.export`` fails, a shape is not fixed, or a name of ``dims`` is none.
     """
-    torch = _torch()
     name = name or type(module).__name__.lower()
+    shared: dict[str, Any] = {"name": name, "repeats": repeats, "dims": dims, "tiled": tiled}
+    program = _exported(module, tuple(arguments), dict(keywords or {}), name)
+    if sizes:
+        places = _places(_functional(program), name, dims)
+        wanted = _wanted(sizes, places, name)
+        from torch.utils import _pytree
+
+        leaves, tree = _pytree.tree_flatten((tuple(arguments), dict(keywords or {})))
+        for number, key in enumerate(program.graph_signature.user_inputs):
+            changed = {axis: size for (node, axis), size in wanted.items() if node == key}
+            if changed:
+                shape = [changed.get(a, size) for a, size in enumerate(leaves[number].shape)]
+                needs = leaves[number].requires_grad
+                leaves[number] = leaves[number].new_zeros(shape).requires_grad_(needs)
+        again = _pytree.tree_unflatten(leaves, tree)
+        program = _exported(module, again[0], again[1], name)
+    return graph_of_program(program, **shared)
+
+
+def _exported(module: Any, arguments: Any, keywords: Any, name: str) -> Any:
+    """Return the program of a module."""
+    torch = torch_or_refusal()
     try:
-        with torch.no_grad(), _traceable_experts(module):
-            program = torch.export.export(module, tuple(arguments), dict(keywords or {}))
+        with torch.no_grad(), quiet(), _traceable_experts(module):
+            return torch.export.export(module, arguments, keywords)
     except Exception as error:
         message = f"torch.export: {str(error).strip().splitlines()[0]}"
         raise SpecError(Fault("", message, "make the module traceable"), origin=name) from error
-    return graph_of_program(program, name=name, repeats=repeats, dims=dims, tiled=tiled)
 
 
 def graph_of_program(
@@ -74,23 +103,141 @@ def graph_of_program(
     name: str,
     repeats: int = 1,
     dims: DimNames | None = None,
+    sizes: Mapping[str, int] | None = None,
     tiled: str | None = None,
 ) -> GraphSpec:
-    """Return the graph of an ``ExportedProgram``; see :func:`import_torch`."""
-    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
-    if any(schema is not None and schema.is_mutable for schema in schemas):
-        # PyTorch can write a program that overwrites tensors as one that does not
-        program = program.run_decompositions({})
+    """Return the graph of an ``ExportedProgram``; see :func:`import_torch`.
+
+    Every dynamic dim needs a size.
+    """
+    program = _functional(program)
     unknown: dict[str, str] = {}
     for node in program.graph.nodes:
         operator = _operator(node) if node.op == "call_function" else "getitem"
         if operator != "getitem" and operator not in RULES and any(map(_is_tensor, _made(node))):
             unknown.setdefault(operator, f"{name}.{node.name}")
     refuse_unknown(unknown, RULES, name)
-    reader = _ProgramReader(program, name)
+    bound = _bound(program, sizes or {}, name, dims)
+    reader = _ProgramReader(program, name, bound, repeats=repeats > 1)
     outputs = reader.read(dims or {})
-    about = f"Imported from torch.export, PyTorch {_torch().__version__}."
+    about = f"Imported from torch.export, PyTorch {torch_or_refusal().__version__}."
     return reader.to.graph(name, outputs, origin=name, repeats=repeats, tiled=tiled, about=about)
+
+
+def _functional(program: Any) -> Any:
+    """Return a program that overwrites tensors as one that does not."""
+    schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
+    if any(schema is not None and schema.is_mutable for schema in schemas):
+        with quiet():
+            return program.run_decompositions({})
+    return program
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep to itself what PyTorch prints and warns of while it traces."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+Place = tuple[str, int]
+"""An input and the number of one of its axes."""
+
+
+def _bound(
+    program: Any, sizes: Mapping[str, int], name: str, dims: DimNames | None
+) -> dict[Any, int]:
+    """Return a size for each symbol of a program.
+
+    Raises
+    ------
+    SpecError
+        Symbols without a size, a size out of their range, or of a dim that is fixed.
+    """
+    shapes = {node.name: node.meta["val"].shape for node in _inputs(program)}
+    at = {
+        (key, axis): getattr(getattr(size, "node", None), "expr", size)
+        for key, shape in shapes.items()
+        for axis, size in enumerate(shape)
+    }
+    symbols = {found for expr in at.values() for found in getattr(expr, "free_symbols", ())}
+    if not symbols and not sizes:
+        return {}
+    ranges = {
+        symbol: (int(found.lower), int(found.upper) if found.upper.is_Integer else None)
+        for symbol, found in program.range_constraints.items()
+        if symbol in symbols
+    }
+    trial = {symbol: max(2, ranges.get(symbol, (2, None))[0]) for symbol in symbols}
+    places = _places(program, name, dims, trial)
+    faults, bound = [], {}
+    for place, size in _wanted(sizes, places, name).items():
+        expr, key = at[place], f"--dim {place[0]}.{place[1]}"
+        if expr in symbols:
+            low, high = ranges.get(expr, (1, None))
+            bound[expr] = size
+            if size < low or (high is not None and size > high):
+                least = f"at least {low}" if high is None else f"from {low} to {high}"
+                faults.append(Fault(key, f"{size} is out of range", least))
+        elif expr != size:
+            message = f"is {expr} in this program"
+            faults.append(Fault(key, message, "export it with dynamic shapes"))
+    for symbol in symbols - bound.keys():
+        shown = [word for word, found in places.items() if any(at[p] == symbol for p in found)]
+        best = min(shown, key=lambda word: (word in map(_spelled, at), len(word)))
+        faults.append(Fault(f"--dim {best}", "has no size", f"such as --dim {best}=8"))
+    if faults:
+        raise SpecError(faults, origin=name)
+    return bound
+
+
+def _spelled(place: Place) -> str:
+    return f"{place[0]}.{place[1]}"
+
+
+def _inputs(program: Any) -> list[Any]:
+    """Return the nodes of the tensors that a user gives."""
+    names = set(program.graph_signature.user_inputs)
+    return [n for n in program.graph.nodes if n.name in names and _is_tensor(n.meta.get("val"))]
+
+
+def _places(
+    program: Any, name: str, dims: DimNames | None, bound: Mapping[Any, int] | None = None
+) -> dict[str, list[Place]]:
+    """Return where each dim of the inputs is, by its name in the graph and by its place."""
+    reader = _ProgramReader(program, name, bound or {}, repeats=True)
+    spec = reader.to.graph(name, reader.read(dims or {}), origin=name)
+    found: dict[str, list[Place]] = {}
+    for node in _inputs(program):
+        named = iter(spec.inputs.get(node.name, ()))
+        for axis, size in enumerate(reader.shape_of(node, node.meta["val"])):
+            place = (node.name, axis)
+            found.setdefault(_spelled(place), []).append(place)
+            if size > 1 and (dim := next(named, None)):
+                found.setdefault(dim, []).append(place)
+    if "batch" not in found:  # an axis of one element is no dim
+        found["batch"] = [(node.name, 0) for node in _inputs(program) if node.meta["val"].dim() > 1]
+    return found
+
+
+def _wanted(
+    sizes: Mapping[str, int], places: Mapping[str, Sequence[Place]], name: str
+) -> dict[Place, int]:
+    """Return the size of each axis of the inputs that is to have one."""
+    faults = [
+        Fault(f"--dim {dim}", "is no dim of an input", f"one of {', '.join(places)}")
+        for dim in sizes
+        if dim not in places
+    ]
+    if faults:
+        raise SpecError(faults, origin=name)
+    return {place: size for dim, size in sizes.items() for place in places[dim]}
 
 
 @contextmanager
@@ -121,7 +268,8 @@ def _looped(part: Any) -> Any:
 class _ProgramReader:
     """Reads the nodes of one program in order."""
 
-    def __init__(self, program: Any, name: str) -> None:
+    def __init__(self, program: Any, name: str, bound: Mapping[Any, int], *, repeats: bool) -> None:
+        self.bound, self.repeats = bound, repeats
         self.nodes, self.name, self.signature = program.graph.nodes, name, program.graph_signature
         self.weights: Mapping[str, str] = self.signature.inputs_to_parameters
         self.others: Mapping[str, str] = {
@@ -154,20 +302,29 @@ class _ProgramReader:
         """Return an input, a weight or a buffer; what is no tensor is itself."""
         meta = node.meta.get("val")
         if not _is_tensor(meta):
-            return meta
-        shape, word = self._shape(node, meta), float(meta.element_size())
+            return self._number(meta)
+        shape, word = self.shape_of(node, meta), float(meta.element_size())
         if node.name in self.weights:
             return self.to.weight(self.weights[node.name], shape, word)
+        is_held = node.name in self.others
         name = self.others.get(node.name, node.name)
-        is_constant = node.name in self.others or not meta.is_floating_point()
-        return self.to.input(name, shape, word, dims, is_constant=is_constant)
+        is_constant = is_held or not (meta.requires_grad or self.repeats)
+        return self.to.input(name, shape, word, dims, is_constant=is_constant, is_held=is_held)
 
-    def _shape(self, node: Any, meta: Any) -> list[int]:
-        sizes = list(meta.shape)
+    def shape_of(self, node: Any, meta: Any) -> list[int]:
+        """Return the sizes of a tensor, those of dynamic dims as they are bound."""
+        sizes = [self._number(size) for size in meta.shape]
         if not all(isinstance(size, int) and size > 0 for size in sizes):
             message = f"has the shape {sizes}; sizes are whole numbers above 0"
-            raise SpecError(Fault(node.name, message, "export with fixed shapes"), origin=self.name)
+            fix = "no size may depend on data"
+            raise SpecError(Fault(node.name, message, fix), origin=self.name)
         return sizes
+
+    def _number(self, size: Any) -> Any:
+        """Return a size as a number; what depends on data stays what it is."""
+        expr = getattr(getattr(size, "node", None), "expr", None)
+        known = expr.subs(self.bound) if expr is not None else size
+        return int(known) if getattr(known, "is_Integer", False) else size
 
     def _called(self, node: Any) -> Any:
         """Return what a node makes; its kernel is named after the module that holds its weight."""
@@ -178,13 +335,15 @@ class _ProgramReader:
             return parts[place] if isinstance(parts, list) else parts
         metas = _made(node)
         if not all(map(_is_tensor, metas)):
-            return None
+            return self._number(metas[0]) if len(metas) == 1 else None
         names = [argument.name for argument in node.target._schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         arguments = {key: self._argument(value) for key, value in given.items()}
         read = _read_parts(node)
         shapes = [
-            self._shape(node, meta) if read is None or number in read else list(meta.shape)
+            self.shape_of(node, meta)
+            if read is None or number in read
+            else [self._number(size) for size in meta.shape]
             for number, meta in enumerate(metas)
         ]
         weight, node_name = arguments.get("weight"), str(node.name)
@@ -228,7 +387,7 @@ def _operator(node: Any) -> str:
     return str(name).rpartition("::")[2]
 
 
-def _torch() -> Any:
+def torch_or_refusal() -> Any:
     """Return PyTorch, or say how to get it."""
     try:
         import torch

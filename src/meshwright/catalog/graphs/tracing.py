@@ -18,6 +18,7 @@ from math import prod
 from typing import Any
 
 from meshwright.base.errors import Fault, SpecError, UnsupportedError
+from meshwright.catalog.graphs.dim_names import DimNames
 from meshwright.catalog.graphs.files import NOT_IN_NAMES, checked
 from meshwright.spec.graph import GraphSpec, KernelSpec, NamedTensor, Unit
 
@@ -167,6 +168,7 @@ class GraphBuilder:
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     constants: list[str] = field(default_factory=list)
     num_names: int = 0
+    names: DimNames = field(default_factory=DimNames)
 
     def input(
         self,
@@ -176,9 +178,22 @@ class GraphBuilder:
         dims: Sequence[str] | None = None,
         *,
         is_constant: bool = False,
+        is_held: bool = False,
     ) -> Value:
-        """Return an input of the graph, its axes named by the user or by their number."""
-        value = self._made(name, shape, word_bytes, dims)
+        """Return an input of the graph, its axes named by the user or by their number.
+
+        Parameters
+        ----------
+        is_constant
+            Whether it has no gradient.
+        is_held
+            Whether the module holds it, as weights.
+        """
+        value = self._made(name, shape, word_bytes, dims, is_held=is_held)
+        self.names.stated |= set(dims or ())
+        if len(shape) < 4 and not is_held:
+            named = [axis[0].name if axis else "" for axis in value.axes]
+            self.names.guess([name for name in named if name])
         self.constants += [name] if is_constant else []
         self.inputs[name] = tuple(factor.name for (factor,) in value.places)
         for (factor,) in value.places:
@@ -187,23 +202,34 @@ class GraphBuilder:
 
     def weight(self, name: str, shape: Sequence[int], word_bytes: float) -> Value:
         """Return a weight; its dims are named by the kernels that hold it."""
-        return replace(self._made(name, shape, word_bytes, None), is_weight=True)
+        return replace(self._made(name, shape, word_bytes, None, is_held=True), is_weight=True)
 
     def _made(
-        self, name: str, shape: Sequence[int], word_bytes: float, dims: Sequence[str] | None
+        self,
+        name: str,
+        shape: Sequence[int],
+        word_bytes: float,
+        dims: Sequence[str] | None,
+        *,
+        is_held: bool = False,
     ) -> Value:
         stem = name.removesuffix(".weight")
         names = dims or [f"{stem}.{number}" for number in range(len(shape))]
         axes = tuple(
-            (self.factor(dim, size),) if size > 1 else ()
+            (self.factor(dim, size, stem, is_held=is_held),) if size > 1 else ()
             for dim, size in zip(names, shape, strict=True)
         )
         return Value(name, tuple(axis for axis in axes if axis), axes, word_bytes)
 
-    def factor(self, hint: str, size: int) -> Factor:
+    def factor(self, hint: str, size: int, maker: str, *, is_held: bool = False) -> Factor:
         """Return a new factor, younger than all there are."""
         self.num_names += 1
-        return Factor("".join("_" if s in NOT_IN_NAMES else s for s in hint), size, self.num_names)
+        name, made_by = (
+            "".join("_" if sign in NOT_IN_NAMES else sign for sign in text)
+            for text in (hint, maker)
+        )
+        self.names.makers.setdefault(name, (made_by, is_held))
+        return Factor(name, size, self.num_names)
 
     def emit(
         self,
@@ -239,10 +265,15 @@ class GraphBuilder:
             free, number = f"{name}.{number}", number + 1
         operands = _aligned(operands)
         for key, size in (fresh or {}).items():
-            axis = (self.factor(f"{free}.{key}", size),) if size > 1 else ()
+            axis: Axis = (self.factor(f"{free}.{key}", size, free),) if size > 1 else ()
             operands.append((Value("", (), (axis,), 0.0), (key,)))
         names, ages = self._names(operands, writes)
-        axes = []
+        for value, keys in operands:
+            self.note(value, keys)
+            for key, axis in zip(keys, value.axes, strict=True):
+                for factor in axis:
+                    self.names.use(names[factor], key)
+        axes: list[Axis] = []
         for key in writes:
             seen = max((_of_keys(value, keys, (key,)) for value, keys in operands), key=len)
             axes.append(tuple(Factor(names[f], f.size, ages[names[f]]) for f in seen))
@@ -266,6 +297,12 @@ class GraphBuilder:
         )
         places = tuple((factor,) for axis in axes for factor in axis)
         return Value(free, places, tuple(axes), word_bytes or self.word_bytes)
+
+    def note(self, value: Value, keys: Keys) -> None:
+        """Note what the axes of a value are used as, for their names."""
+        for key, axis in zip(keys, value.axes, strict=True):
+            for factor in axis:
+                self.names.use(factor.name, key)
 
     def _other_word(self, word_bytes: float | None) -> float | None:
         """Return the word of a tensor where it is not that of the graph."""
@@ -335,17 +372,45 @@ class GraphBuilder:
         used = {
             name for dims in (*held, *inputs.values()) for dim in dims for name in dim.split("*")
         }
+        given = (d for dims in inputs.values() for d in dims if not self.names.maker(d)[1])
+        first = dict.fromkeys(chain(given, *map(_dims_of, kernels.values())))
+        order = [*first, *(dim for dim in self.sizes if dim in used and dim not in first)]
+        sizes = {dim: self.sizes[dim] for dim in order}
+        named = self.names.readable(sizes, [_dims_of(kernel) for kernel in kernels.values()])
+        tiled = other.pop("tiled", None) or named[max(written, key=written.__getitem__)]
         fields = {
             "name": name,
-            "tiled": other.pop("tiled", None) or max(written, key=written.__getitem__),
+            "tiled": tiled,
             "word_bytes": self.word_bytes,
-            "dims": {dim: size for dim, size in self.sizes.items() if dim in {*used, *written}},
-            "inputs": inputs,
+            "dims": {named[dim]: size for dim, size in sizes.items()},
+            "inputs": {key: _renamed(dims, named) for key, dims in inputs.items()},
             "constants": [name for name in self.constants if name in inputs],
             "outputs": ends,
-            "kernels": kernels,
+            "kernels": {key: _with_names(kernel, named) for key, kernel in kernels.items()},
         }
         return checked(GraphSpec.model_validate({**fields, **other}))
+
+
+def _renamed(dims: Sequence[str], names: Mapping[str, str]) -> tuple[str, ...]:
+    """Return dims under other names."""
+    return tuple("*".join(names[part] for part in dim.split("*")) for dim in dims)
+
+
+def _with_names(kernel: KernelSpec, names: Mapping[str, str]) -> KernelSpec:
+    """Return a kernel whose dims have other names."""
+    tensors = {
+        key: tuple(replace(tensor, dims=_renamed(tensor.dims, names)) for tensor in found)
+        for key, found in (("reads", kernel.reads), ("weights", kernel.weights))
+    }
+    dims = {"writes": _renamed(kernel.writes, names), "whole": _renamed(kernel.whole, names)}
+    return kernel.model_copy(update={**tensors, **dims})
+
+
+def _dims_of(kernel: KernelSpec) -> tuple[str, ...]:
+    """Return all dims of a kernel in order, those side by side in one taken apart."""
+    held = (*kernel.reads, *kernel.weights)
+    found = (*(dim for tensor in held for dim in tensor.dims), *kernel.writes)
+    return tuple(dict.fromkeys(part for dim in found for part in dim.split("*")))
 
 
 def _aligned(operands: Sequence[tuple[Value, Keys]]) -> list[tuple[Value, Keys]]:

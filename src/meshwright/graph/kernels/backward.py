@@ -50,12 +50,19 @@ def with_backward(
     Raises
     ------
     SpecError
-        For a graph that has gradients already, or sends messages, which no rule turns round.
+        For a graph that has gradients already, or sends messages, which no rule turns round; where
+        neither a weight nor an input that is no constant leads to an output.
     """
     _check(graph, prologue)
     done = _Backward(graph, frozenset(prologue), vector_saves)
     done.run()
-    gradients = {f"{name}.grad": done.dims_of(name) for name in graph.outputs}
+    gradients = {
+        f"{name}.grad": done.dims_of(name) for name in graph.outputs if name in done.wanted
+    }
+    if not gradients:
+        fix = "hold weights, or let an input be no constant"
+        raise SpecError(Fault("outputs", "nothing that they depend on has a gradient", fix),
+                        origin=graph.name)  # fmt: skip
     return replace(
         graph,
         name=f"{graph.name}-training",
@@ -96,17 +103,20 @@ class _Backward:
     """The tensors that sum up to the gradient of a tensor."""
     weight_gradients: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    wanted: set[str] = field(default_factory=set)
+    """Tensors that have a gradient."""
 
     def run(self) -> None:
         """Make all kernels."""
         self.names = {*self.graph.number, *self.graph.inputs}
-        wanted = self._wanted()
+        self.wanted = self._wanted()
         for name in self.graph.outputs:
-            self.parts[name].append(f"{name}.grad")
-            self.names.add(f"{name}.grad")
+            if name in self.wanted:
+                self.parts[name].append(f"{name}.grad")
+                self.names.add(f"{name}.grad")
         for kernel in reversed(self.graph.kernels):
             if kernel.name not in self.prologue and self.parts[kernel.name]:
-                self._through(kernel, self._summed(kernel.name), wanted)
+                self._through(kernel, self._summed(kernel.name))
         for name in self.graph.inputs:
             if self.parts[name]:
                 self.parts[name] = [self._summed(name)]
@@ -144,12 +154,12 @@ class _Backward:
             Kernel(f"{tensor}.grad", Unit.VECTOR, dims, reads, flops_per_point=flops, is_sum=True)
         )
 
-    def _through(self, kernel: Kernel, gradient: str, wanted: set[str]) -> None:
+    def _through(self, kernel: Kernel, gradient: str) -> None:
         """Make what one forward kernel needs: gradients of what it reads, then of what it holds."""
         of_output = Operand(gradient, kernel.dims)
         is_lookup = kernel.unit is Unit.NONE and bool(kernel.weights)
         for place, read in enumerate(kernel.inputs):
-            if read.source not in wanted or is_lookup:
+            if read.source not in self.wanted or is_lookup:
                 continue
             if kernel.is_sum and read.dims == kernel.dims:
                 self.parts[read.source].append(gradient)
