@@ -539,7 +539,8 @@ def _sram_lines(found: Validation, table: Table) -> Iterator[str]:
     yield from _sram_table(found, table)
     for entry in found.sram:
         row = entry.row
-        known = (row.source.title, row.source.url, row.notes, *row.reasons.values())
+        why = (f"{name}: {text}" for name, text in row.reasons.items())
+        known = (row.source.title, row.source.url, row.notes, *why)
         yield f"* {row.id}: {'; '.join(text for text in known if text)}"
     yield ""
 
