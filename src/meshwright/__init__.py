@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from meshwright.api import fuse as fuse
     from meshwright.api import load as load
     from meshwright.api import partition as partition
+    from meshwright.api import place as place
     from meshwright.api import plan as plan
     from meshwright.api import read as read
+    from meshwright.api import route as route
     from meshwright.api import serve as serve
     from meshwright.api import simulate as simulate
     from meshwright.api import sweep as sweep
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MeshwrightError", "__version__", "calibrate", "check", "compare", "estimate", "explain",
-    "export", "fit", "fuse", "load", "partition", "plan", "read", "serve", "simulate", "sweep",
-    "validate",
+    "export", "fit", "fuse", "load", "partition", "place", "plan", "read", "route", "serve",
+    "simulate", "sweep", "validate",
 ]  # fmt: skip
 
 

@@ -482,13 +482,68 @@ def simulate(args: Namespace, call: Call) -> Any:
     if args.file is None:
         raise UsageError("a file is missing: simulate flows FILE.json")
     from meshwright.catalog.flow_files import read_flow_file
-    from meshwright.network.simulation.fluid import simulate_flows
+    from meshwright.network.flows import play_flows
 
-    file = read_flow_file(Path(args.file))
-    return file.warnings, [
-        (f, simulate_flows(f.routes, f.num_bytes, f.start_s, f.latency_s, f.bandwidth_bytes_per_s))
-        for f in file.scenarios
-    ]
+    return [(scenario, play_flows(scenario)) for scenario in read_flow_file(Path(args.file))]
+
+
+@verb
+def route(args: Namespace, call: Call) -> Any:
+    """Return routes of the flows of a file, with what each link carries and the proof."""
+    from meshwright.catalog.flow_files import read_flow_file
+    from meshwright.catalog.systems import load_system
+    from meshwright.network.flows import links_of, route_flows
+    from meshwright.options.question import Reading, output_file, whole_number, write_whole
+    from meshwright.topology.levels import network_of
+
+    reading = Reading()
+    target = reading.value(output_file, "--out", args.out) if args.out is not None else None
+    paths, seed = (
+        reading.value(whole_number, f"--{name}", getattr(args, name))
+        if getattr(args, name) is not None else default
+        for name, default in (("paths", 1), ("seed", 0))
+    )  # fmt: skip
+    network = (
+        None if args.on is None else reading.value(lambda on: network_of(load_system(on)), args.on)
+    )
+    reading.done()
+    links = [] if network is None else links_of(network)
+    scenarios = read_flow_file(Path(args.file), needs_routes=False, links=links)
+    found = [route_flows(one, network, seed=seed, max_paths=paths) for one in scenarios]
+    if target is not None:
+        import json
+
+        from meshwright.catalog.flow_files import SCHEMA
+        from meshwright.report.flows import routed_record
+
+        records = [routed_record(routed) for routed in found]
+        write_whole(target, json.dumps({"schema": SCHEMA, "scenarios": records}, indent=1) + "\n")
+    return found
+
+
+@verb
+def place(args: Namespace, call: Call) -> Any:
+    """Return a plan as it is placed and as a file places it, simulated both; or write a file."""
+    import json
+
+    from meshwright.options.question import needed, output_file, write_whole
+    from meshwright.train.answer import Plan
+    from meshwright.train.plan_file import load as load_plan
+    from meshwright.wafer.simulation import simulate as play
+    from meshwright.wafer.stated import place_on, placement_record
+
+    target = output_file("--out", args.out) if args.out is not None else None
+    found = needed("PLAN.json", args.plan, load_plan, Plan)
+    if args.file is None:
+        record = placement_record(found)
+        if target is not None:
+            write_whole(target, json.dumps(record) + "\n")
+        return record
+    from meshwright.catalog.flow_files import read_placement_file
+
+    moved = place_on(found, read_placement_file(Path(args.file)))
+    _saved(moved, target)
+    return {"as planned": play(found), "as stated": play(moved)}
 
 
 def _played(args: Namespace) -> tuple[Plan, Any]:

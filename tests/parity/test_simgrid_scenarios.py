@@ -10,24 +10,17 @@ import numpy as np
 import pytest
 
 from meshwright.catalog.flow_files import read_flow_file
+from meshwright.network.flows import play_flows
 from meshwright.network.routing import make_routes
-from meshwright.network.simulation.fluid import simulate_flows
 
 DATA = Path(__file__).parents[1] / "data" / "simgrid_scenarios.json"
 REFERENCE = {case["name"]: case for case in json.loads(DATA.read_text())["scenarios"]}
-SCENARIOS = read_flow_file(DATA).scenarios
-
-
-def played(scenario):
-    return simulate_flows(
-        scenario.routes, scenario.num_bytes, scenario.start_s, scenario.latency_s,
-        scenario.bandwidth_bytes_per_s,
-    )  # fmt: skip
+SCENARIOS = read_flow_file(DATA)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_ends_and_bytes_are_those_of_the_reference(scenario):
-    timeline = played(scenario)
+    timeline = play_flows(scenario)
     expected = [flow["finish_s"] for flow in REFERENCE[scenario.name]["flows"]]
     np.testing.assert_allclose(timeline.end_s, expected, rtol=1e-9, atol=0)
     routes, num_links = make_routes(scenario.routes), len(scenario.link_ids)
@@ -43,10 +36,10 @@ def test_there_are_scenarios():
 @pytest.mark.parametrize("disabled", ["0", "1"])
 def test_compiled_and_plain_python_give_the_same_bits(disabled):
     code = (
-        f"import {simulate_flows.__module__} as fluid, test_simgrid_scenarios as case\n"
-        "fluid.SMALL_FLOWS = -1\n"
+        f"import {play_flows.__module__} as flows, test_simgrid_scenarios as case\n"
+        "flows.SMALL_FLOWS = -1\n"
         "for s in case.SCENARIOS:\n"
-        "    print(*[t.hex() for t in case.played(s).end_s.tolist()])"
+        "    print(*[t.hex() for t in flows.play_flows(s).end_s.tolist()])"
     )
     environment = os.environ | {"NUMBA_DISABLE_JIT": disabled}
     done = subprocess.run(
@@ -57,5 +50,5 @@ def test_compiled_and_plain_python_give_the_same_bits(disabled):
         cwd=Path(__file__).parent,
         env=environment,
     )
-    here = [played(s).end_s.tolist() for s in SCENARIOS]
+    here = [play_flows(s).end_s.tolist() for s in SCENARIOS]
     assert done.stdout.splitlines() == [" ".join(t.hex() for t in ends) for ends in here]

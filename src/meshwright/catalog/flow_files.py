@@ -1,11 +1,11 @@
-"""Reads flow files in JSON: links with bandwidth and latency; flows with a size, a start, a route.
+"""Flow files in JSON: links with bandwidth and latency; flows with a size, a start, ends, a route.
 
-A file holds one or several scenarios. All its faults are reported at once, each with its path.
+A file holds one or several scenarios: demands where flows state their ends, routes where they state
+their links. All its faults are reported at once, each with its path.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,37 +17,32 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.base.errors import Fault, SpecError, nearest
 from meshwright.catalog.files import Location, PlainValues, Tree, path_text, read_json, shown
+from meshwright.spec.flows import FlowScenario, Label, PlacementFile, depths_of
 
 LARGEST = 1e24
 """No bandwidth, size or time of a file is larger."""
 SMALLEST = 1e-9
 """No bandwidth is smaller; beyond these bounds times are no longer finite numbers."""
-Label = int | str
 
 
 @dataclass(frozen=True)
 class Record:
-    """One JSON object and its place; faults of the file and what is not read of it are noted."""
+    """One JSON object and its place; faults of the file are noted."""
 
     value: Mapping[str, Any]
     at: Location
     plain: PlainValues
-    warnings: list[str]
 
     def refuse(self, name: str, message: str, fix: str = "") -> None:
         """Note a fault of a field."""
         self.plain.refuse((*self.at, name), message, fix)
 
-    def expect(self, known: Sequence[str], ignored: Sequence[str]) -> None:
-        """Note fields that are not read; one that must mean a missing field is a fault."""
-        missing = [name for name in known if name not in self.value]
+    def expect(self, known: Sequence[str], ignored: Sequence[str] = ()) -> None:
+        """Note fields that do not exist."""
         for name in self.value:
-            if name in known or name in ignored:
-                continue
-            if difflib.get_close_matches(name.lower(), [m.lower() for m in missing], 1, 0.6):
-                self.refuse(name, "unknown field", nearest(name, missing))
-            else:
-                self.warnings.append(f"{path_text((*self.at, name))}: not read: unknown field")
+            if name not in known and name not in ignored:
+                missing = [other for other in known if other not in self.value]
+                self.refuse(name, "unknown field", nearest(name, missing or known))
 
     def take(self, name: str, is_right: Callable[[Any], bool], expected: str) -> Any:
         """Return the value of a field, or None where it is missing or wrong, which is noted."""
@@ -77,8 +72,18 @@ class Record:
         found = self.take(name, is_label, "a text or a whole number")
         return "" if found is None else found
 
+    def labels(self, name: str) -> tuple[Label, ...]:
+        """Return the names of a field that may hold one or a list of them, or be left out."""
+        found = self.value.get(name, [])
+        entries = found if isinstance(found, list) else [found]
+        for index, entry in enumerate(entries):
+            if not is_label(entry):
+                at = (*self.at, name, index) if isinstance(found, list) else (*self.at, name)
+                self.plain.refuse(at, f"found {shown(entry)}, expected a text or a whole number")
+        return tuple(filter(is_label, entries))
+
     def entries(self, name: str) -> list[Any]:
-        """Return a list."""
+        """Return a list; none where the field is left out of what may do without."""
         return self.take(name, lambda value: isinstance(value, list), "a list") or []
 
     def records(self, name: str) -> Iterator[Record]:
@@ -86,7 +91,7 @@ class Record:
         for index, entry in enumerate(self.entries(name)):
             at = (*self.at, name, index)
             if isinstance(entry, dict):
-                yield Record(entry, at, self.plain, self.warnings)
+                yield Record(entry, at, self.plain)
             else:
                 self.plain.refuse(at, f"found {shown(entry)}, expected an object")
 
@@ -97,44 +102,33 @@ def is_label(value: object) -> bool:
 
 
 SCHEMA = "flows-on-a-mesh/1"
-_FILE = ("scenarios",), ("schema", "engine", "config", "units", "semantics")
-_LINK = ("id", "bw_Bps", "lat_s"), ()
-_FLOW = (("id", "bytes", "start_s", "route"), ("src", "dst", "finish_s", "finish_rtt_weighted_s"))
+_ABOUT = ("schema", "engine", "config", "units", "semantics")
+_LINK = ("id", "bw_Bps", "lat_s", "src", "dst"), ("carried_bytes", "busy_s")
+_FLOW = (
+    ("id", "bytes", "start_s", "route", "src", "dst", "after"),
+    ("finish_s", "finish_rtt_weighted_s"),
+)
 _SCENARIO = (
     ("name", "links", "flows"),
     (
-        *_FILE[1], "description", "rows", "cols", "routing", "makespan_s", "simgrid_wall_s",
-        "max_relative_difference_to_exact_rational_progressive_filling",
+        *_ABOUT, "description", "rows", "cols", "routing", "makespan_s", "simgrid_wall_s",
+        "max_relative_difference_to_exact_rational_progressive_filling", "system", "phases",
     ),
 )  # fmt: skip
-"""Fields that are read, and documented ones that are not: descriptions and reference results."""
+"""Fields that are read, and documented ones that are not: descriptions and results."""
 
 
-@dataclass(frozen=True)
-class FlowScenario:
-    """Flows and the links they share, as columns."""
-
-    name: str
-    link_ids: tuple[Label, ...]
-    bandwidth_bytes_per_s: FloatArray
-    latency_s: FloatArray
-    flow_ids: tuple[Label, ...]
-    num_bytes: FloatArray
-    start_s: FloatArray
-    routes: tuple[tuple[int, ...], ...]
-    """Links of each flow, as indices in ``link_ids``."""
-
-
-@dataclass(frozen=True)
-class FlowFile:
-    """The scenarios of a file, and what in it was not read."""
-
-    scenarios: tuple[FlowScenario, ...]
-    warnings: tuple[str, ...]
-
-
-def read_flow_file(path: Path) -> FlowFile:
+def read_flow_file(
+    path: Path, *, needs_routes: bool = True, links: Sequence[Mapping[str, object]] = ()
+) -> tuple[FlowScenario, ...]:
     """Return the scenarios of a flow file; a file may hold one scenario without the list.
+
+    Parameters
+    ----------
+    needs_routes
+        Each flow must state its route; else its ends, and every link those of its own.
+    links
+        Of a system, for files that state none.
 
     Raises
     ------
@@ -148,23 +142,29 @@ def read_flow_file(path: Path) -> FlowFile:
     if content.get("schema", SCHEMA) != SCHEMA:
         message = f"found {shown(content['schema'])}, this command reads {SCHEMA!r}"
         raise SpecError(Fault("schema", message), origin=str(path))
-    top = Record(content, (), PlainValues(Tree(content, {}), content), [])
+    top = Record(content, (), PlainValues(Tree(content, {}), content))
     records = [top]
     if "scenarios" in content or "flows" not in content:
-        top.expect(*_FILE)
+        top.expect(("scenarios",), _ABOUT)
         records = list(top.records("scenarios"))
         if content.get("scenarios") == []:
             top.refuse("scenarios", "is empty", "at least one scenario")
-    scenarios = tuple(map(_scenario, records))
+    scenarios = tuple(_scenario(record, needs_routes, links) for record in records)
     _refuse_repeated(records, "name", [scenario.name for scenario in scenarios])
     if top.plain.faults:
         raise SpecError(top.plain.faults, origin=str(path))
-    return FlowFile(scenarios, tuple(top.warnings))
+    return scenarios
 
 
-def _scenario(record: Record) -> FlowScenario:
+def _scenario(
+    record: Record, needs_routes: bool, system_links: Sequence[Mapping[str, object]]
+) -> FlowScenario:
     """Return one scenario; what is wrong with it is noted."""
     record.expect(*_SCENARIO)
+    if system_links and "links" in record.value:
+        record.refuse("links", "are stated, and those of a system as well", "leave out one of both")
+    elif system_links:
+        record = Record({**record.value, "links": list(system_links)}, record.at, record.plain)
     links, flows = list(record.records("links")), list(record.records("flows"))
     for entry in links:
         entry.expect(*_LINK)
@@ -174,16 +174,31 @@ def _scenario(record: Record) -> FlowScenario:
     flow_ids = tuple(flow.label("id") for flow in flows)
     _refuse_repeated(links, "id", link_ids)
     _refuse_repeated(flows, "id", flow_ids)
-    number = {name: index for index, name in enumerate(link_ids)}
+    link_ends: tuple[tuple[Label, Label], ...] = ()
+    if any("src" in link.value or "dst" in link.value for link in links) or not needs_routes:
+        link_ends = tuple((link.label("src"), link.label("dst")) for link in links)
+    link_of = {name: index for index, name in enumerate(link_ids)}
+    flow_of = {name: index for index, name in enumerate(flow_ids)}
+    after = tuple(tuple(_named(flow, "after", flow_of, "flow")) for flow in flows)
+    circle = [number for number, depth in enumerate(depths_of(after)) if depth < 0]
+    if circle:
+        first = ", ".join(repr(flow_ids[flow]) for flow in circle[:4])
+        flows[circle[0]].refuse("after", f"flows wait for one another in a circle: {first}")
     return FlowScenario(
         name=str(record.label("name")),
         link_ids=link_ids,
         bandwidth_bytes_per_s=_column(link.number("bw_Bps", least=SMALLEST) for link in links),
         latency_s=_column(link.number("lat_s") for link in links),
+        link_ends=link_ends,
         flow_ids=flow_ids,
         num_bytes=_column(flow.number("bytes") for flow in flows),
         start_s=_column(flow.number("start_s", default=0.0) for flow in flows),
-        routes=tuple(tuple(_route(flow, number)) for flow in flows),
+        ends=tuple(_ends(flow, link_ends, is_needed=not needs_routes) for flow in flows),
+        routes=tuple(
+            _route(flow, link_of, link_ends) if needs_routes or "route" in flow.value else None
+            for flow in flows
+        ),
+        after=after,
     )
 
 
@@ -201,22 +216,127 @@ def _refuse_repeated(records: Sequence[Record], key: str, names: Sequence[Label]
             record.refuse(key, f"{name!r} is the name at {path} already")
 
 
-def _route(flow: Record, number: dict[Label, int]) -> Iterator[int]:
-    """Yield the links of a flow; each must be known, and none may come twice."""
-    entries = flow.entries("route")
-    ends = flow.value.get("src"), flow.value.get("dst")
-    if entries == [] and isinstance(flow.value.get("route"), list) and ends[0] != ends[1]:
-        message = f"is empty, but src {shown(ends[0])} and dst {shown(ends[1])} differ"
-        flow.refuse("route", message, "list its links")
+def _ends(
+    flow: Record, link_ends: Sequence[tuple[Label, Label]], *, is_needed: bool
+) -> tuple[Label | None, tuple[Label, ...]]:
+    """Return the sender and the receivers of a flow; the links must know them."""
+    if is_needed or "src" in flow.value:
+        flow.take("src", is_label, "the node that sends")
+    receivers = flow.labels("dst")
+    if is_needed and "dst" not in flow.value:
+        flow.refuse("dst", "is missing", "expected the node that receives, or a list of them")
+    elif flow.value.get("dst") == []:
+        flow.refuse("dst", "is empty", "at least one node that receives")
+    source = flow.value.get("src")
+    nodes = {node for ends in link_ends for node in ends}
+    for name, stated in (("src", (source,)), ("dst", receivers)):
+        for node in stated if nodes else ():
+            if is_label(node) and node not in nodes:
+                flow.refuse(name, f"no link leads to a node {shown(node)}")
+    return (source if is_label(source) else None), receivers
+
+
+def _named(flow: Record, name: str, number: Mapping[Label, int], kind: str) -> Iterator[int]:
+    """Yield what a list of names means; each must be known, and none may come twice."""
     seen: set[int] = set()
-    for index, entry in enumerate(entries):
-        at = (*flow.at, "route", index)
-        link = number.get(entry) if is_label(entry) else None
-        if link is None:
+    for index, entry in enumerate(flow.entries(name) if name in flow.value else []):
+        at = (*flow.at, name, index)
+        found = number.get(entry) if is_label(entry) else None
+        if found is None:
             fix = nearest(str(entry), map(str, number))
-            flow.plain.refuse(at, f"{shown(entry)} is no link of this scenario", fix)
-        elif link in seen:
-            flow.plain.refuse(at, f"passes {shown(entry)} twice")
+            flow.plain.refuse(at, f"{shown(entry)} is no {kind} of this scenario", fix)
+        elif found in seen:
+            flow.plain.refuse(at, f"names {shown(entry)} twice")
         else:
-            seen.add(link)
-            yield link
+            seen.add(found)
+            yield found
+
+
+def _route(
+    flow: Record, number: Mapping[Label, int], link_ends: Sequence[tuple[Label, Label]]
+) -> tuple[int, ...]:
+    """Return the links of a flow: a path or a tree from its sender to its receivers."""
+    if "route" not in flow.value:
+        flow.refuse("route", "is missing", "list its links, or: meshwright route FILE")
+        return ()
+    route = tuple(_named(flow, "route", number, "link"))
+    source, receivers = flow.value.get("src"), flow.labels("dst")
+    if not route:
+        if flow.value.get("route") == [] and receivers not in ((), (source,)):
+            ends = f"src {shown(source)} and dst {shown(flow.value['dst'])}"
+            flow.refuse("route", f"is empty, but {ends} differ", "list its links")
+    elif link_ends:
+        reached = [link_ends[link][1] for link in route]
+        begins = source
+        if source is None:
+            begins = next((a for a, _ in (link_ends[k] for k in route) if a not in reached), None)
+        joined, waiting = {begins}, list(route)
+        while near := [link for link in waiting if link_ends[link][0] in joined]:
+            joined |= {link_ends[link][1] for link in near}
+            waiting = [link for link in waiting if link not in near]
+        missed = [shown(node) for node in receivers if node not in joined]
+        if waiting or len(set(reached)) < len(reached) or begins in reached:
+            flow.refuse("route", f"is no path or tree from {shown(begins)}")
+        elif missed:
+            flow.refuse("route", f"does not reach {', '.join(missed)}")
+    return route
+
+
+def written_scenario(scenario: FlowScenario, **more: object) -> dict[str, Any]:
+    """Return a scenario as a flow file holds it, with further fields of its own."""
+    links = [
+        {"id": name, "bw_Bps": bandwidth, "lat_s": latency}
+        | (dict(zip(("src", "dst"), ends, strict=True)) if ends else {})
+        for name, bandwidth, latency, ends in zip(
+            scenario.link_ids, scenario.bandwidth_bytes_per_s.tolist(),
+            scenario.latency_s.tolist(), scenario.link_ends or [()] * len(scenario.link_ids),
+            strict=True,
+        )
+    ]  # fmt: skip
+    flows = []
+    for flow, name in enumerate(scenario.flow_ids):
+        source, receivers = scenario.ends[flow]
+        route = scenario.routes[flow]
+        entry: dict[str, object] = {"id": name, "bytes": float(scenario.num_bytes[flow])}
+        entry |= {"start_s": float(scenario.start_s[flow])} if scenario.start_s[flow] > 0 else {}
+        entry |= {} if source is None else {"src": source}
+        entry |= {"dst": receivers[0] if len(receivers) == 1 else [*receivers]} if receivers else {}
+        waits = [scenario.flow_ids[before] for before in scenario.after[flow]]
+        entry |= {"after": waits} if waits else {}
+        entry |= {} if route is None else {"route": [scenario.link_ids[link] for link in route]}
+        flows.append(entry)
+    return {"name": scenario.name, **more, "links": links, "flows": flows}
+
+
+def read_placement_file(path: Path) -> PlacementFile:
+    """Return the devices of a placement file: ``devices``, and ``axes`` where it states them.
+
+    Raises
+    ------
+    SpecError
+        With all faults of the file.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict):
+        found = type(content).__name__
+        raise SpecError(Fault("", f"expected an object, found a {found}"), origin=str(path))
+    top = Record(content, (), PlainValues(Tree(content, {}), content))
+    top.expect(("devices", "axes"), ("plan", "system", "grid", "description"))
+    devices: dict[int, int] = {}
+    for rank, device in enumerate(top.entries("devices")):
+        if not isinstance(device, int) or isinstance(device, bool) or device < 0:
+            top.plain.refuse(("devices", rank), f"found {shown(device)}, expected a device")
+        elif (first := devices.setdefault(device, rank)) != rank:
+            top.plain.refuse(("devices", rank), f"device {device} has rank {first} already")
+    axes = None
+    if "axes" in content:
+        stated = top.take("axes", lambda value: isinstance(value, dict), "an object of shapes")
+        for axis, shape in (stated or {}).items():
+            if not isinstance(shape, list) or not all(type(s) is int and s > 0 for s in shape):
+                fix = "rows and columns, such as [2, 4]"
+                top.plain.refuse(("axes", axis), f"found {shown(shape)}, expected {fix}")
+        axes = {axis: tuple(shape) for axis, shape in (stated or {}).items()
+                if isinstance(shape, list)}  # fmt: skip
+    if top.plain.faults:
+        raise SpecError(top.plain.faults, origin=str(path))
+    return PlacementFile(tuple(devices), axes)

@@ -242,9 +242,7 @@ def simulate(args: Namespace) -> int:
     if args.what == "flows" or args.file is not None:
         from meshwright.report.flows import flow_lines, flow_record
 
-        warnings, runs = api.simulate.answer(args, _call(args))
-        for warning in warnings:
-            print(f"warning: {warning}", file=sys.stderr)
+        runs = api.simulate.answer(args, _call(args))
         lines = [line for scenario, timeline in runs for line in flow_lines(scenario, timeline)]
         records = [flow_record(scenario, timeline) for scenario, timeline in runs]
         show(lines, {"scenarios": records}, args.json)
@@ -256,6 +254,32 @@ def simulate(args: Namespace) -> int:
     found, played = api._played(args)
     lines = list(simulation_lines(found, played.step, played.network))
     show(lines, simulation_data(found, played.step, played.network), args.json)
+    return 0
+
+
+def route(args: Namespace) -> int:
+    """Print how well flows are routed, and the links that carry most."""
+    from meshwright.report.flows import routed_lines, routed_record
+
+    found = api.route.answer(args, _call(args))
+    data = {"scenarios": [routed_record(routed) for routed in found]} if args.json else None
+    show([line for routed in found for line in routed_lines(routed)], data, args.json)
+    return 0
+
+
+def place(args: Namespace) -> int:
+    """Print a plan in two placements, or where it is placed."""
+    from meshwright.wafer.stated import compared_lines, compared_record
+
+    found = api.place.answer(args, _call(args))
+    if args.file is None:
+        lines = [f"{found['plan']} on {found['system']}"]
+        lines += [f"{axis}: blocks of {'x'.join(map(str, shape))}"
+                  for axis, shape in found["axes"].items()]  # fmt: skip
+        lines.append("devices of the ranks: " + ", ".join(map(str, found["devices"])))
+        show(lines, found, args.json)
+        return 0
+    show(compared_lines(found), compared_record(found), args.json)
     return 0
 
 

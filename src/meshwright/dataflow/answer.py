@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from meshwright.dataflow.layouts import payload_bytes
+from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import factors
+from meshwright.graph.kernels.kernel import Kernel, factors
 
 SLOWER = "slower by its bound"
 
@@ -149,7 +149,7 @@ def plan_record(plan: GraphPlan) -> dict[str, Any]:
 
 
 def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
-    """Yield how each kernel is split, and the collectives behind it."""
+    """Yield what each kernel takes by itself, how it is split, and the collectives behind it."""
     if plan.sharding is None:
         return
     sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -161,15 +161,23 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, 
                     "num_bytes": payload_bytes(kind, placed.num_bytes, plan.tp),
                     "time_s": placed.cost,
                     "readers": list(placed.readers),
+                    "leaves": placed.leaves,
                 }
             )
-    for kernel, split in zip(graph.kernels, plan.sharding.splits, strict=True):
-        place, leaves = split.writes.place, str(split.writes)
-        if place is not None:
-            leaves = f"by {factors(kernel.dims[place])[0]}"
+    tables, ways = plan.sharding.tables, plan.sharding.ways
+    leaving, seconds = tables.leaving(ways), tables.costs_of_kernels(ways)
+    for number, (kernel, split) in enumerate(zip(graph.kernels, plan.sharding.splits, strict=True)):
         yield {
             "name": kernel.name,
+            "time_s": seconds[number],
             "split": split.dim,
-            "writes": leaves,
+            "writes": _named(kernel, split.writes),
+            "leaves": _named(kernel, leaving[number]) if number in leaving else None,
             "collectives": sent.get(kernel.name, []),
         }
+
+
+def _named(kernel: Kernel, layout: TensorLayout) -> str:
+    """Return a layout with the name of the dim that is split."""
+    place = layout.place
+    return str(layout) if place is None else f"by {factors(kernel.dims[place])[0]}"

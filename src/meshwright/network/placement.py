@@ -168,6 +168,8 @@ class Choice:
     """Innermost first."""
     shapes: tuple[Shape, ...]
     """Members of each axis on each level, innermost level first."""
+    devices: tuple[int, ...] = ()
+    """Device of each rank, innermost axis first, where they are stated: not those of the blocks."""
 
 
 def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
@@ -210,6 +212,8 @@ class Ranks:
     """The columns, rows, ... of the grid that are in use, level by level."""
     device: IntArray
     """Device of each rank: one array axis for each axis of the plan, innermost first."""
+    cell: IntArray | None = None
+    """Place of each rank in the blocks, where its device is another one."""
 
     @property
     def num_devices(self) -> int:
@@ -224,10 +228,15 @@ class Ranks:
         """
         names = axis.split("/")[0].split("*")
         chosen = [self.axes.index(name) for name in names]
-        members = np.moveaxis(self.device, chosen, range(-len(chosen), 0))
-        flat = members.reshape(-1, prod(members.shape[len(self.axes) - len(chosen) :]))
+
+        def flat(of_rank: IntArray) -> IntArray:
+            members = np.moveaxis(of_rank, chosen, range(-len(chosen), 0))
+            return members.reshape(-1, prod(members.shape[len(self.axes) - len(chosen) :]))
+
+        device = flat(self.device)
+        order = np.argsort(device if self.cell is None else flat(self.cell), axis=1)
         sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
-        return np.sort(flat, axis=1).reshape(-1, *sizes[::-1].tolist())
+        return np.take_along_axis(device, order, axis=1).reshape(-1, *sizes[::-1].tolist())
 
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
@@ -255,6 +264,26 @@ def block_ranks(
     lines = _clear_lines(_connected(network, sides), tuple(int(length) for length in needed))
     if lines is None:
         return None
+    return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+
+
+def stated_ranks(network: Network, sides: Shape, choice: Choice) -> Ranks | None:
+    """Return the ranks of a choice: on the devices that it states, or where its blocks fit."""
+    if not choice.devices:
+        return block_ranks(network, sides, choice.axes, choice.shapes)
+    if not _connected(network, sides).ravel()[list(choice.devices)].all():
+        return None
+    lengths = np.prod(np.array(choice.shapes, dtype=np.int64), axis=0)
+    lines = tuple(tuple(range(int(length))) for length in lengths)
+    cell = _in_blocks(tuple(lengths.tolist()), lines, choice.shapes)
+    device = np.array(choice.devices, dtype=np.int64).reshape(cell.shape, order="F")
+    return Ranks(choice.axes, choice.shapes, lines, device, cell)
+
+
+def _in_blocks(
+    sides: Shape, lines: tuple[tuple[int, ...], ...], shapes: Sequence[Shape]
+) -> IntArray:
+    """Return the number of the cell of each rank, on these lines of a grid."""
     numbers = np.zeros(1, dtype=np.int64)
     weights = np.cumprod([1, *sides[:-1]])
     for level, line in enumerate(lines):
@@ -262,7 +291,7 @@ def block_ranks(
         numbers = (places[:, None] + numbers[None, :]).reshape(-1)
     grid = numbers.reshape([len(line) for line in lines[::-1]])
     split = [size for level in range(len(sides))[::-1] for size in _outermost_first(shapes, level)]
-    return Ranks(tuple(axes), tuple(shapes), lines, _regrouped(grid.reshape(split), shapes))
+    return _regrouped(grid.reshape(split), shapes)
 
 
 def _outermost_first(shapes: Sequence[Shape], level: int) -> list[int]:

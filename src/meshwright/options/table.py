@@ -329,6 +329,27 @@ COMMANDS: dict[str, Command] = {
             Option("trace", "write a Perfetto trace (.json, .json.gz)", "FILE"),
         ),
     ),
+    "route": Command(
+        "route flows over the links of any network, with a proof",
+        (
+            Option("file", "flows with sender, receivers and bytes", "FILE.json", kind="needed"),
+            Option("on", "64xH100, wafer-6x8, a YAML file; without it the links of the file",
+                   "SYSTEM"),
+            Option("paths", "equal parts of each flow, a route for each (1)", "N"),
+            Option("seed", "of the search (0)", "N"),
+            Option("out", "write a flow file with routes, for simulate flows", "FILE.json"),
+        ),
+    ),
+    "place": Command(
+        "a plan on devices of your choice, priced and simulated",
+        (
+            Option("plan", "a plan on a grid, as JSON", "PLAN.json", kind="needed"),
+            Option("file", "the device of each rank; without it, that of the plan is shown",
+                   "PLACEMENT.json", kind="argument"),
+            Option("out", "write the placed plan; without a placement, that of the plan",
+                   "FILE.json"),
+        ),
+    ),
     "partition": Command(
         "cut layers into stages that fit SRAM, a cache or HBM",
         (

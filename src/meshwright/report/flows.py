@@ -1,4 +1,4 @@
-"""Simulated flows as text and as data."""
+"""Flows as text and as data: simulated, or with the routes that were found for them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 
 from meshwright.base.units import format_bytes, format_seconds, format_si
-from meshwright.catalog.flow_files import FlowScenario
+from meshwright.catalog.flow_files import written_scenario
+from meshwright.network.flows import RoutedFlows, latency_s
 from meshwright.network.simulation.timeline import Timeline
+from meshwright.spec.flows import FlowScenario
 
+PROVEN = 1e-6
+"""Gap below which a routing counts as the best."""
 MOST_FLOWS, MOST_LINKS = 12, 5
 """Lines of the tables: the last flows to end, and the links that carried most for longest."""
 
@@ -26,15 +30,15 @@ def flow_lines(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]:
 
 
 def _table_of_flows(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]:
-    order = np.argsort(-timeline.end_s, kind="stable")
+    order, first_byte_s = np.argsort(-timeline.end_s, kind="stable"), latency_s(scenario)
     if len(order):
         head = ("flow", "size", "hops", "start", "end", "against alone")
         yield f"  {head[0]:<24}{head[1]:>12}{head[2]:>6}{head[3]:>11}{head[4]:>11}{head[5]:>18}"
     for flow in order[:MOST_FLOWS].tolist():
-        route = list(scenario.routes[flow])
-        start_s, end_s = scenario.start_s[flow], timeline.end_s[flow]
+        route = list(scenario.routes[flow] or ())
+        start_s, end_s = timeline.start_s[flow], timeline.end_s[flow]
         slowest = scenario.bandwidth_bytes_per_s[route].min(initial=np.inf)
-        alone_s = scenario.latency_s[route].sum() + scenario.num_bytes[flow] / slowest
+        alone_s = first_byte_s[flow] + scenario.num_bytes[flow] / slowest
         slower = f"{(end_s - start_s) / alone_s:.2f} x" if alone_s > 0 else "-"
         yield (
             f"  {str(scenario.flow_ids[flow])[:23]:<24}{format_bytes(scenario.num_bytes[flow]):>12}"
@@ -52,7 +56,7 @@ def _table_of_links(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]
     if hottest:
         yield f"  {'hottest links':<24}{'carried':>12}{'flows':>6}{'bandwidth':>11}{'in use':>11}"
     for link in hottest:
-        num_flows = sum(link in route for route in scenario.routes)
+        num_flows = sum(link in (route or ()) for route in scenario.routes)
         bandwidth = format_si(float(scenario.bandwidth_bytes_per_s[link]), "B/s")
         yield (
             f"  {str(scenario.link_ids[link])[:23]:<24}{format_bytes(carried[link]):>12}"
@@ -61,10 +65,73 @@ def _table_of_links(scenario: FlowScenario, timeline: Timeline) -> Iterator[str]
 
 
 def flow_record(scenario: FlowScenario, timeline: Timeline) -> dict[str, Any]:
-    """Return when each flow ends, as data."""
-    ends = zip(scenario.flow_ids, timeline.end_s.tolist(), strict=True)
+    """Return when each flow begins and ends, and what each link carries when, as data."""
+    spans = zip(scenario.flow_ids, timeline.start_s.tolist(), timeline.end_s.tolist(), strict=True)
+    carried = timeline.carried_bytes(len(scenario.link_ids))
+    used = carried / scenario.bandwidth_bytes_per_s / (timeline.makespan_s or 1.0)
+    changes: list[list[list[float]]] = [[] for _ in scenario.link_ids]
+    for link, at_s, rate in zip(
+        timeline.link.tolist(), timeline.change_s.tolist(), timeline.rate_bytes_per_s.tolist(),
+        strict=True,
+    ):  # fmt: skip
+        changes[link].append([at_s, rate])
+    loads = zip(scenario.link_ids, carried.tolist(), used.tolist(), changes, strict=True)
     return {
         "name": scenario.name,
         "makespan_s": timeline.makespan_s,
-        "flows": [{"id": name, "finish_s": end_s} for name, end_s in ends],
-    }
+        "flows": [{"id": name, "begin_s": begin_s, "finish_s": end_s}
+                  for name, begin_s, end_s in spans],
+        "links": [{"id": name, "carried_bytes": num_bytes, "utilisation": share, "changes": rates}
+                  for name, num_bytes, share, rates in loads],
+    }  # fmt: skip
+
+
+def routed_lines(routed: RoutedFlows) -> Iterator[str]:
+    """Yield how well flows are routed, phase by phase, and the links that are busy longest."""
+    scenario = routed.scenario
+    yield f"{scenario.name[:48]}: {len(scenario.flow_ids)} flows, {len(scenario.link_ids)} links"
+    for number, phase in enumerate(routed.phases, start=1):
+        proof, stated_s = phase.certificate, phase.stated_s
+        ways = [("the file", stated_s)] if stated_s is not None else []
+        ways += [("default paths", phase.default_s), ("routed", proof.z_s)]
+        times = ", ".join(f"{format_seconds(time_s or 0.0)} {way}" for way, time_s in ways)
+        yield f"  phase {number}, {len(phase.flows)} flows; busiest link: {times}"
+        least = "no routing does with less"
+        if proof.gap > PROVEN:
+            least = f"at most {proof.gap:.1%} above the best: no routing is below "
+            least += format_seconds(proof.bound_s)
+        yield f"    {least} ({proof.method})"
+    busy_s = routed.busy_s
+    hottest = [link for link in np.argsort(-busy_s, kind="stable")[:MOST_LINKS].tolist()
+               if busy_s[link] > 0]  # fmt: skip
+    if hottest:
+        yield f"  {'hottest links':<24}{'carried':>12}{'bandwidth':>12}{'busy':>11}"
+    for link in hottest:
+        bandwidth = format_si(float(scenario.bandwidth_bytes_per_s[link]), "B/s")
+        yield (
+            f"  {str(scenario.link_ids[link])[:23]:<24}"
+            f"{format_bytes(routed.load_bytes[link]):>12}{bandwidth:>12}"
+            f"{format_seconds(float(busy_s[link])):>11}"
+        )
+    yield ""
+
+
+def routed_record(routed: RoutedFlows) -> dict[str, Any]:
+    """Return a scenario with its routes as a flow file holds it, with loads and proofs."""
+    phases = [
+        {
+            "num_flows": len(phase.flows),
+            "stated_s": phase.stated_s,
+            "default_s": phase.default_s,
+            "routed_s": phase.certificate.z_s,
+            "bound_s": phase.certificate.bound_s,
+            "bound_method": phase.certificate.method,
+        }
+        for phase in routed.phases
+    ]
+    record = written_scenario(routed.scenario, phases=phases)
+    for link, num_bytes, busy_s in zip(
+        record["links"], routed.load_bytes.tolist(), routed.busy_s.tolist(), strict=True
+    ):
+        link |= {"carried_bytes": num_bytes, "busy_s": busy_s}
+    return record

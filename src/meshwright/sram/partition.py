@@ -17,7 +17,7 @@ from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.rules import Case
 from meshwright.sharding.strategy import stack
 from meshwright.spec.model import ModelSpec
-from meshwright.spec.system import SystemSpec
+from meshwright.spec.system import ChipSpec, SystemSpec
 from meshwright.spec.workload import Training, Workload
 from meshwright.sram.answer import (
     PartitionPlan,
@@ -249,7 +249,7 @@ def partition_measured(
     cut_problem = CutProblem(layers, stage_capacities, devices)
     solution = solve_measured(cut_problem, objective)
     fits = solution is not None and solution.has_devices
-    offers = [] if fits else measured_proposals(layers, stage_capacities, cut_problem.most_stages)
+    offers = [] if fits else measured_proposals(cut_problem)
     name = spec.chip.memories[0].name if spec else ""
     plan = _plan(file.name, spec, cut, cut_problem, solution, cut.level or name)
     return replace(plan, proposals=tuple(offers), command=command)
@@ -261,14 +261,12 @@ def _measured_capacities(cut: Cut, devices: StageDevices | None) -> StageCapacit
         return StageCapacities((cut.capacity_bytes,))
     if devices is None:
         raise SpecError(Fault("capacity", "is needed", "or a system whose memory is known"))
-    found = []
-    for stage in range(max(devices.num_stages, 1) if devices.system.other_chips else 1):
-        chips = devices.chips_of(stage)
-        levels = [level_of(chip, cut.level) if cut.level else 0 for chip in chips]
-        sizes = [room_bytes(chip.memories[level], devices.calibration)
-                 for chip, level in zip(chips, levels, strict=True)]  # fmt: skip
-        found.append(min(sizes))
-    return StageCapacities(tuple(found))
+
+    def room_of(chip: ChipSpec) -> float:
+        level = level_of(chip, cut.level) if cut.level else 0
+        return room_bytes(chip.memories[level], devices.calibration)
+
+    return StageCapacities(devices.rooms_bytes(room_of))
 
 
 def _plan(

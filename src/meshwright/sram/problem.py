@@ -6,7 +6,7 @@ from a file of measured ones. Stages take the working devices in their order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -234,6 +234,11 @@ class StageDevices:
         """Return the distinct types of chips of a stage."""
         own = [self.system.other_chips.get(d, self.system.chip) for d in self.devices_of(stage)]
         return tuple({chip.name: chip for chip in own}.values())
+
+    def rooms_bytes(self, room_of: Callable[[ChipSpec], float]) -> tuple[float, ...]:
+        """Return the room of each stage, of the smallest of its chips; one where all are alike."""
+        kinds = max(self.num_stages, 1) if self.system.other_chips else 1
+        return tuple(min(map(room_of, self.chips_of(stage))) for stage in range(kinds))
 
     def level_between(self, first: int, second: int) -> int | None:
         """Return the innermost level of the network that joins two stages; None without any."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -40,8 +40,8 @@ class CutProblem:
     """In the order in which the stages are filled."""
     devices: StageDevices | None = None
     """None: as many devices as are needed, and nobody knows the links between them."""
-    layers_by_chip: Mapping[str, LayerSequence] | None = None
-    """Layers with the seconds of each type of chip, where there are several."""
+    layers_by_chip: Mapping[str, LayerSequence] = field(default_factory=dict)
+    """Layers with the seconds of each type of chip, where these depend on it."""
     is_training: bool = False
     """Stages are filled from the last layer to the first, and gradients are sent back."""
 
@@ -61,9 +61,10 @@ class CutProblem:
 
     def layers_of(self, stage: int) -> LayerSequence:
         """Return the layers with the seconds of the slowest chip of a stage."""
-        if self.layers_by_chip is None or self.devices is None:
+        if self.devices is None:
             return self.layers
-        candidates = [self.layers_by_chip[chip.name] for chip in self.devices.chips_of(stage)]
+        chips = self.devices.chips_of(stage)
+        candidates = [self.layers_by_chip.get(chip.name, self.layers) for chip in chips]
         return max(candidates, key=lambda layers: float(layers.layer_s.sum()))
 
     def times_of(self, stage: int) -> StageTimes:
@@ -77,8 +78,8 @@ class CutProblem:
         layers = self.layers_of(stage)
         key = (id(layers), joint, back)
         if key not in self._times:
-            exit_s = self._sends_s(joint)
-            exit_s[-1] = self._sends_s(back)[-1]
+            exit_s = self._sends_s[joint].copy()
+            exit_s[-1] = self._sends_s[back][-1]
             entry_s = 0.0 * exit_s
             if self.is_training:
                 entry_s = np.concatenate(([0.0], exit_s[:-1]))
@@ -94,25 +95,31 @@ class CutProblem:
             first, stop = runs[stage]
             before = filled[place - 1] if place else None
             after = filled[place + 1] if place + 1 < len(filled) else None
-            work_s = float(self.layers_of(stage).layer_s[first:stop].sum())
-            entry_s = self._one_send_s(stage, before, first - 1) if self.is_training else 0.0
             target = after if after is not None else (filled[0] if place else None)
-            found.append(StageSeconds(work_s, entry_s, self._one_send_s(stage, target, stop - 1)))
+            entry_s, exit_s = (self._sends_s[self._level(stage, n)] for n in (before, target))
+            found.append(
+                StageSeconds(
+                    work_s=float(self.layers_of(stage).layer_s[first:stop].sum()),
+                    entry_s=float(entry_s[first - 1]) if self.is_training else 0.0,
+                    exit_s=float(exit_s[stop - 1]),
+                )
+            )
         return found
 
-    def _one_send_s(self, stage: int, other: int | None, layer: int) -> float:
-        """Return the seconds in which the output of a layer passes between two stages [s]."""
-        if other is None or self.devices is None:
-            return 0.0
-        sent = self.layers.output_bytes[[layer]]
-        return float(self.devices.send_s(self._level(stage, other), sent)[0])
+    @cached_property
+    def _sends_s(self) -> dict[int | None, FloatArray]:
+        """By level of the network, the seconds in which the output of each layer passes [s]."""
+        sent, devices = self.layers.output_bytes, self.devices
+        found: dict[int | None, FloatArray] = {None: 0.0 * sent}
+        if devices is not None:
+            levels = range(len(devices.system.levels))
+            found |= {level: devices.send_s(level, sent) for level in levels}
+        return found
 
-    def _sends_s(self, level: int | None) -> FloatArray:
-        sent = self.layers.output_bytes
-        return 0.0 * sent if self.devices is None else self.devices.send_s(level, sent)
-
-    def _level(self, first: int, second: int) -> int | None:
-        return None if self.devices is None else self.devices.level_between(first, second)
+    def _level(self, stage: int, other: int | None) -> int | None:
+        if self.devices is None or other is None:
+            return None
+        return self.devices.level_between(stage, other)
 
     @property
     def _worst_level(self) -> int | None:
@@ -120,7 +127,7 @@ class CutProblem:
         count = self.most_stages or 1
         levels = {self._level(stage, stage + 1) for stage in range(max(count - 1, 0))}
         return max((lv for lv in levels if lv is not None),
-                   key=lambda lv: float(self._sends_s(lv).max()), default=None)  # fmt: skip
+                   key=lambda lv: float(self._sends_s[lv].max()), default=None)  # fmt: skip
 
     @cached_property
     def _times(self) -> dict[tuple[int, int | None, int | None], StageTimes]:
@@ -245,21 +252,15 @@ def cut_problems_of(problem: PartitionProblem, num_groups: list[int]) -> list[Cu
     chips = {chip.name: chip for chip in (system.chip, *system.other_chips.values())}
     if len(chips) > 1 and is_training:
         raise UnsupportedError("training on several types of chips is not cut into stages")
-    kinds = max(devices.num_stages, 1) if len(chips) > 1 else 1
-    stage_capacities = [
-        min(problem.on_chip(chip).room_bytes for chip in devices.chips_of(stage))
-        for stage in range(kinds)
-    ]
+    rooms_bytes = devices.rooms_bytes(lambda chip: problem.on_chip(chip).room_bytes)
     layers = {name: layers_of_model(problem.on_chip(chip), sizes, batch)
             for name, chip in chips.items()}  # fmt: skip
     return [
         CutProblem(
             layers=layers[system.chip.name][index],
-            stage_capacities=StageCapacities(tuple(stage_capacities), groups if is_training else 1),
+            stage_capacities=StageCapacities(rooms_bytes, groups if is_training else 1),
             devices=devices,
-            layers_by_chip={name: entries[index] for name, entries in layers.items()}
-            if len(chips) > 1
-            else None,
+            layers_by_chip={name: entries[index] for name, entries in layers.items()},
             is_training=is_training,
         )
         for index, groups in enumerate(num_groups)

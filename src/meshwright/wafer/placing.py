@@ -138,7 +138,8 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     unused = tuple(a for a in entry.structure.axis_order if a not in placement.axes)
     shapes = [placement.shapes[axis][::-1] for axis in placement.axes]
     alone = (1,) * len(placement.grid_shape)
-    choice = Choice((*placement.axes, *unused), (*shapes, *(alone for _ in unused)))
+    shapes += [alone for _ in unused]
+    choice = Choice((*placement.axes, *unused), tuple(shapes), placement.devices)
     found = [
         price
         for is_routed in (True, False)

@@ -12,7 +12,7 @@ from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import Priced, price_columns
-from meshwright.network.placement import Choice, Ranks, block_ranks, reaches_of_shapes
+from meshwright.network.placement import Choice, Ranks, reaches_of_shapes, stated_ranks
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
 from meshwright.spec.system import SystemSpec
 from meshwright.topology.levels import network_of
@@ -102,7 +102,7 @@ def price_placed(
     alone
         The price of each way on links of its own, where it is known.
     """
-    laid = [(c, block_ranks(physical, problem.grid_sides, c.axes, c.shapes)) for c in choices]
+    laid = [(c, stated_ranks(physical, problem.grid_sides, c)) for c in choices]
     rows = [row for row, (_, ranks) in enumerate(laid) if ranks is not None]
     fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
     if not fitting:

@@ -10,16 +10,17 @@ from meshwright.cli.main import main
 DATA = Path(__file__).parents[2] / "data" / "simgrid_scenarios.json"
 
 
-def test_data_hold_names_makespans_and_ends_only(capsys):
+def test_data_hold_makespans_flows_and_links(capsys):
     assert main(["simulate", "flows", str(DATA), "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     expected = json.loads(DATA.read_text())["scenarios"]
     assert set(record) == {"scenarios"}
     for found, case in zip(record["scenarios"], expected, strict=True):
-        assert set(found) == {"name", "makespan_s", "flows"}
+        assert set(found) == {"name", "makespan_s", "flows", "links"}
         assert found["name"] == case["name"]
         assert [flow["id"] for flow in found["flows"]] == [flow["id"] for flow in case["flows"]]
-        assert all(set(flow) == {"id", "finish_s"} for flow in found["flows"])
+        assert all(set(flow) == {"id", "begin_s", "finish_s"} for flow in found["flows"])
+        assert [link["id"] for link in found["links"]] == [link["id"] for link in case["links"]]
         last = max(flow["finish_s"] for flow in case["flows"])
         assert found["makespan_s"] == pytest.approx(last, rel=1e-9)
 
@@ -41,16 +42,38 @@ def test_text_names_the_last_flows_and_the_hottest_links_within_100_columns(caps
     assert "97.6%" in text  # 8 us of 8.2 us
 
 
-def test_flow_ids_stay_numbers_or_text_and_warnings_go_to_the_error_stream(capsys, tmp_path):
-    link = {"id": 1, "bw_Bps": 2, "lat_s": 0, "colour": "red"}
+def test_flow_ids_stay_numbers_or_text(capsys, tmp_path):
+    link = {"id": 1, "bw_Bps": 2, "lat_s": 0}
     flows = [{"id": name, "bytes": 2, "start_s": 0, "route": [1]} for name in ("1", 1)]
     path = tmp_path / "flows.json"
     path.write_text(json.dumps({"name": "ids", "links": [link], "flows": flows}))
     assert main(["simulate", "flows", str(path), "--json"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == "warning: links[0].colour: not read: unknown field\n"
-    found = json.loads(captured.out)["scenarios"][0]["flows"]
-    assert found == [{"id": "1", "finish_s": 2.0}, {"id": 1, "finish_s": 2.0}]
+    found = json.loads(capsys.readouterr().out)["scenarios"][0]["flows"]
+    assert found == [{"id": "1", "begin_s": 0.0, "finish_s": 2.0},
+                     {"id": 1, "begin_s": 0.0, "finish_s": 2.0}]  # fmt: skip
+
+
+def test_flows_wait_for_others_and_links_say_what_they_carry_when(capsys, tmp_path):
+    """4 bytes at 2 B/s, then 2 and 6 bytes together, of which one starts at 3 s: by hand.
+
+    b begins at 2 s with the link to itself, until c comes at 3 s with b done: 2 bytes at 2 B/s.
+    """
+    link = {"id": "x", "bw_Bps": 2, "lat_s": 0}
+    flows = [
+        {"id": "a", "bytes": 4, "route": ["x"]},
+        {"id": "b", "bytes": 4, "route": ["x"], "after": ["a"]},
+        {"id": "c", "bytes": 6, "route": ["x"], "after": ["a"], "start_s": 3},
+    ]
+    path = tmp_path / "flows.json"
+    path.write_text(json.dumps({"name": "waits", "links": [link], "flows": flows}))
+    assert main(["simulate", "flows", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["scenarios"][0]
+    spans = {flow["id"]: (flow["begin_s"], flow["finish_s"]) for flow in found["flows"]}
+    # From 3 s on b has 2 bytes left and c 6, at 1 B/s each; b ends at 5, c has 4 at 2 B/s: 7.
+    assert spans == {"a": (0.0, 2.0), "b": (2.0, 5.0), "c": (3.0, 7.0)}
+    (carried,) = found["links"]
+    assert (carried["carried_bytes"], carried["utilisation"]) == (14.0, 1.0)
+    assert carried["changes"] == [[0.0, 2.0], [7.0, 0.0]]
 
 
 def test_bad_input_ends_with_status_2_and_all_faults(capsys, tmp_path):

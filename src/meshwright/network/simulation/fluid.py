@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.base.arrays import FloatArray, IntArray
-from meshwright.base.compiled import as_written, compiled_in_place, compiled_inline
-from meshwright.network.routing import make_routes
-from meshwright.network.simulation.tasks import TaskGraph, flow_graph, offsets_of
+from meshwright.base.compiled import compiled_in_place, compiled_inline
+from meshwright.network.simulation.tasks import TaskGraph, offsets_of
 from meshwright.network.simulation.timeline import Timeline
 from meshwright.topology.network import Network
 
@@ -647,32 +644,6 @@ def simulate_tasks(graph: TaskGraph, network: Network, *, record_links: bool = T
         When tasks wait for one another in a circle.
     """
     return run_tasks(graph, network.bandwidth_bytes_per_s, record_links=record_links)
-
-
-SMALL_FLOWS = 2000
-"""Hops of all flows that plain Python plays in a fraction of a second; compiling takes longer."""
-
-
-def simulate_flows(
-    paths: Sequence[Sequence[int]], num_bytes: FloatArray, start_s: FloatArray,
-    latency_s: FloatArray, bandwidth_bytes_per_s: FloatArray,
-) -> Timeline:  # fmt: skip
-    """Return when each flow ends; flow i is task i of the timeline.
-
-    Parameters
-    ----------
-    paths
-        The links that each flow crosses, in order.
-    num_bytes, start_s
-        Of each flow: (flows,) [bytes], [s].
-    latency_s, bandwidth_bytes_per_s
-        Of each link: (links,) [s], [bytes/s].
-    """
-    routes = make_routes(paths)
-    of_path_s = np.array([latency_s[list(path)].sum() for path in paths])
-    graph = flow_graph(routes, num_bytes, of_path_s, start_s)
-    with as_written() if len(routes.links) <= SMALL_FLOWS else nullcontext():
-        return run_tasks(graph, bandwidth_bytes_per_s)
 
 
 def run_tasks(

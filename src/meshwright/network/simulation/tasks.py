@@ -57,9 +57,10 @@ def offsets_of(counts: IntArray) -> IntArray:
 
 
 def flow_graph(
-    routes: Routes, num_bytes: FloatArray, latency_s: FloatArray, start_s: FloatArray
-) -> TaskGraph:
-    """Return transfers that wait for nothing but their start, without a message overhead."""
+    routes: Routes, num_bytes: FloatArray, latency_s: FloatArray, start_s: FloatArray,
+    after: Sequence[Sequence[int]] = (),
+) -> TaskGraph:  # fmt: skip
+    """Return transfers without a message overhead, and the transfers that each waits for."""
     count = len(routes)
     none = np.zeros(count, dtype=np.int64)
     return TaskGraph(
@@ -74,8 +75,8 @@ def flow_graph(
         latency_s=latency_s,
         routes=routes,
         start_s=start_s,
-        needs_offsets=np.zeros(count + 1, dtype=np.int64),
-        needs=np.zeros(0, dtype=np.int64),
+        needs_offsets=offsets_of(np.array([len(waits) for waits in after or [()] * count])),
+        needs=np.array(list(chain.from_iterable(after)), dtype=np.int64),
     )
 
 
