@@ -149,7 +149,7 @@ def plan_record(plan: GraphPlan) -> dict[str, Any]:
 
 
 def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, Any]]:
-    """Yield how each kernel is split, and the collectives behind it."""
+    """Yield what each kernel takes by itself, how it is split, and the collectives behind it."""
     if plan.sharding is None:
         return
     sent: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -164,10 +164,12 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, 
                     "leaves": placed.leaves,
                 }
             )
-    leaving = plan.sharding.tables.leaving(plan.sharding.ways)
+    tables, ways = plan.sharding.tables, plan.sharding.ways
+    leaving, seconds = tables.leaving(ways), tables.costs_of_kernels(ways)
     for number, (kernel, split) in enumerate(zip(graph.kernels, plan.sharding.splits, strict=True)):
         yield {
             "name": kernel.name,
+            "time_s": seconds[number],
             "split": split.dim,
             "writes": _named(kernel, split.writes),
             "leaves": _named(kernel, leaving[number]) if number in leaving else None,

@@ -80,10 +80,12 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
     """Yield a row for each kernel, and one for each collective behind it."""
     records = list(kernel_records(graph, plan))
     width = max(len("kernel"), *(len(record["name"]) for record in records))
-    yield f"{'kernel':<{width}}  {'split over':<14} writes"
+    yield f"{'kernel':<{width}}  {'time':>8}  {'split over':<14} writes"
     for record in records:
         out = f", leaves {record['leaves']}" if record["leaves"] else ""
-        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}{out}"
+        took = format_seconds(record["time_s"])
+        head = f"{record['name']:<{width}}  {took:>8}"
+        yield f"{head}  {record['split'] or '-':<14} {record['writes']}{out}"
         for sent in record["collectives"]:
             kind, num_bytes = sent["kind"].replace("_", "-"), format_bytes(sent["num_bytes"])
             outside = ["the outside"] if sent["leaves"] else []

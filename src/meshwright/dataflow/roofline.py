@@ -1,6 +1,7 @@
 """Seconds of a kernel on a device, by the roofline, and of collectives on the links of a system.
 
-A kernel takes the slowest of arithmetic, memory and launch. Products run in waves of tiles;
+A kernel takes the slowest of arithmetic, memory and launch. Products run in waves of tiles, and of
+few tiles each sum is cut into parts;
 elementwise kernels and moves are bound by the memory unless the rate of elementwise arithmetic is
 known and lower. An elementwise kernel that is the only reader of a tensor runs in the epilogue of
 its maker: neither writes nor reads it in memory.
@@ -14,11 +15,20 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+import numpy as np
+
+from meshwright.base.arrays import ceil_div
 from meshwright.base.errors import Fault, SpecError
 from meshwright.collectives.group import make_group
 from meshwright.collectives.registry import best_affine_candidates
 from meshwright.cost.communication import level_efficiencies
-from meshwright.cost.operator import DeviceRates, device_rates, matmul_compute_s, stated_rate
+from meshwright.cost.operator import (
+    ACCUMULATOR_BYTES,
+    DeviceRates,
+    device_rates,
+    matmul_compute_s,
+    stated_rate,
+)
 from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements, single_dims
@@ -180,7 +190,11 @@ class Roofline:
         is_vector = kernel.unit is Unit.VECTOR
         rate = engine.elementwise_bytes_per_s if is_vector else engine.memory_bytes_per_s
         moved_s = self._moved_bytes(number, sizes) / float(rate)
-        return max(self._arithmetic_s(kernel, sizes), moved_s, self._launch_s(number))
+        least_s = max(moved_s, self._launch_s(number))
+        if kernel.unit is Unit.MATRIX:
+            return product_s(product_shape(kernel, sizes), engine, least_s)
+        flops_per_s = self.system.vector_flops_per_s(self.graph)
+        return max(least_s, kernel.flops(sizes) / flops_per_s if flops_per_s else 0.0)
 
     def materialised_s(self, edge: Edge, dims: tuple[str | None, str | None]) -> float:
         """Return what a fused tensor takes when it has to change its layout on the way [s].
@@ -194,13 +208,6 @@ class Roofline:
             for tensor, dim in zip(tensors, dims, strict=True)
         )
         return self.graph.word_of(kernels[0]) * moved / float(self.engine.elementwise_bytes_per_s)
-
-    def _arithmetic_s(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
-        if kernel.unit is Unit.MATRIX:
-            shape = product_shape(kernel, sizes)
-            return float(matmul_compute_s(*shape, self.engine.matmul_flops_per_s, self.engine))
-        rate = self.system.vector_flops_per_s(self.graph)
-        return kernel.flops(sizes) / rate if rate else 0.0
 
     def _moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
         """Return what a kernel moves between memory and chip: each tensor once [bytes].
@@ -226,6 +233,41 @@ class Roofline:
     def _launch_s(self, number: int) -> float:
         is_fused = any(consumer == number for consumer, _ in self._kept[1])
         return 0.0 if is_fused else float(self.engine.launch_s)
+
+
+def product_s(
+    shape: tuple[float, float, float, float], engine: DeviceRates, least_s: float = 0.0
+) -> float:
+    """Return the seconds of products whose sums are cut into the best number of parts [s].
+
+    Few tiles of outputs leave cores idle. With k parts there are k times as many tiles, each with
+    inner / k of the sum, and k partial results that memory takes in and gives out once more:
+
+        max(least_s, waves(k count, rows, inner / k, columns)) + (k > 1) 2 k 4 B count rows columns
+        / memory rate
+
+    Source: fixed splits in Osama et al. 2023, "Stream-K" (arXiv 2301.03598), section 3.
+
+    Parameters
+    ----------
+    shape
+        Count, rows, inner and columns.
+    least_s
+        What the product takes whatever its arithmetic: its tensors, its launch [s].
+
+    Valid for: k a power of two or as many as fill the cores once; partial sums in FP32 that no
+    cache holds, which prices them high.
+    """
+    count, rows, inner, columns = shape
+    tiles = count * ceil_div(rows, engine.tile_rows) * ceil_div(columns, engine.tile_columns)
+    most = max(1.0, min(engine.num_cores // tiles, inner))
+    parts = np.array([*(2.0 ** np.arange(int(most).bit_length())), most])
+    arithmetic_s = matmul_compute_s(
+        count * parts, rows, ceil_div(inner, parts), columns, engine.matmul_flops_per_s, engine
+    )
+    partial_bytes = np.where(parts > 1, 2.0 * ACCUMULATOR_BYTES * parts * count * rows * columns, 0)
+    seconds = np.maximum(least_s, arithmetic_s) + partial_bytes / engine.memory_bytes_per_s
+    return float(seconds.min())
 
 
 def product_shape(kernel: Kernel, sizes: Mapping[str, int]) -> tuple[float, float, float, float]:

@@ -159,13 +159,8 @@ class SplitTables:
         A kernel causes what it costs alone and the changes of what it writes. What two kernels cost
         together is caused by the later one.
         """
-        kernels = self.graph.kernels
-        found = {
-            kernel.name: float(costs[way])
-            for kernel, costs, way in zip(kernels, self.costs, ways, strict=True)
-        }
-        for (first, second), pair in self.pair_costs.items():
-            found[kernels[second].name] += float(pair.costs[ways[first], ways[second]])
+        names = (kernel.name for kernel in self.graph.kernels)
+        found = dict(zip(names, self.costs_of_kernels(ways), strict=True))
         for change in self.changes(ways):
             found[change.producer] += change.cost
         return found
@@ -186,6 +181,13 @@ class SplitTables:
                         asked.num_bytes,
                         often * self.change_cost(asked.num_bytes, change.have, change.want),
                     )  # fmt: skip
+
+    def costs_of_kernels(self, ways: Sequence[int]) -> list[float]:
+        """Return what each kernel costs by itself and with those before it, changes apart."""
+        found = [float(costs[way]) for costs, way in zip(self.costs, ways, strict=True)]
+        for (first, second), pair in self.pair_costs.items():
+            found[second] += float(pair.costs[ways[first], ways[second]])
+        return found
 
     def leaving(self, ways: Sequence[int]) -> dict[int, TensorLayout]:
         """Return the layouts in which tensors leave, by the number of who writes them."""

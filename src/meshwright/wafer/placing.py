@@ -44,6 +44,8 @@ MOST_CHOICES = 4096
 """Ways to lay a strategy that are looked at; what others cost is bounded without them."""
 AT_ONCE = 256
 """Ways whose link loads are worked out at most before the next bounds are looked at."""
+AT_ONCE_OF_ONE = 8
+"""The same, of one candidate."""
 LAID_AT_ONCE = 256
 """Candidates whose ways to lie are priced at once at most, link loads aside."""
 NUM_HOTTEST = 6
@@ -284,33 +286,36 @@ class PlacementSearch:
         """Work out the link loads of the ways with the least bounds."""
         limit_s = self.limit_s
         numbers: list[int] = []
+        ways: list[tuple[Laid, int]] = []
         most = min(self._num_priced + 1, AT_ONCE)
-        while self._next_s < limit_s and len(numbers) < most:
+        while self._next_s < limit_s and len(ways) < most:
             numbers.append(heappop(self._queue)[1])
-        self._num_priced += len(numbers)
-        ones = [self.laid[number] for number in numbers]
-        for number, one, price in zip(numbers, ones, self._priced(ones), strict=True):
-            one.num_priced += 1
+            one = self.laid[numbers[-1]]
+            start, longest_s = one.num_priced, min(limit_s, one.time_s)
+            some = one.bound_s[start : start + (AT_ONCE_OF_ONE if self._num_priced else 1)]
+            one.num_priced += max(1, int((some < longest_s).sum()))
+            ways += [(one, number) for number in range(start, one.num_priced)]
+        self._num_priced += len(ways)
+        for (one, _), price in zip(ways, self._priced(ways), strict=True):
             one.fold(price)
+        for number in numbers:
+            one = self.laid[number]
             if one.next_s < one.time_s:
                 heappush(self._queue, (one.next_s, number))
 
-    def _priced(self, ones: Sequence[Laid]) -> Sequence[PlacedPrice | None]:
-        """Return the price of the next way of each; one by one where some cannot be routed."""
-        ways = [
-            (
-                replace(one.found.structure, axis_order=AXES), one.found.strategy,
-                one.choices[one.num_priced],
-            )
-            for one in ones
-        ]  # fmt: skip
-        alone = [take_rows(one.alone, [one.num_priced]) for one in ones]
+    def _priced(self, ways: Sequence[tuple[Laid, int]]) -> Sequence[PlacedPrice | None]:
+        """Return the price of ways of candidates; one by one where some cannot be routed."""
+        listed = [
+            (replace(one.found.structure, axis_order=AXES), one.found.strategy, one.choices[way])
+            for one, way in ways
+        ]
+        alone = [take_rows(one.alone, [way]) for one, way in ways]
         try:
-            return price_placed(self.problem, ways, self.physical, alone=alone)
+            return price_placed(self.problem, listed, self.physical, alone=alone)
         except InfeasibleError:
-            if len(ones) == 1:
+            if len(ways) == 1:
                 return [None]
-            return [price for one in ones for price in self._priced([one])]
+            return [price for way in ways for price in self._priced([way])]
 
 
 def place(

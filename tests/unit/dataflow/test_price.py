@@ -7,9 +7,18 @@ from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
 from meshwright.cost.communication import level_efficiencies
+from meshwright.cost.operator import matmul_compute_s
+from meshwright.dataflow.answer import kernel_records
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout, splits_of
 from meshwright.dataflow.price import KernelMemory, Residency, SplitTimes, TimeWeights
-from meshwright.dataflow.roofline import CalibratedSystem, Roofline, fused_edges, product_shape
+from meshwright.dataflow.roofline import (
+    CalibratedSystem,
+    Roofline,
+    fused_edges,
+    product_s,
+    product_shape,
+)
+from meshwright.dataflow.search import plan_dataflow
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
@@ -164,3 +173,36 @@ def test_gradients_of_weights_are_summed_once_for_all_passes(machine):
     scatter_s = machine.links(1, 4).time_s(CollectiveKind.REDUCE_SCATTER, WORD * 1024 * 2048)
     assert costs[ways[0]["out"], ways[1]["tokens"]] == pytest.approx(scatter_s)
     assert costs[ways[0]["out"], ways[1]["out"]] == 0.0
+
+
+def test_few_tiles_are_cut_along_their_sums(machine):
+    """One tile on 108 cores: best of k parts, their FP32 sums written and read; by enumeration."""
+    engine = Roofline(layer(), machine, 1).engine
+    rows, inner, columns = 64, 100_352, 147
+    rate, memory = engine.matmul_flops_per_s, engine.memory_bytes_per_s
+    tiles = -(-rows // 128) * -(-columns // 256)
+
+    def seconds(parts):
+        waves = -(-tiles * parts // 108)
+        arithmetic = waves * 108 * 2 * 128 * 256 * -(-inner // parts) / rate
+        return arithmetic + (parts > 1) * 2 * 4 * parts * rows * columns / memory
+
+    found = product_s((1, rows, inner, columns), engine)
+    assert found == pytest.approx(min(map(seconds, (1, 2, 4, 8, 16, 32, 64, 108))))
+    assert found < seconds(1) / 20
+    assert found <= 1.02 * min(map(seconds, range(1, 217)))
+
+
+def test_many_tiles_are_not_cut(machine):
+    engine = Roofline(layer(), machine, 1).engine
+    shape = (1, 8192, 4096, 8192)
+    assert product_s(shape, engine) == matmul_compute_s(*shape, engine.matmul_flops_per_s, engine)
+
+
+def test_seconds_by_kernel_sum_to_a_pass(machine):
+    """What kernels take, and the collectives behind them, is a pass through the stage."""
+    found = plan_dataflow(layer(), machine, allowed={"tp": (4,)}, num_passes=2)
+    best = found.best
+    records = list(kernel_records(layer(), best))
+    total = sum(r["time_s"] + sum(c["time_s"] for c in r["collectives"]) for r in records)
+    assert best.layers * total == pytest.approx(best.stage_s)

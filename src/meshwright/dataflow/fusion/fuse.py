@@ -32,7 +32,7 @@ from meshwright.sharding.space import divisors
 from meshwright.spec.system import ChipSpec
 
 LEAST_TILE = 16
-"""The smallest tile that is tried where none is given."""
+"""The smallest tile that is tried where none is given, of dims that are much longer."""
 MOST_STEPS = 20_000
 """Between ideals of the graph: fusion of larger ones takes too long to be done for each kernel."""
 
@@ -179,10 +179,14 @@ def _check(question: FusionQuestion) -> None:
 
 
 def tiles_of(graph: DataflowGraph) -> list[int]:
-    """Return the tiles that are likely good: powers of two and the whole length."""
+    """Return the tiles that are likely good: powers of two and the whole length.
+
+    Of dims of up to ``LEAST_TILE`` such tiles all powers are tried: images are few and large.
+    """
     length = graph.sizes[graph.tiled]
+    least = LEAST_TILE if length > LEAST_TILE**2 else 1
     powers = [1 << power for power in range(length.bit_length())]
-    return sorted({size for size in powers if LEAST_TILE <= size < length} | {length})
+    return sorted({size for size in powers if least <= size < length} | {length})
 
 
 def _send_s(question: FusionQuestion) -> float:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, IntArray, ceil_div, larger
+from meshwright.base.arrays import BoolArray, FloatArray, ceil_div, larger
 from meshwright.dataflow.fusion.cores import least_cycles
-from meshwright.dataflow.fusion.problem import FusionProblem
+from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,10 @@ class PartitionPrices:
         """The slowest of computation, DRAM and network."""
         found: FloatArray = larger(self.compute_s, larger(self.dram_s, self.network_s))
         return found
+
+
+TOGETHER = 1024
+"""Sets whose tensors are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -92,54 +96,41 @@ def price_partitions(problem: FusionProblem, sets: BoolArray) -> PartitionPrices
 
 
 def _flows(problem: FusionProblem, sets: BoolArray) -> _Flows:
-    """Return what the tensors of each set need and move.
+    """Return what the tensors of each set need and move."""
+    found = [
+        _flows_of(problem.tensors, sets[first : first + TOGETHER].T)
+        for first in range(0, max(len(sets), 1), TOGETHER)
+    ]
+    return _Flows(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
-    Pairs of a set and a tensor stand for themselves: those that the set reads, all reads of one
-    tensor joined, and those that it writes.
+
+def _flows_of(tensors: Tensors, members: BoolArray) -> tuple[FloatArray, ...]:
+    """Return the columns of :class:`_Flows` for a few sets, shape (kernels, sets).
+
+    All reads of one tensor by a set are joined: its largest buffer counts.
     """
-    tensors, count = problem.tensors, len(sets)
-    num_tensors = len(tensors.writer)
-    row, kernel = np.nonzero(sets)
-    slots = np.flatnonzero(tensors.is_slot)
-    read_row, slot = _expanded(row, kernel, tensors.readers.ravel()[slots], problem.num_kernels)
-    order = np.argsort(read_row * num_tensors + slots[slot] // tensors.readers.shape[1])
-    slot, read_row = slots[slot][order], read_row[order]
-    read = read_row * num_tensors + slot // tensors.readers.shape[1]
-    first = np.flatnonzero(np.diff(read, prepend=-1))
-    inside, outside = (
-        np.maximum.reduceat(values.ravel()[slot], first) if len(first) else np.zeros(0)
-        for values in (tensors.inside_bytes, tensors.read_bytes)
+    is_in = np.append(members, np.zeros((1, members.shape[1]), bool), axis=0)
+    is_made = is_in[tensors.writer]
+    is_read, has_all = np.zeros_like(is_made), np.ones_like(is_made)
+    buffers = np.zeros(is_made.shape)
+    for slot, (readers, is_slot) in enumerate(
+        zip(tensors.readers.T, tensors.is_slot.T, strict=True)
+    ):
+        rows = np.flatnonzero(is_slot)
+        reads, made = is_in[readers[rows]], is_made[rows]
+        inside, outside = (
+            column[rows, slot][:, None] for column in (tensors.inside_bytes, tensors.read_bytes)
+        )
+        buffers[rows] = np.maximum(buffers[rows], reads * np.where(made, inside, outside))
+        is_read[rows] |= reads
+        has_all[rows] &= reads
+    leaves, whole = is_made & ~has_all, tensors.sequence_bytes
+    return (
+        buffers.sum(axis=0) + tensors.written_bytes @ leaves,
+        whole @ (is_read & ~is_made),
+        whole @ leaves,
+        whole @ (is_made & has_all),
     )
-    read, num_reads = read[first], np.diff(np.append(first, len(read)))
-    write_row, write = _expanded(row, kernel, tensors.writer, problem.num_kernels)
-    written = np.sort(write_row * num_tensors + write)
-    tensor_read, tensor_written = read % num_tensors, written % num_tensors
-    is_own = np.isin(read, written)
-    has_all = read[is_own & (num_reads == tensors.is_slot.sum(axis=1)[tensor_read])]
-    leaves = ~np.isin(written, has_all)
-
-    def per_set(keys: IntArray, values: FloatArray) -> FloatArray:
-        return np.bincount(keys // num_tensors, values, minlength=count).astype(np.float64)
-
-    whole = tensors.sequence_bytes
-    return _Flows(
-        buffer_bytes=per_set(read, np.where(is_own, inside, outside))
-        + per_set(written, np.where(leaves, tensors.written_bytes[tensor_written], 0.0)),
-        read_bytes=per_set(read, np.where(is_own, 0.0, whole[tensor_read])),
-        written_bytes=per_set(written, np.where(leaves, whole[tensor_written], 0.0)),
-        inside_bytes=per_set(written, np.where(leaves, 0.0, whole[tensor_written])),
-    )
-
-
-def _expanded(
-    row: IntArray, kernel: IntArray, owner: IntArray, num_kernels: int
-) -> tuple[IntArray, IntArray]:
-    """Return each row with every entry that its kernel owns."""
-    order = np.argsort(owner, kind="stable")
-    start = np.searchsorted(owner[order], np.arange(num_kernels + 1))
-    times = np.diff(start)[kernel]
-    place = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    return np.repeat(row, times), order[np.repeat(start[kernel], times) + place]
 
 
 def _weight_parts(
