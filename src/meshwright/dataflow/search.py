@@ -113,7 +113,9 @@ class DegreePricing:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
-        residency = Residency(layers, min(pp, passes), self._bytes_per_param)
+        if dp > 1 and self._bytes_per_row is not None:
+            return Refusal("rows of tables are updated by one replica")
+        residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
         seconds = self._seconds(tp, dp, residency)
         slope, fixed_s = self._line(seconds, dp)
         each_s = slope / rounds
@@ -257,6 +259,14 @@ class DegreePricing:
             + preset.gradient_bytes_per_param
             + preset.state_bytes_per_param
         )
+
+    @property
+    def _bytes_per_row(self) -> float | None:
+        """State of a row of a table; None where tables are trained like other weights, or not."""
+        tables = (kernel.unit is Unit.NONE and kernel.weights for kernel in self.graph.kernels)
+        if self.optimizer is None or not self.graph.trains or not any(tables):
+            return None
+        return self.optimizer.row_state_bytes
 
     def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
         """Return the seconds of summing gradients over replicas, and of the update [s]."""
