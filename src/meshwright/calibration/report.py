@@ -537,12 +537,11 @@ def _sram_lines(found: Validation, table: Table) -> Iterator[str]:
     yield "## Machines that serve from SRAM\n"
     yield SRAM_INTRODUCTION
     yield from _sram_table(found, table)
-    notes = {
-        f"{entry.row.id}: {reason}": None
-        for entry in found.sram
-        for reason in ([entry.row.notes] if entry.row.notes else [*entry.row.reasons.values()])
-    }
-    yield from (f"* {note}" for note in notes)
+    for entry in found.sram:
+        row = entry.row
+        why = (f"{name}: {text}" for name, text in row.reasons.items())
+        known = (row.source.title, row.source.url, row.notes, *why)
+        yield f"* {row.id}: {'; '.join(text for text in known if text)}"
     yield ""
 
 

@@ -11,6 +11,8 @@ from meshwright.graph.kernels.declared import to_graph
 from meshwright.graph.kernels.kernel import Unit
 
 torch = pytest.importorskip("torch")
+from meshwright.catalog.graphs.torch_export import graph_of_program  # noqa: E402
+
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SOURCE = """
@@ -190,6 +192,19 @@ def test_names_that_are_not_there(folder) -> None:
         read_program(f"{folder}/text.pt2")
     with pytest.raises(SpecError, match="bind dims with --dim"):
         read_program(f"{folder}/text.pt2", inputs=["1x2"])
+
+
+def test_a_dim_that_follows_from_another_is_solved_for() -> None:
+    half = torch.export.Dim("half", min=2)
+    program = torch.export.export(
+        torch.nn.Linear(8, 4), (torch.zeros(6, 8),), dynamic_shapes={"input": {0: 2 * half}}
+    )
+    bound = to_graph(graph_of_program(program, name="even", sizes={"batch": 20}))
+    assert product_flops(bound) == 2 * 20 * 32
+    with pytest.raises(SpecError, match=r"--dim input.0: is 2\*s\w+ in this program"):
+        graph_of_program(program, name="even", sizes={"batch": 21})
+    with pytest.raises(SpecError, match="--dim batch: has no size"):
+        graph_of_program(program, name="even")
 
 
 def test_dims_of_graph_files_are_bound_too(folder) -> None:

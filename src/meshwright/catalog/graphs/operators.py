@@ -174,8 +174,12 @@ def moved(
 
 def _part(to: GraphBuilder, call: Call) -> Made:
     """Return parts of a tensor, or a padded one: moves along the axes whose size changes."""
-    value, made = call.first, []
+    value: Value = call.first
+    made: list[Any] = []
     for number, shape in enumerate(call.shapes):
+        if 0 in shape:
+            made.append(None)
+            continue
         pairs = enumerate(zip(value.shape, shape, strict=True))
         changed = [axis for axis, (before, after) in pairs if before != after]
         name = call.name if len(call.shapes) == 1 else f"{call.name}.{number}"
@@ -184,7 +188,9 @@ def _part(to: GraphBuilder, call: Call) -> Made:
 
 
 def _cat(to: GraphBuilder, call: Call) -> Value:
-    values = [value for value in call.values if value.shape != (0,)]
+    values = call.values
+    if len(values) == 1 and values[0].shape == tuple(call.shape):
+        return values[0]
     return moved(to, call.name, values, call.shape, [values[0].axis(call["dim"] or 0)])
 
 
@@ -198,6 +204,8 @@ def _stack(to: GraphBuilder, call: Call) -> Value:
 def _overwritten(to: GraphBuilder, call: Call) -> Value:
     """Return a tensor with another one put into a part of one axis, or at places of it."""
     values = call.values
+    if len(values) == 1:
+        return values[0]
     sizes = [{value.shape[axis] for value in values} for axis in range(len(call.shape))]
     changed = [axis for axis, found in enumerate(sizes) if len(found) > 1 or axis == call.axis()]
     return moved(to, call.name, values, call.shape, changed)
@@ -681,6 +689,14 @@ def _group_norm(to: GraphBuilder, call: Call) -> Value:
     return reshaped(to, call.name, out, list(value.shape))
 
 
+def _weight_norm(to: GraphBuilder, call: Call) -> Value:
+    """Return a weight as its direction times a length for each place of one axis."""
+    keys = list(range(len(call["v"].axes)))
+    operands = [(call["v"], keys), (call["g"], keys)]
+    whole = [key for key in keys if key != (call["dim"] or 0)]
+    return to.emit(call.name, "vector", operands, keys, whole=whole)
+
+
 def _batch_norm(to: GraphBuilder, call: Call) -> Value:
     """Return a norm over all but the channels; in inference a function of each element."""
     keys: list[Any] = ["batch", "channels", *range(2, len(call["input"].axes))]
@@ -709,7 +725,7 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
     """Return elements in order, or the largest only, and their places; nobody stays in place."""
     value, axis = call["self"], call.axis(-1)
     keys = list(range(len(value.axes)))
-    return [
+    made = [
         to.emit(
             f"{call.name}.{number}", "vector", [(value, keys)],
             ["order" if key == axis else key for key in keys], fresh={"order": shape[axis]},
@@ -718,6 +734,7 @@ def _sort(to: GraphBuilder, call: Call) -> Made:
         )
         for number, shape in enumerate(call.shapes)
     ]  # fmt: skip
+    return made if len(made) > 1 else made[0]
 
 
 def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = False) -> Value:
@@ -775,12 +792,14 @@ _ELEMENTWISE = (
     "bitwise_or bitwise_xor __and__ __or__ __xor__ prelu addcmul lerp square remainder fmod "
     "floor_divide tril triu isnan isinf expm1 log2 log10 atan2 hypot celu selu logsigmoid "
     "softsign complex polar angle sgn logical_xor threshold nan_to_num greater less "
-    "greater_equal less_equal not_equal"
+    "greater_equal less_equal not_equal multiply divide true_divide subtract absolute negative "
+    "clip exp2 sinh cosh tan asin acos atan logit logaddexp trunc frac addcdiv float_power "
+    "hardshrink softshrink log_sigmoid_forward"
 )
 _CONSTANTS = (
     "arange full ones zeros empty full_like ones_like zeros_like fill empty_like new_full "
     "new_ones new_zeros new_empty scalar_tensor zero rand rand_like randn randn_like bernoulli "
-    "randint linspace"
+    "randint linspace eye"
 )
 _PLACE_BYTES = 8.0
 """Of the place of an element, which PyTorch counts in 64 bits."""
@@ -845,6 +864,8 @@ _RULES: Mapping[str, Rule] = {
     "native_layer_norm _fused_rms_norm": _first_of(_norm),
     "group_norm": _group_norm,
     "batch_norm": _batch_norm,
+    "_weight_norm": _weight_norm,
+    "_weight_norm_interface": _first_of(_weight_norm),
     "_native_batch_norm_legit_no_training": _first_of(_batch_norm),
     "_native_batch_norm_legit _native_batch_norm_legit_functional": _first_of(_batch_norm),
     "sum mean": partial(_reduce, needs_whole=False),
@@ -856,7 +877,7 @@ _RULES: Mapping[str, Rule] = {
     "fft_rfft fft_irfft fft_hfft fft_ihfft": partial(_transform, rank=1, is_real=True),
     "fft_rfft2 fft_irfft2": partial(_transform, rank=2, is_real=True),
     "fft_rfftn fft_irfftn _fft_r2c _fft_c2r": partial(_transform, is_real=True),
-    "sort topk": _sort,
+    "sort topk argsort": _sort,
     "max_pool2d_with_indices max_pool3d_with_indices": _first_of(_pooling),
     "max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d": _pooling,
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d": _pooling,

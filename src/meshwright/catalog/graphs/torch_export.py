@@ -160,41 +160,62 @@ def _bound(
     SpecError
         Symbols without a size, a size out of their range, or of a dim that is fixed.
     """
-    shapes = {node.name: node.meta["val"].shape for node in _inputs(program)}
-    at = {
-        (key, axis): getattr(getattr(size, "node", None), "expr", size)
-        for key, shape in shapes.items()
-        for axis, size in enumerate(shape)
+    axes = {
+        (node.name, axis): size
+        for node in _inputs(program)
+        for axis, size in enumerate(node.meta["val"].shape)
     }
+    at = {place: _expression(size) for place, size in axes.items()}
     symbols = {found for expr in at.values() for found in getattr(expr, "free_symbols", ())}
     if not symbols and not sizes:
         return {}
-    ranges = {
-        symbol: (int(found.lower), int(found.upper) if found.upper.is_Integer else None)
-        for symbol, found in program.range_constraints.items()
-        if symbol in symbols
-    }
-    trial = {symbol: max(2, ranges.get(symbol, (2, None))[0]) for symbol in symbols}
+    examples = {at[p]: size.node.hint for p, size in axes.items() if at[p] in symbols}
+    trial = {symbol: max(2, examples.get(symbol) or 2) for symbol in symbols}
     places = _places(program, name, dims, trial)
     faults, bound = [], {}
     for place, size in _wanted(sizes, places, name).items():
-        expr, key = at[place], f"--dim {place[0]}.{place[1]}"
-        if expr in symbols:
-            low, high = ranges.get(expr, (1, None))
-            bound[expr] = size
-            if size < low or (high is not None and size > high):
-                least = f"at least {low}" if high is None else f"from {low} to {high}"
-                faults.append(Fault(key, f"{size} is out of range", least))
-        elif expr != size:
-            message = f"is {expr} in this program"
-            faults.append(Fault(key, message, "export it with dynamic shapes"))
+        symbol, key = next(iter(getattr(at[place], "free_symbols", ())), None), _spelled(place)
+        number = _solved(at[place], symbol, size) if symbol else None
+        if number is not None:
+            bound[symbol] = number
+            if symbol in program.range_constraints:
+                faults += _outside(program.range_constraints[symbol], number, f"--dim {key}")
+        elif at[place] != size:
+            message = f"is {at[place]} in this program"
+            faults.append(Fault(f"--dim {key}", message, "export it with dynamic shapes"))
     for symbol in symbols - bound.keys():
-        shown = [word for word, found in places.items() if any(at[p] == symbol for p in found)]
+        shown = [
+            word
+            for word, found in places.items()
+            if any(symbol in getattr(at[place], "free_symbols", ()) for place in found)
+        ]
         best = min(shown, key=lambda word: (word in map(_spelled, at), len(word)))
         faults.append(Fault(f"--dim {best}", "has no size", f"such as --dim {best}=8"))
     if faults:
         raise SpecError(faults, origin=name)
     return bound
+
+
+def _expression(size: Any) -> Any:
+    """Return a size as an expression of symbols, where it is one."""
+    return getattr(getattr(size, "node", None), "expr", size)
+
+
+def _solved(expression: Any, symbol: Any, size: int) -> int | None:
+    """Return what a symbol must be for an expression to have a size; None: no whole number."""
+    from sympy import solve
+
+    found = [root for root in solve(expression - size, symbol) if root.is_Integer and root > 0]
+    return int(found[0]) if found else None
+
+
+def _outside(stated: Any, number: int, key: str) -> list[Fault]:
+    """Return a complaint where a number is out of the range that a program states for a symbol."""
+    low, high = int(stated.lower), int(stated.upper) if stated.upper.is_Integer else None
+    if number >= low and (high is None or number <= high):
+        return []
+    least = f"at least {low}" if high is None else f"from {low} to {high}"
+    return [Fault(key, f"{number} is out of range", least)]
 
 
 def _spelled(place: Place) -> str:
@@ -304,6 +325,9 @@ class _ProgramReader:
         if not _is_tensor(meta):
             return self._number(meta)
         shape, word = self.shape_of(node, meta), float(meta.element_size())
+        if 0 in shape:
+            message = f"has the shape {shape}"
+            raise SpecError(Fault(node.name, message, "sizes above 0"), origin=self.name)
         if node.name in self.weights:
             return self.to.weight(self.weights[node.name], shape, word)
         is_held = node.name in self.others
@@ -314,16 +338,17 @@ class _ProgramReader:
     def shape_of(self, node: Any, meta: Any) -> list[int]:
         """Return the sizes of a tensor, those of dynamic dims as they are bound."""
         sizes = [self._number(size) for size in meta.shape]
-        if not all(isinstance(size, int) and size > 0 for size in sizes):
-            message = f"has the shape {sizes}; sizes are whole numbers above 0"
-            fix = "no size may depend on data"
+        if not all(isinstance(size, int) for size in sizes):
+            message, fix = f"has the shape {sizes}", "no size may depend on data"
             raise SpecError(Fault(node.name, message, fix), origin=self.name)
         return sizes
 
     def _number(self, size: Any) -> Any:
         """Return a size as a number; what depends on data stays what it is."""
-        expr = getattr(getattr(size, "node", None), "expr", None)
-        known = expr.subs(self.bound) if expr is not None else size
+        expression = _expression(size)
+        if expression is size:
+            return size
+        known = expression.subs(self.bound)
         return int(known) if getattr(known, "is_Integer", False) else size
 
     def _called(self, node: Any) -> Any:
@@ -339,13 +364,9 @@ class _ProgramReader:
         names = [argument.name for argument in node.target._schema.arguments]
         given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         arguments = {key: self._argument(value) for key, value in given.items()}
-        read = _read_parts(node)
-        shapes = [
-            self.shape_of(node, meta)
-            if read is None or number in read
-            else [self._number(size) for size in meta.shape]
-            for number, meta in enumerate(metas)
-        ]
+        shapes = [self.shape_of(node, meta) for meta in metas]
+        if len(shapes) == 1 and 0 in shapes[0]:
+            return None
         weight, node_name = arguments.get("weight"), str(node.name)
         name = node_name
         if isinstance(weight, Value) and weight.is_weight and weight.source.endswith(".weight"):
@@ -367,17 +388,6 @@ def _made(node: Any) -> list[Any]:
     """Return what a node makes, as a list."""
     made = node.meta.get("val")
     return list(made) if isinstance(made, list | tuple) else [made]
-
-
-def _read_parts(node: Any) -> set[int] | None:
-    """Return which outputs of a node others read; None where it has one only.
-
-    Statistics that nothing reads may have no element.
-    """
-    users = list(node.users)
-    if not users or any(getattr(user.target, "__name__", "") != "getitem" for user in users):
-        return None
-    return {user.args[1] for user in users if user.users}
 
 
 def _operator(node: Any) -> str:
