@@ -26,7 +26,6 @@ from meshwright.dataflow.sharding import (
     GraphSharding,
     SplitTables,
     choose_for_largest,
-    choose_sharding,
 )
 from meshwright.dataflow.stages import (
     StagePrice,
@@ -232,13 +231,12 @@ class DegreePricing:
 
     def least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
-        passes, bound_s = -(-self.num_passes // dp), 0.0
-        for tables in self._sums(self._seconds(tp, dp, Residency())):
-            whole = choose_sharding(tables)
-            total = 0.0 if whole is None else whole.lower_bound
-            slowest = max(total / pp, *(float(costs.min()) for costs in tables.costs))
-            bound_s = max(bound_s, total + (passes - 1) * slowest)
-        return bound_s
+        passes = -(-self.num_passes // dp)
+        sums = self._sums(self._seconds(tp, dp, Residency()))
+        whole = choose_for_largest(sums)
+        total = whole[0].lower_bound if whole else 0.0
+        least = max(float(costs.min()) for tables in sums for costs in tables.costs)
+        return total + (passes - 1) * max(total / pp, least)
 
     def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
         return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
