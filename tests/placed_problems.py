@@ -79,7 +79,9 @@ def every_placement(
 ) -> list[PlacedPrice]:
     """Return all placements of a strategy, with contention."""
     choices = list(all_choices(structure, strategy, asked.grid_sides))
-    return price_placed(asked, structure, strategy, choices, physical_network(asked))
+    ways = [(structure, strategy, choice) for choice in choices]
+    found = price_placed(asked, ways, physical_network(asked))
+    return [price for price in found if price is not None]
 
 
 def simulated(
@@ -99,7 +101,7 @@ def groups_of(asked: Problem, strategy: Strategy, price: PlacedPrice):
     """Return the groups of a placed strategy as the closed form sees them."""
     from meshwright.network.placement import Choice
 
-    return choice_network(asked, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    return choice_network(asked, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
 
 
 GRIDS = (

@@ -137,7 +137,7 @@ def look_up(network: Network) -> None:
 def ways_of(surrogate: Surrogate, drawn: Drawn, num: int) -> dict[str, Callable[[], object]]:
     """Return the parts of a look-up of so many placements at once."""
     problem, structure = surrogate.problem, drawn.structure
-    places = choice_network(problem, drawn.strategy, [drawn.choice] * num)
+    places = choice_network(problem, [(drawn.strategy, [drawn.choice] * num)])
     alone = price_columns(problem, structure, places.strategy, places)
     table = features(problem, places, alone)
     return {

@@ -139,6 +139,9 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
     _refuse_idle_of_plan(reading, args)
     path = reading.value(output_file, "--out", args.out) if args.out is not None else None
     top = reading.value(whole_number, "--top", args.top) if args.top is not None else 5
+    num_simulated = 5
+    if args.simulated is not None:
+        num_simulated = reading.value(whole_number, "--simulated", args.simulated, least=0)
     if args.origin is not None:
         return _replan(reading, args, call, path)
     if args.graph is not None:
@@ -158,7 +161,8 @@ def plan(args: Namespace, call: Call) -> Plan | ServingPlan | Front | Replan | G
         return Front(*planning.front(asked.model, asked.system, asked.workload, **shared))
     found = planning.plan(
         asked.model, asked.system, asked.workload, top=top, per_operator=args.per_operator,
-        placer=_placer(asked.system, is_needed=args.per_operator), command=call.command, **shared,
+        num_simulated=num_simulated, placer=_placer(asked.system, is_needed=args.per_operator),
+        command=call.command, **shared,
     )  # fmt: skip
     return _saved(found, path)
 

@@ -39,8 +39,9 @@ def way_of(num_rows, num_columns, *, closes=False, **fields):
     what = problem(model(LAYER), system(*sides, chip=fast), sequence_length=TOKENS)
     strategy = make_strategy(tp=num_columns, tatp=num_rows)
     network = what.network(structure.axis_order, stack([strategy]))
-    links = stream_links(network, structure)
-    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links)
+    (links,) = stream_links(network, structure)
+    (rows,) = stream_links(network, structure, "tp")
+    return PricedPiece(what, structure, Collectives(network, 0.0), 0, links, rows)
 
 
 def only(column):

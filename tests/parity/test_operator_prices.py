@@ -44,7 +44,7 @@ def test_one_option_for_all_is_the_strategy(spec, zero_stage, recompute):
     for index in range(0, len(options), 5):
         found = graph.price((index,) * len(graph.places))
         strategy, structure = options.strategy(index), options.structures[index]
-        laid = choice_network(what, strategy, [options.choices[index]])
+        laid = choice_network(what, [(strategy, [options.choices[index]])])
         alone = price_columns(what, structure, stack([strategy]), laid)
         for name in TimePart:
             expected = np.asarray(alone.step.time[name]).reshape(-1)[0]

@@ -71,7 +71,7 @@ def both_ways(name, spec, streamed, recompute):
     prices = price_layers(
         what, structure, network, (structure.recompute,), uses_tatp=strategy.tatp > 1
     )[structure.recompute]
-    passes = piece_passes(what, structure, strategy, network)
+    passes = piece_passes(what, structure, network)
     return list(zip(prices, passes, strict=True))
 
 
@@ -137,13 +137,13 @@ def test_each_block_streams_its_own_tensor():
     what = problem(spec, on, sequence_length=1024, software=graphs)
     network = what.network(structure.axis_order, stack([strategy]))
     layer = streamed_blocks(what, structure, network)[0]
-    tensors = [way.structure.streamed for way, _ in layer]
+    tensors = [way.structure.streamed for way, *_ in layer]
     assert set(tensors) == {Streamed.WEIGHTS, Streamed.INPUTS}
     fixed = {
-        tensor: piece_passes(what, replace(structure, streamed=tensor), strategy, network)[0]
+        tensor: piece_passes(what, replace(structure, streamed=tensor), network)[0]
         for tensor in tensors
     }
-    chosen = piece_passes(what, structure, strategy, network)[0].forward
-    names = [way.structure.streamed for way, block in layer for _ in block.ops]
+    chosen = piece_passes(what, structure, network)[0].forward
+    names = [way.structure.streamed for way, block, _ in layer for _ in block.ops]
     for number, tensor in enumerate(names):
         assert chosen[number] == fixed[tensor].forward[number]

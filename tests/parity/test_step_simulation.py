@@ -119,7 +119,7 @@ def beside_s(asked, strategy, structure, price):
     exchanges = Exchanges(structure, groups, price.ranks, physical, 0.0)
     total_s = 0.0
     pattern = asked.model.layer_pattern
-    passes = piece_passes(asked, structure, strategy, groups)
+    passes = piece_passes(asked, structure, groups)
     for index, piece in enumerate(passes):
         times = pattern.count(index) if index < len(passes) - 2 else 1
         for work in (*piece.forward, *piece.backward):
@@ -171,9 +171,7 @@ def test_the_last_gradients_of_a_layer_show_by_hand():
     asked = grid_problem(2, 1, spec=model(num_layers=1), global_batch_size=2)
     strategy, structure = make_strategy(dp_shard=2), PlanOptions(zero_stage=0)
     price, step = simulated(asked, strategy, structure)
-    layer, embedding, _ = piece_passes(
-        asked, structure, strategy, groups_of(asked, strategy, price)
-    )
+    layer, embedding, _ = piece_passes(asked, structure, groups_of(asked, strategy, price))
     hidden_s = sum(work.compute_s for work in embedding.backward)
     params = only(price.closed_form.pipeline.heaviest.dense_params)
     sent_s = params * asked.workload.optimizer.reduced_gradient_bytes_per_param / 1e11
@@ -262,7 +260,7 @@ def test_the_pipeline_of_a_plan_with_slow_devices(speeds, schedule):
 
     def stage_s(direction, stage):
         rates = asked.rates_at(speeds.get(stage, 1.0))
-        layer, *edges = piece_passes(asked, structure, strategy, groups, rates)
+        layer, *edges = piece_passes(asked, structure, groups, rates)
         works = [*getattr(layer, direction) * 2, *getattr(edges[stage], direction)]
         return sum(work.compute_s for work in works)
 

@@ -16,7 +16,6 @@ from meshwright.wafer.messages import only
 from meshwright.wafer.placing import place
 from meshwright.wafer.price import (
     physical_network,
-    price_below_caps,
     price_placed,
     step_links,
     with_link_energy,
@@ -54,7 +53,7 @@ def laid(asked, structure, strategy, axes, shapes):
     """Return the placed price of a strategy in one way to lay it."""
     unused = tuple(axis for axis in structure.axis_order if axis not in axes)
     choice = Choice((*axes, *unused), (*shapes, *((1, 1) for _ in unused)))
-    (price,) = price_placed(asked, structure, strategy, [choice], physical_network(asked))
+    (price,) = price_placed(asked, [(structure, strategy, choice)], physical_network(asked))
     return price
 
 
@@ -168,12 +167,12 @@ def test_the_best_placement_below_a_cap_is_that_of_brute_force(seed):
     asked = with_energies(asked, max_power_w=idle_w + 0.6 * (power_w - idle_w))
     physical = physical_network(asked)
     found = place(asked, structure, strategy, physical)
-    choices = [
-        Choice(price.ranks.axes, price.ranks.shapes)
+    ways = [
+        (structure, strategy, Choice(price.ranks.axes, price.ranks.shapes))
         for price in every_placement(asked, strategy, structure)
     ]
     times_s = []
-    for price in price_below_caps(asked, structure, strategy, choices, physical):
+    for price in price_placed(asked, ways, physical):
         time_s = only(price.contended.step.time.total_s)
         assert time_s >= only(price.closed_form.step.time.total_s) * (1 - 1e-12)
         times_s.append(time_s)

@@ -53,9 +53,10 @@ def test_a_placement_costs_the_same_alone_and_among_others(seed):
     asked, structure, strategy = drawn(seed)
     physical = physical_network(asked)
     choices = list(all_choices(structure, strategy, asked.grid_sides))
-    together = price_placed(asked, structure, strategy, choices, physical)
+    ways = [(structure, strategy, choice) for choice in choices]
+    together = price_placed(asked, ways, physical)
     for choice, price in list(zip(choices, together, strict=True))[:4]:
-        (alone,) = price_placed(asked, structure, strategy, [choice], physical)
+        (alone,) = price_placed(asked, [(structure, strategy, choice)], physical)
         assert step_s(alone.contended) == pytest.approx(step_s(price.contended), rel=1e-12)
         assert alone.contention.slowdown == pytest.approx(price.contention.slowdown)
 

@@ -27,7 +27,7 @@ def test_a_look_up_is_the_prediction_of_its_row(rows):
     expected = predicted(own, shipped_network(), where_kept=True)
     for line, index in enumerate(own.index.tolist()):
         drawn = group.drawn[index]
-        network = choice_network(group.asked.problem, drawn.strategy, [drawn.choice])
+        network = choice_network(group.asked.problem, [(drawn.strategy, [drawn.choice])])
         found = surrogate.quantities(drawn.structure, network)
         assert found[0] == pytest.approx(expected[line], rel=1e-9)
 

@@ -136,7 +136,7 @@ def take_rows(record: Record, rows: IntArray | BoolArray | list[int] | slice) ->
     elif isinstance(record, dict):
         result = {name: take_rows(entry, rows) for name, entry in record.items()}
     elif is_dataclass(record) and not isinstance(record, type):
-        parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record)}
+        parts = {f.name: take_rows(getattr(record, f.name), rows) for f in fields(record) if f.init}
         result = type(record)(**parts)
     return cast(Record, result)
 
@@ -153,7 +153,9 @@ def joined(records: Sequence[Record]) -> Record:
     elif isinstance(first, dict):
         result = {name: joined([record[name] for record in every]) for name in first}
     elif is_dataclass(first) and not isinstance(first, type):
-        parts = {f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first)}
+        parts = {
+            f.name: joined([getattr(r, f.name) for r in records]) for f in fields(first) if f.init
+        }
         result = type(first)(**parts)
     return cast(Record, result)
 

@@ -25,7 +25,7 @@ from meshwright.collectives.registry import (
 )
 from meshwright.cost.parts import TimePart
 from meshwright.graph.op import Phase
-from meshwright.network.placement import block_reaches
+from meshwright.network.placement import block_reaches, factorings
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
 from meshwright.sharding.strategy import PlanOptions, StrategyColumns, StrategyOf
@@ -241,14 +241,14 @@ class Collectives:
         """Return the affine forms of a collective over an axis, the start of it included."""
         key = (kind, axis)
         if key not in self._times:
-            group = self.network.group(axis)
-            if not group.spans:
+            ways = self.network.ways(axis)
+            if not ways[0].spans:
                 return CollectiveTime(
                     ((0.0 * self.network.strategy.tp, 0.0 * self.network.strategy.tp),)
                 )
-            size = reduce(np.multiply, [span.size for span in group.spans])
+            size = reduce(np.multiply, [span.size for span in ways[0].spans])
             start_s = self.launch_s * (size > 1)
-            forms = self.candidates(kind, group)
+            forms = [form for group in ways for form in self.candidates(kind, group)]
             self._times[key] = CollectiveTime(
                 tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
             )
@@ -280,16 +280,25 @@ def level_efficiencies(system: SystemSpec, calibration: CalibrationOf[Num]) -> t
 
 @dataclass(frozen=True)
 class AxisPlacement:
-    """Where the members of each axis are, by axis, for columns of strategies."""
+    """Where the members of each axis are, by axis, for columns of strategies.
+
+    Neither strides nor blocks: the placement is open. Each axis then has the links of a block to
+    itself, whatever the others need, so no way to nest blocks is faster for any axis.
+    """
 
     strides: Mapping[str, FloatArray]
     """Devices between neighbours, as devices are numbered along the levels [devices]."""
     reaches: Mapping[str, Reach[FloatArray]]
     """The block that an axis fills, where axes fill blocks; empty on other networks."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether axes are still to be placed."""
+        return not self.strides
+
     def keys(self, axes: Sequence[str]) -> list[FloatArray]:
         """Return the columns that tell the placements of some axes apart."""
-        parts = [self.strides[axis] for axis in axes]
+        parts = [self.strides[axis] for axis in axes] if self.strides else []
         for axis in axes:
             if axis in self.reaches:
                 parts += [_code(self.reaches[axis].sizes), _code(self.reaches[axis].apart)]
@@ -301,21 +310,20 @@ def _code(columns: Sequence[FloatArray]) -> FloatArray:
     return reduce(lambda code, column: code * 65_536.0 + column, columns)
 
 
+OPEN = AxisPlacement({}, {})
+"""Axes that are still to be placed."""
+
+
 def place_axes(
     levels: Sequence[NetworkLevel], axis_order: tuple[str, ...], strategy: StrategyColumns,
-    num_experts: int, *, in_blocks: bool = True,
+    num_experts: int,
 ) -> AxisPlacement:  # fmt: skip
     """Return where axes are: in blocks on a mesh, one after the other along the levels elsewhere.
 
     Experts use the devices of other axes; blocks do not support that.
-
-    Parameters
-    ----------
-    in_blocks
-        Without it axes follow one another on a mesh too.
     """
     strides = strides_of(axis_order, strategy)
-    is_blocked = in_blocks and uses_blocks(levels) and not num_experts
+    is_blocked = uses_blocks(levels) and not num_experts
     return AxisPlacement(strides, block_reaches(levels, axis_order, strategy) if is_blocked else {})
 
 
@@ -349,9 +357,35 @@ class AxisNetwork:
     slowdown: Mapping[str, Num] = field(default_factory=dict)
     """By axis: how much slower its links are than links of its own, because a placement shares
     them; 1 where it is not named."""
+    _known: dict[str, Columns] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def ways(self, axis: str) -> list[Columns]:
+        """Return the groups that an axis may have: its own one, or one for each open shape.
+
+        Rows with fewer shapes than others repeat their last one.
+        """
+        if not self.placement.is_open:
+            return [self.group(axis)]
+        degree = degree_of(axis, self.strategy, self.sizes) + 0.0 * self.strategy.tp
+        found, row_of = np.unique(degree, return_inverse=True)
+        sides = tuple(level.size for level in self.levels)
+        alone = [(1,) * len(sides)]  # of what fits no block: it costs nothing
+        shapes = [factorings(int(d), sides) or alone for d in found.tolist()]
+        groups = []
+        for number in range(max(map(len, shapes), default=1)):
+            table = np.array([of_one[min(number, len(of_one) - 1)] for of_one in shapes])
+            sizes = tuple(table[row_of.reshape(-1)].T.astype(float))
+            reach = Reach(sizes, tuple(np.ones_like(size) for size in sizes))
+            groups.append(make_block_group(self.levels, reach, self.efficiency))
+        return groups
 
     def group(self, axis: str) -> Columns:
         """Return the group of an axis, or of several written as their product (``a*b``)."""
+        if axis not in self._known:
+            self._known[axis] = self._make_group(axis)
+        return self._known[axis]
+
+    def _make_group(self, axis: str) -> Columns:
         names, _, shared = axis.partition("/")
         if shared:
             degree = degree_of(axis, self.strategy, self.sizes)
@@ -377,13 +411,16 @@ class AxisNetwork:
         )
 
     def _group(self, axis: str, degree: FloatArray) -> Columns:
-        whole = degree + 0.0 * self.strategy.tp
-        strided = make_group(self.levels, self.placement.strides[axis], whole, self.efficiency)
-        if axis not in self.placement.reaches:
-            return strided
-        reach = _part_of(self.placement.reaches[axis], whole)
+        whole, placement = degree + 0.0 * self.strategy.tp, self.placement
+        if axis not in placement.reaches:
+            return make_group(self.levels, placement.strides[axis], whole, self.efficiency)
+        reach = _part_of(placement.reaches[axis], whole)
+        blocks = make_block_group(self.levels, reach, self.efficiency)
         fits = reach.sizes[0] > 0
-        return _chosen(fits, make_block_group(self.levels, reach, self.efficiency), strided)
+        if fits.all():
+            return blocks
+        strided = make_group(self.levels, placement.strides[axis], whole, self.efficiency)
+        return _chosen(fits, blocks, strided)
 
 
 def _part_of(reach: Reach[FloatArray], degree: FloatArray) -> Reach[FloatArray]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, reduce
 from itertools import pairwise
 from operator import add
+from typing import Protocol
 
 import numpy as np
 
-from meshwright.base.arrays import Mask, Num, larger, where
+from meshwright.base.arrays import FloatArray, IntArray, Mask, Num, groups_of, larger, where
 from meshwright.cost.communication import (
     EXPOSED_PART,
     AxisNetwork,
@@ -54,7 +55,7 @@ from meshwright.graph.op import LayerGraph, Op, OpKind
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.axes import may_stream_inputs
 from meshwright.sharding.local_sizes import CAST, LocalLayer, SavedTensor
-from meshwright.sharding.strategy import PlanOptions, Recompute, Streamed
+from meshwright.sharding.strategy import AXES, PlanOptions, Recompute, Streamed
 
 
 def op_cost(
@@ -181,7 +182,19 @@ def layer_cost(blocks: Sequence[BlockCost], rates: DeviceRates, zero: Num) -> La
     return LayerCost(**{name: part + zero for name, part in parts.items()})
 
 
-def weighted_part(costs: Sequence[LayerCost], counts: Sequence[Num], name: str) -> Num:
+class Held(Protocol):
+    """What a piece of the model holds on one device: of its price, or of a bound of it."""
+
+    @property
+    def kept_bytes(self) -> Num:
+        """Activations kept for the backward pass [bytes]."""
+
+    @property
+    def working_bytes(self) -> Num:
+        """Largest transient [bytes]."""
+
+
+def weighted_part(costs: Sequence[Held], counts: Sequence[Num], name: str) -> Num:
     """Return one part of ``counts[k]`` layers of each kind k; of transients the largest."""
     largest = name == "working_bytes"
     weights = [count > 0 for count in counts] if largest else counts
@@ -219,7 +232,9 @@ class PricedPiece:
     index: int
     """Among the pieces of the problem."""
     links: StreamLinks | None
-    """None without tatp."""
+    """Over tatp; None without it."""
+    row_links: StreamLinks | None = None
+    """Over tp, where both tensors stream."""
     cut: Cut = residual_blocks
     """Cuts the operators into the blocks that are priced apart."""
     known: dict[Recompute, list[BlockCost]] = field(default_factory=dict, init=False)
@@ -263,9 +278,8 @@ class PricedPiece:
         if self.links is None:
             return None
         rows = None
-        if self.structure.streamed is Streamed.BOTH:
-            links = stream_links(self.network, self.structure, ROWS)
-            rows = LayerStreams(links, self._streamed(ROWS))
+        if self.row_links is not None:
+            rows = LayerStreams(self.row_links, self._streamed(ROWS))
         return LayerStreams(self.links, self._streamed(AXIS), rows)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
@@ -411,7 +425,8 @@ def priced_pieces(
 ) -> tuple[PricedPiece, ...]:  # fmt: skip
     """Return a piece of the model for each tensor that it may stream; weights first.
 
-    Edges split the vocabulary whatever streams.
+    Edges split the vocabulary whatever streams. Where axes are still to be placed, once for each
+    way to place them.
 
     Parameters
     ----------
@@ -420,16 +435,23 @@ def priced_pieces(
     cut
         What is priced apart: by default what ends at each addition to the residual stream.
     """
-    links = stream_links(collectives.network, structure) if uses_tatp else None
-    streamed = [structure.streamed]
+    network, streamed = collectives.network, [structure.streamed]
+    columns: Sequence[StreamLinks | None] = [None]
+    rows: Sequence[StreamLinks | None] = [None]
+    if uses_tatp:
+        columns = stream_links(network, structure)
+    if structure.streamed is Streamed.BOTH:
+        rows = stream_links(network, structure, ROWS)
     if structure.streamed is Streamed.AUTO:
         streamed = [Streamed.WEIGHTS, Streamed.INPUTS]
     if index >= len(problem.graph.layers) or not uses_tatp:
-        streamed = [Streamed.WEIGHTS]
+        streamed, columns, rows = [Streamed.WEIGHTS], columns[:1], [None]
     return tuple(
-        PricedPiece(problem, replace(structure, streamed=tensor), collectives, index, links, cut)
-        for tensor in streamed
-    )
+        PricedPiece(
+            problem, replace(structure, streamed=tensor), collectives, index, links, row_links, cut
+        )
+        for tensor in streamed for links in columns for row_links in rows
+    )  # fmt: skip
 
 
 def takes_inputs(pieces: Sequence[PricedPiece], recompute: Recompute) -> list[Mask]:
@@ -489,21 +511,54 @@ def price_layers(
     return {recompute: tuple(costs) for recompute, costs in found.items()}
 
 
+def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
+    """Return the first row of each group with equal layer prices, and the group of each row."""
+    columns = network.strategy
+    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
+    names = (*placed, "ep", "etp", "micro_batch_size")
+    slowed = [
+        times for axis, times in network.slowdown.items() if set(placed) & set(axis.split("*"))
+    ]
+    keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
+    return groups_of([*keys, *map(_numbered, slowed)])
+
+
+def _numbered(column: Num) -> FloatArray:
+    """Return whole numbers that are equal where the entries of a column are."""
+    return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.float64)
+
+
+def layout_of(structure: PlanOptions) -> PlanOptions:
+    """Return the choices that the price of a layer depends on, recomputation apart."""
+    return replace(
+        structure, recompute=Recompute.NONE, axis_order=AXES,
+        **{name: getattr(PlanOptions, name) for name in _NOT_OF_A_LAYER},
+    )  # fmt: skip
+
+
+_NOT_OF_A_LAYER = (
+    "zero_stage", "reshard_after_forward", "schedule", "overlap_data_parallel", "offload",
+)  # fmt: skip
+
+
 def streamed_blocks(
     problem: Problem, structure: PlanOptions, network: AxisNetwork
-) -> list[list[tuple[PricedPiece, LayerGraph]]]:
-    """Return how each block of each piece of the model streams, under one strategy.
+) -> list[list[tuple[PricedPiece, LayerGraph, Mask]]]:
+    """Return how each block of each piece of the model streams: once for each tensor.
 
-    Parameters
-    ----------
-    network
-        The groups of one strategy: columns of one row.
+    Each with the rows that stream so; blocks that no row streams so are left out.
     """
     uses_tatp = bool((network.strategy.tatp > 1).any())
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     found = []
     for index in range(len(problem.pieces)):
         pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
-        takes = [int(np.all(taken)) for taken in takes_inputs(pieces, structure.recompute)]
-        found.append([(pieces[t], b) for t, b in zip(takes, pieces[0].parts, strict=True)])
+        is_edge = index >= len(problem.graph.layers)
+        takes = takes_inputs(pieces, Recompute.NONE if is_edge else structure.recompute)
+        found.append([
+            (piece, block, rows)
+            for taken, block in zip(takes, pieces[0].parts, strict=True)
+            for piece, rows in zip(pieces, (np.logical_not(taken), taken), strict=False)
+            if np.any(rows)
+        ])  # fmt: skip
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -31,9 +31,9 @@ from meshwright.base.arrays import (
     where,
 )
 from meshwright.cost.communication import EXPOSED_PART
-from meshwright.cost.layer import LayerCost, weighted_part, weighted_sum
+from meshwright.cost.layer import Held, LayerCost, weighted_part, weighted_sum
 from meshwright.cost.memory import StageState, num_axes
-from meshwright.cost.parts import StepTime, TimePart
+from meshwright.cost.parts import StepTime, TimePart, by_field
 from meshwright.cost.problem import Problem, ProblemOf
 from meshwright.schedule.pipeline_schedules import schedules
 from meshwright.sharding.derivation import stage_boundary_calls
@@ -187,6 +187,11 @@ class PipelinePrice:
     forward_window_s: Num
     """Computation of one micro-batch on the slowest stage, forward [s]."""
     backward_window_s: Num
+    gradient_window_s: Num
+    """Of the backward pass, while gradients of weights become complete: less than the whole where a
+    schedule splits it [s]."""
+    computation_s: Num
+    """Computation of all micro-batches, which hidden transfers slow down [s]."""
     num_micro_batches: Num
     num_layers: Num
     """Layers of the slowest stage: buckets of gradients and messages of ZeRO-3."""
@@ -228,12 +233,10 @@ def price_pipeline(
     slowest, num_layers = slowest_stage(costs, layout)
     others_s = mean_of_others(costs, layout, slowest)
     p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
-    sends_s = exposed_sends_s(problem, structure, slowest, send_s, p, v, m)
+    sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
     gradients_s = slowest.input_gradient_s + slowest.weight_gradient_s
-    states = tuple(
-        _stage_state(problem, structure, strategy, costs, layout, position, m)
-        for position in POSITIONS
-    )
+    backward_window_s = gradients_s + slowest.recompute_s
+    states = stage_states(problem, structure, strategy, costs, layout, m)
     return PipelinePrice(
         # m micro-batches through the slowest stage, its bubble and its sends.
         time=StepTime({
@@ -246,16 +249,17 @@ def price_pipeline(
             TimePart.BUBBLE: schedules[structure.schedule].bubble_s(*others_s, send_s, p, v, m),
         }),
         forward_window_s=slowest.forward_s,
-        backward_window_s=gradients_s + slowest.recompute_s,
+        backward_window_s=backward_window_s,
+        gradient_window_s=slowest.weight_gradient_s
+        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        else backward_window_s,
+        computation_s=m * (slowest.forward_s + backward_window_s),
         num_micro_batches=m,
         num_layers=num_layers,
-        tied_sync_s=_tied_sync_s(problem, structure, strategy, send_s),
+        tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
         hidden_s=m * slowest.hidden_s,
         states=states,
-        heaviest=StageState(
-            **{f.name: reduce(larger, [getattr(s, f.name) for s in states])
-               for f in fields(StageState)}
-        ),
+        heaviest=heaviest_of(states),
         jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
         tp_per_step_s=slowest.per_step_s,
         flops=slowest.flops * m,
@@ -296,7 +300,7 @@ def micro_batches(problem: Problem, strategy: StrategyOf[Num]) -> Num:
 
 
 def exposed_sends_s(
-    problem: Problem, structure: PlanOptions, slowest: LayerCost, send_s: Num, num_stages: Num,
+    problem: Problem, structure: PlanOptions, stage_s: Num, send_s: Num, num_stages: Num,
     num_virtual_stages: Num, num_micro_batches: Num,
 ) -> Num:  # fmt: skip
     """Return the seconds for which the slowest stage waits for its sends in a step [s].
@@ -304,11 +308,16 @@ def exposed_sends_s(
     Stages of plain schedules wait for each of their sends; interleaved ones send during the next
     chunk, so only those of warm-up and cool-down show, and what a send takes longer than a third
     of a chunk (forward and backward are three parts).
+
+    Parameters
+    ----------
+    stage_s
+        One micro-batch through the slowest stage, forward and backward [s].
     """
     schedule, v, m = schedules[structure.schedule], num_virtual_stages, num_micro_batches
     overlaps = problem.workload.software.overlaps_sends
     if structure.schedule is ScheduleKind.INTERLEAVED and overlaps:
-        late_s = m * v * positive_part(send_s - slowest.total_s / (3.0 * v))
+        late_s = m * v * positive_part(send_s - stage_s / (3.0 * v))
         return schedule.num_exposed_sends(num_stages, v, m) * send_s + late_s
     return m * schedule.sends_per_micro_batch(v) * send_s
 
@@ -358,7 +367,7 @@ def _shared_table_params(
     return table_params(problem, strategy) * (strategy.pp == 1)
 
 
-def _tied_sync_s(
+def tied_sync_s(
     problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], send_s: Num
 ) -> Num:
     """Return the seconds of summing the gradient of a tied embedding over both ends.
@@ -374,9 +383,25 @@ def _tied_sync_s(
     return messages * send_s * (strategy.pp > 1)
 
 
+def stage_states(
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
+    layout: StageLayout, num_micro_batches: Num,
+) -> tuple[StageState, ...]:  # fmt: skip
+    """Return what the first, the fullest middle and the last stage hold."""
+    return tuple(
+        _stage_state(problem, structure, strategy, costs, layout, position, num_micro_batches)
+        for position in POSITIONS
+    )
+
+
+def heaviest_of(states: Sequence[StageState]) -> StageState:
+    """Return the most of everything that any of some stages holds."""
+    return by_field(lambda *held: reduce(larger, held), *states)
+
+
 def _stage_state(
-    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num],
-    costs: Sequence[LayerCost], layout: StageLayout, position: str, num_micro_batches: Num,
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], costs: Sequence[Held],
+    layout: StageLayout, position: str, num_micro_batches: Num,
 ) -> StageState:  # fmt: skip
     """Return what the stage at a position holds."""
 

@@ -169,9 +169,7 @@ class ProblemOf(ABC, Generic[Work]):
         self, axis_order: tuple[str, ...], strategy: StrategyColumns
     ) -> AxisPlacement:
         """Return where the members of each axis are under one order of the axes."""
-        in_blocks = self.mapper is not Mapper.SMAP
-        levels = self.system.levels
-        return place_axes(levels, axis_order, strategy, self.num_experts, in_blocks=in_blocks)
+        return place_axes(self.system.levels, axis_order, strategy, self.num_experts)
 
     def network_with(self, placement: AxisPlacement, strategy: StrategyColumns) -> AxisNetwork:
         """Return the groups of columns of strategies whose axes are placed."""

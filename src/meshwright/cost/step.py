@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
-from meshwright.base.arrays import Num, larger, positive_part
+import numpy as np
+
+from meshwright.base.arrays import IntArray, Num, larger, positive_part, smaller, take_rows
 from meshwright.cost.communication import (
     AxisNetwork,
     Collectives,
@@ -21,7 +23,7 @@ from meshwright.cost.communication import (
     slowdown_s,
 )
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, throttled, total_energy_j
-from meshwright.cost.layer import price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, layout_of, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -99,11 +101,9 @@ def step_time(
     sigma
         Share by which computation slows under communication [1].
     """
-    # Computation of all micro-batches is the window; hidden transfers slow it down.
-    window_s = pipeline.num_micro_batches * (pipeline.forward_window_s + pipeline.backward_window_s)
     dp_comm_s = data_parallel.exposed_s + pipeline.tied_sync_s
     hidden_s = pipeline.hidden_s + data_parallel.hidden_s + offload.hidden_s
-    slowdown = slowdown_s(hidden_s, window_s, sigma)
+    slowdown = slowdown_s(hidden_s, pipeline.computation_s, sigma)
     before = pipeline.time.total_s + dp_comm_s + slowdown + optimizer_s + offload.exposed_s
     return pipeline.time.plus({
         TimePart.DP_COMM: dp_comm_s,
@@ -181,7 +181,7 @@ class Priced:
 
 def price_columns(
     problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
-    network: AxisNetwork | None = None,
+    network: AxisNetwork | None = None, layers: tuple[LayerCost, ...] | None = None,
 ) -> Priced:  # fmt: skip
     """Return the price of each row of the columns, all under one structure.
 
@@ -189,15 +189,18 @@ def price_columns(
     ----------
     network
         The groups of the rows, where they are not those of the order of the axes alone.
+    layers
+        The price of each piece of the model, where it is known.
     """
     network = network or problem.network(structure.axis_order, strategy)
-    layers = price_layers(
-        problem, structure, network, (structure.recompute,),
-        uses_tatp=bool((strategy.tatp > 1).any()),
-    )  # fmt: skip
+    if layers is None:
+        layers = price_layers(
+            problem, structure, network, (structure.recompute,),
+            uses_tatp=bool((strategy.tatp > 1).any()),
+        )[structure.recompute]  # fmt: skip
     collectives = Collectives(network, problem.calibration.collective_launch_s)
     send = send_s(problem, structure, strategy, collectives)
-    price = price_pipeline(problem, structure, strategy, layers[structure.recompute], send)
+    price = price_pipeline(problem, structure, strategy, layers, send)
     shards = shard_degrees(problem, strategy)
     time = step_times(problem, structure, shards, price, sync_links(problem, collectives))
     time = throttled(problem, structure, strategy, price, time)
@@ -216,6 +219,45 @@ def price_columns(
         flops=price.flops,
     )
     return Priced(strategy, structure, step, price)
+
+
+def price_each(
+    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork
+) -> list[tuple[IntArray, Priced]]:
+    """Return the price of each row of a network, each under plan options of its own.
+
+    Rows come together with those of the same options, each part with the numbers of its rows.
+    Layers are priced once for all options that they do not depend on, and once for all rows that
+    they are equal in.
+
+    Parameters
+    ----------
+    structures
+        Plan options, and of how many rows they are.
+    """
+    layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
+    start = 0
+    for structure, number in structures:
+        own = layouts.setdefault(layout_of(structure), {}).setdefault(structure, [])
+        own.extend(range(start, start + number))
+        start += number
+    found = []
+    for layout, members in layouts.items():
+        rows = np.array([row for own in members.values() for row in own], dtype=np.int64)
+        part = take_rows(network, rows)
+        first, equal = layer_keys(part, layout)
+        few = take_rows(part, first)
+        recomputes = tuple(dict.fromkeys(structure.recompute for structure in members))
+        uses_tatp = bool((few.strategy.tatp > 1).any())
+        tables = price_layers(problem, layout, few, recomputes, uses_tatp=uses_tatp)
+        end = 0
+        for structure, own in members.items():
+            start, end = end, end + len(own)
+            layers = take_rows(tables[structure.recompute], equal[start:end])
+            groups = take_rows(part, slice(start, end))
+            priced = price_columns(problem, structure, groups.strategy, groups, layers)
+            found.append((rows[start:end], priced))
+    return found
 
 
 def price_one(problem: Problem, structure: PlanOptions, strategy: Strategy) -> Priced:
@@ -259,7 +301,8 @@ def gradient_sync(
     ZeRO 0: one all-reduce of gradients. ZeRO 1: one reduce-scatter, one all-gather of parameters.
     ZeRO 2: a reduce-scatter after each micro-batch, because only the shard is kept. ZeRO 3: for
     each micro-batch an all-gather (two when weights are dropped in between) and a reduce-scatter.
-    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass.
+    Gradients hide under the last (ZeRO 2, 3: each) backward pass, parameters under a forward pass;
+    under a schedule that splits the backward pass, gradients hide under its weight gradients alone.
     The sum of one number for the gradient norm comes after them and hides under nothing.
     Transfers of several kinds of parameters add: they share the window and the links.
 
@@ -274,10 +317,11 @@ def gradient_sync(
     buckets = larger(pipeline.num_layers, 1.0)
     show = partial(overlapped, num_buckets=buckets) if structure.overlap_data_parallel else plain
     forward_s, backward_s = pipeline.forward_window_s, pipeline.backward_window_s
+    gradient_s = pipeline.gradient_window_s
     if structure.zero_stage == 0:
         # One all-reduce of all gradients.
         norm_s = sum(links.all_reduce.time_s(0.0, 1.0) for _, links in kinds)
-        return show(_all_reduce_s(kinds, buckets, optimizer), backward_s) + Exposure(norm_s, 0.0)
+        return show(_all_reduce_s(kinds, buckets, optimizer), gradient_s) + Exposure(norm_s, 0.0)
     # ZeRO 1 to 3: gradients scattered, weights gathered, one shard summed over its replicas.
     gradient = optimizer.reduced_gradient_bytes_per_param
     weight = optimizer.gathered_weight_bytes_per_param
@@ -295,11 +339,13 @@ def gradient_sync(
     # left of the last backward window hides the sum over replicas.
     m = pipeline.num_micro_batches if structure.zero_stage >= 2 else 1.0
     if structure.zero_stage < 3:
-        last = show(replicas_s, positive_part(backward_s - reduce_s))
-        return show(reduce_s, backward_s).times(m) + show(gather_s, forward_s) + last + norm
+        last = show(replicas_s, positive_part(gradient_s - reduce_s))
+        return show(reduce_s, gradient_s).times(m) + show(gather_s, forward_s) + last + norm
     again_s = gather_s if structure.reshard_after_forward else gather_s * 0.0
-    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, backward_s)
-    last = show(replicas_s, positive_part(backward_s - again_s - reduce_s))
+    # Both kinds of transfers share the backward window; gradients come in the last part of it.
+    shared_s = smaller(backward_s, gradient_s + again_s)
+    forward, backward = show(gather_s, forward_s), show(again_s + reduce_s, shared_s)
+    last = show(replicas_s, positive_part(shared_s - again_s - reduce_s))
     return (forward + backward).times(m) + last + norm
 
 

@@ -239,14 +239,23 @@ def streamed_bytes(
     return {name: StreamedBytes(of, **owned_bytes.get(name, {})) for name, of in transfers.items()}
 
 
-def stream_links(network: AxisNetwork, structure: PlanOptions, axis: str = AXIS) -> StreamLinks:
-    """Return the links between neighbours of the streams over an axis: the slowest they cross.
+def stream_links(
+    network: AxisNetwork, structure: PlanOptions, axis: str = AXIS
+) -> list[StreamLinks]:
+    """Return the links between neighbours of the streams over an axis, for each way to place it."""
+    return [_links_of(group, network, structure, axis) for group in network.ways(axis)]
+
+
+def _links_of(
+    group: Group[FloatArray], network: AxisNetwork, structure: PlanOptions, axis: str
+) -> StreamLinks:
+    """Return the links between neighbours of the streams in a group: the slowest they cross.
 
     On a cycle of neighbours the stream is a cycle, unless the strategy names another form; a cycle
     asked for where there is none is a ring, whose wrap crosses the whole line.
     Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
     """
-    group, members = network.group(axis), degree_of(axis, network.strategy)
+    members = degree_of(axis, network.strategy)
     may_cycle = axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
     other_form = {"auto": "stream", "cycle": "ring"}.get(str(structure.stream_form))
     other_form = other_form or str(structure.stream_form)

@@ -8,8 +8,8 @@ is d. Neighbours of an axis on a level are as far apart as all inner axes are lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from itertools import combinations, permutations, product
 from math import comb, prod
 
@@ -53,7 +53,7 @@ def _shapes(
     if not degrees:
         return ()
     room = tuple(side // length for side, length in zip(sides, apart, strict=True))
-    for shape in sorted(_factorings(degrees[0], room), key=lambda s: _gather_cost(s, rates, apart)):
+    for shape in sorted(factorings(degrees[0], room), key=lambda s: _gather_cost(s, rates, apart)):
         longer = tuple(length * size for length, size in zip(apart, shape, strict=True))
         rest = _shapes(degrees[1:], sides, rates, longer)
         if rest is not None:
@@ -62,7 +62,7 @@ def _shapes(
 
 
 @cache
-def _factorings(degree: int, room: Shape) -> list[Shape]:
+def factorings(degree: int, room: Shape) -> list[Shape]:
     """Return every way to write a degree as a product of sizes that have room."""
     if len(room) == 1:
         return [(degree,)] if degree <= room[0] else []
@@ -70,7 +70,7 @@ def _factorings(degree: int, room: Shape) -> list[Shape]:
         (size, *rest)
         for size in range(1, min(degree, room[0]) + 1)
         if degree % size == 0
-        for rest in _factorings(degree // size, room[1:])
+        for rest in factorings(degree // size, room[1:])
     ]
 
 
@@ -121,7 +121,7 @@ def all_block_shapes(degrees: tuple[int, ...], sides: Shape) -> Iterator[tuple[S
     if not degrees:
         yield ()
         return
-    for shape in _factorings(degrees[0], sides):
+    for shape in factorings(degrees[0], sides):
         room = tuple(side // size for side, size in zip(sides, shape, strict=True))
         for rest in all_block_shapes(degrees[1:], room):
             yield (shape, *rest)
@@ -172,28 +172,32 @@ class Choice:
     """Device of each rank, innermost axis first, where they are stated: not those of the blocks."""
 
 
-def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Iterator[Choice]:
-    """Yield every way to lay the axes in nested blocks; those of the plan's own order first."""
-    used = [axis for axis in structure.axis_order if getattr(strategy, axis) > 1]
-    unused = tuple(axis for axis in structure.axis_order if axis not in used)
-    seen = set()
+def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Sequence[Choice]:
+    """Return every way to lay the axes in nested blocks; those of the plan's own order first."""
+    degrees = tuple((axis, int(getattr(strategy, axis))) for axis in structure.axis_order)
+    return _all_choices(degrees, sides)
+
+
+@lru_cache(maxsize=4096)
+def _all_choices(degrees: tuple[tuple[str, int], ...], sides: Shape) -> tuple[Choice, ...]:
+    degree_of = dict(degrees)
+    used = [axis for axis, degree in degrees if degree > 1]
+    unused = tuple(axis for axis, degree in degrees if degree == 1)
+    alone = tuple((1,) * len(sides) for _ in unused)
+    found: dict[object, Choice] = {}
     for axes in permutations(used):
-        degrees = tuple(int(getattr(strategy, axis)) for axis in axes)
-        for shapes in all_block_shapes(degrees, sides):
-            choice = Choice((*axes, *unused), (*shapes, *((1,) * len(sides) for _ in unused)))
-            key = _key(choice)
-            if key not in seen:
-                seen.add(key)
-                yield choice
-
-
-def _key(choice: Choice) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """Return what tells choices apart: on each level the axes that are longer than one there."""
-    levels = range(len(choice.shapes[0]))
-    return tuple(
-        tuple((a, s[k]) for a, s in zip(choice.axes, choice.shapes, strict=True) if s[k] > 1)
-        for k in levels
-    )
+        for shapes in all_block_shapes(tuple(degree_of[axis] for axis in axes), sides):
+            # On each level only the axes that are longer than one there count.
+            key = tuple(
+                tuple(
+                    (axis, shape[k])
+                    for axis, shape in zip(axes, shapes, strict=True)
+                    if shape[k] > 1
+                )
+                for k in range(len(sides))
+            )
+            found.setdefault(key, Choice((*axes, *unused), (*shapes, *alone)))
+    return tuple(found.values())
 
 
 MOST_CHOICES = 1000
@@ -238,6 +242,18 @@ class Ranks:
         sizes = np.prod([self.shapes[index] for index in chosen], axis=0)
         return np.take_along_axis(device, order, axis=1).reshape(-1, *sizes[::-1].tolist())
 
+    @cached_property
+    def _used(self) -> bytes:
+        in_blocks = self.cell is None
+        return (np.sort(self.device, axis=None) if in_blocks else self.device).tobytes()
+
+    def place(self, axis: str) -> Place:
+        """Return what decides the groups of an axis, or of several (``a*b``)."""
+        named = [self.axes.index(name) for name in axis.split("/")[0].split("*")]
+        apart = np.cumprod([(1,) * len(self.shapes[0]), *self.shapes], axis=0)
+        blocks = tuple((self.shapes[i], tuple(apart[i].tolist())) for i in named)
+        return Place((blocks, self._used), self)
+
     def visit(self, axis: str, *, closes: bool, is_side_by_side: bool = False) -> IntArray:
         """Return the positions of an axis in its block, in an order that goes along neighbours.
 
@@ -245,6 +261,14 @@ class Ranks:
         """
         shape = self.shapes[self.axes.index(axis)]
         return chain(shape, closes=closes, is_side_by_side=is_side_by_side)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Blocks of an axis on the devices in use: equal ones have the same groups of devices."""
+
+    key: tuple[object, ...]
+    ranks: Ranks = field(compare=False)
 
 
 def block_ranks(

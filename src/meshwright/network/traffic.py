@@ -39,7 +39,7 @@ class Demands:
         return len(self.source)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """Pairs of members that exchange bytes; members count along the innermost level first."""
 

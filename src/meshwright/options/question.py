@@ -89,13 +89,13 @@ def needed(
     raise SpecError(Fault(option, f"found a {type(given).__name__}, expected {expected}"))
 
 
-def whole_number(option: str, text: str, *, kilo: int = 1000) -> int:
-    """Return a positive whole number; ``k`` multiplies it."""
+def whole_number(option: str, text: str, *, kilo: int = 1000, least: int = 1) -> int:
+    """Return a whole number that is at least ``least``; ``k`` multiplies it."""
     digits, factor = (text[:-1], kilo) if text[-1:] in ("k", "K") else (text, 1)
     is_number = digits.isascii() and digits.isdigit() and len(digits) <= 15
-    number = int(digits) * factor if is_number else 0
-    if not 1 <= number <= LARGEST:
-        message = f"found {text!r}, expected a whole number above 0"
+    number = int(digits) * factor if is_number else -1
+    if not least <= number <= LARGEST:
+        message = f"found {text!r}, expected a whole number above {least - 1}"
         raise SpecError(Fault(option, message, f"such as {'4096 or 4k' if kilo == 1024 else '8'}"))
     return number
 

@@ -278,6 +278,7 @@ COMMANDS: dict[str, Command] = {
         (
             *question(is_needed=False), *FIXED, *SERVING, *GRAPH, MEASURED_FILE,
             Option("top", "plans in the ranking (5)", "N"), OUT_PLAN,
+            Option("simulated", "on a grid: leading plans to simulate, 0 for none (5)", "N"),
             Option("pareto", "Pareto front of time, memory, energy and money", kind="flag"),
             Option("per_operator", "on a grid: also a strategy for each operator", kind="flag"),
             Option("from_", "an earlier plan, to plan again after a loss", "PLAN.json",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray
+from meshwright.cost.communication import AxisPlacement
 from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
 
 
@@ -83,7 +84,10 @@ class Found:
     strategy: Strategy
     structure: PlanOptions
     time_s: float
+    """Its price, or a bound of it where its axes are still to be placed [s]."""
     memory_bytes: float
+    placement: AxisPlacement | None = None
+    """Where it is on a grid: columns of one row; None: as the order of its axes says."""
 
 
 @dataclass
@@ -91,11 +95,13 @@ class Best:
     """The ``size`` fastest candidates; each carries its memory and an identity of whole numbers.
 
     ``limit_s`` is the time beyond which a candidate can matter no more: neither among the fastest
-    ``top`` nor within a tie of the best.
+    ``top`` nor within a tie of the best, or slower than what is asked for.
     """
 
     size: int
     top: int
+    within_s: float | None = None
+    """All that are this fast are wanted [s]; None: the fastest ``top``."""
     times_s: FloatArray = field(default_factory=lambda: np.empty(0))
     memory_bytes: FloatArray = field(default_factory=lambda: np.empty(0))
     identities: IntArray = field(default_factory=lambda: np.empty((0, 5), dtype=np.int64))
@@ -103,6 +109,8 @@ class Best:
     @property
     def limit_s(self) -> float:
         """Candidates slower than this are of no interest [s]."""
+        if self.within_s is not None:
+            return self.within_s
         if len(self.times_s) < self.top:
             return float("inf")
         return float(max(self.times_s[self.top - 1], self.times_s[0] * (1.0 + TIE)))
@@ -166,10 +174,6 @@ class BoundedSearch:
     """Shape (families,)."""
     counts: Counts
     best: Best
-    watched: Best
-    """The best of the watched members."""
-    is_watched: BoolArray | None
-    """Families whose members are watched, shape (families,); None: no member is."""
     prepare: Callable[[IntArray], Price]
     """Returns what prices members, given the families that may be priced, in ascending order."""
     left_s: float = float("inf")
@@ -203,10 +207,8 @@ class BoundedSearch:
                 progress(self.counts, self.best, self.left_s)
 
     def _near(self, rows: IntArray) -> IntArray:
-        """Return the families that may hold one of the best, or the best watched one."""
+        """Return the families that may hold one of the best."""
         bound_s = self.bound_s[rows]
         near = bound_s <= self.best.limit_s
-        if self.is_watched is not None:
-            near |= (bound_s <= self.watched.limit_s) & self.is_watched[rows]
         self.counts.pruned_by_bound += int(self.num_members[rows[~near]].sum())
         return rows[near]

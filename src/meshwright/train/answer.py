@@ -178,6 +178,8 @@ class Candidate:
     estimate: Estimate
     placement: Placement | None = None
     """On a grid; None elsewhere, and where the axes fit no blocks."""
+    simulated_s: float | None = None
+    """Step time of a simulation in which messages share links [s]; None: not simulated."""
 
     @property
     def strategy(self) -> Strategy:

@@ -21,11 +21,9 @@ from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate
-from meshwright.train.estimate import CLOSED_FORM, Placer, distinct, nothing_fits
+from meshwright.train.estimate import CLOSED_FORM, Placer, nothing_fits
 from meshwright.train.measured.factors import Factors
 from meshwright.train.question import check_fixed, make_problem
-from meshwright.train.search import search
-from meshwright.train.space import SearchSpace
 
 
 @dataclass(frozen=True)
@@ -199,10 +197,6 @@ recipes.register("product-stream")(
 )
 
 
-NUM_PLACED = 24
-"""Candidates of a recipe that are placed at most, fastest closed form first."""
-
-
 def compare(
     model: ModelSpec | str,
     system: SystemSpec | str,
@@ -329,8 +323,7 @@ def _best(
     InfeasibleError
         Where it has none.
     """
-    result = search(SearchSpace(problem, choices), top=NUM_PLACED, progress=progress)
-    found = distinct(result.found)
-    if not found:
-        raise InfeasibleError(nothing_fits(problem, result))
-    return placer.fastest(problem, found)
+    leaders = placer.best(placer.space(problem, choices), progress=progress)
+    if not leaders.placed:
+        raise InfeasibleError(nothing_fits(problem, leaders.result))
+    return leaders.fastest, leaders.coverage.lower_bound_s

@@ -26,7 +26,7 @@ from meshwright.cost.pipeline import POSITIONS
 from meshwright.cost.problem import UNCALIBRATED_NOTE, UNSEEN, Problem, interval
 from meshwright.cost.step import Priced, price_columns
 from meshwright.graph.flops import ScoreCount, StepFlops, step_flops
-from meshwright.search.exhaustive import Coverage, Found
+from meshwright.search.exhaustive import Coverage, Found, in_order_of_preference
 from meshwright.sharding.strategy import PlanOptions, Strategy, plan_string, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
@@ -37,7 +37,10 @@ from meshwright.train.question import check_problem, make_problem
 
 if TYPE_CHECKING:
     from meshwright.search.exhaustive import Progress
+    from meshwright.sharding.space import Choices
+    from meshwright.train.families import AllFamilies
     from meshwright.train.search import SearchResult
+    from meshwright.train.space import SearchSpace
 
 
 def candidate(problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
@@ -253,10 +256,32 @@ def above_caps(system: SystemSpec, num_devices: float) -> str:
 
 @dataclass(frozen=True)
 class Placed:
-    """A candidate as it was found, and with its final price."""
+    """A candidate as it was found, with its final time, and with its full price."""
 
     found: Found
     candidate: Candidate
+
+
+@dataclass(frozen=True)
+class Leaders:
+    """The best candidates of a space with their final price, and how it was covered."""
+
+    result: SearchResult
+    placed: tuple[Placed, ...]
+    """The fastest ones, preferred first; none where nothing fits."""
+    others: tuple[Found, ...]
+    """Some that follow, by their closed form."""
+    coverage: Coverage
+
+    @property
+    def best(self) -> Candidate:
+        """The preferred candidate."""
+        return self.placed[0].candidate
+
+    @property
+    def fastest(self) -> Candidate:
+        """The candidate that takes least time."""
+        return min(self.placed, key=lambda entry: entry.found.time_s).candidate
 
 
 class Placer:
@@ -266,29 +291,43 @@ class Placer:
         """Tell whether the ranks of a system are placed."""
         return False
 
-    def placed(self, problem: Problem, found: Sequence[Found]) -> list[Placed]:
-        """Return candidates with their final price, preferred ones first.
+    def space(self, problem: Problem, choices: Choices) -> SearchSpace:
+        """Return the space of a problem: of candidates in closed form, or still to be placed."""
+        from meshwright.train.space import SearchSpace
 
-        Raises
-        ------
-        InfeasibleError
-            Where none of them can be placed.
-        """
-        return [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found]
+        return SearchSpace(problem, choices, is_open=self.has_placement(problem))
 
-    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
-        """Return one strategy with its final price."""
-        return self.placed(problem, [Found(strategy, structure, 0.0, 0.0)])[0].candidate
-
-    def fastest(self, problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
-        """Return the candidate with the least final time, and a bound of all of them [s].
+    def best(
+        self, space: SearchSpace, *, top: int = 1, progress: Progress | None = None,
+        among: AllFamilies | None = None, num_simulated: int = 0,
+    ) -> Leaders:  # fmt: skip
+        """Return the best candidates of a space, proven.
 
         Parameters
         ----------
-        found
-            In order of their time in closed form.
+        top
+            Candidates of which the order is proven.
+        among
+            Families of a wider space, priced before.
+        num_simulated
+            Leading candidates that are simulated, where ranks are placed.
         """
-        return candidate(problem, found[0].strategy, found[0].structure), found[0].time_s
+        from meshwright.train.search import search
+
+        result = search(space, top=top, progress=progress, among=among)
+        found = distinct(in_order_of_preference(result.found))
+        return Leaders(
+            result,
+            tuple(
+                Placed(f, candidate(space.problem, f.strategy, f.structure)) for f in found[:top]
+            ),
+            tuple(found[top:]),
+            coverage(result),
+        )
+
+    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+        """Return one strategy with its final price."""
+        return candidate(problem, strategy, structure)
 
     def check_operators(self, problem: Problem) -> None:
         """Refuse a problem whose operators cannot have strategies of their own.

@@ -16,11 +16,11 @@ from meshwright.train.answer import (
     Plan,
     WhyNot,
 )
-from meshwright.train.estimate import CLOSED_FORM, Placer, candidates, compared
-from meshwright.train.families import AllFamilies, rows_within
+from meshwright.train.estimate import CLOSED_FORM, Leaders, Placer, candidates, compared
+from meshwright.train.families import AllFamilies
 from meshwright.train.question import check_problem, problem_of
 from meshwright.train.robustness import Change, changes
-from meshwright.train.search import SearchResult, priced_families, search
+from meshwright.train.search import priced_families
 from meshwright.train.space import SearchSpace
 
 if TYPE_CHECKING:
@@ -62,39 +62,36 @@ def explain(plan: Plan, placer: Placer = CLOSED_FORM) -> Explanation:
         raise SpecError(faults, origin=plan.best.text)
     whys = [compared(f"the runner-up {n}", plan.best, c) for n, c in enumerate(plan.runners_up, 2)]
     impossible: dict[str, str] = {}
-    every = _every_family(problem)
+    every = _every_family(placer.space(problem, Choices()))
     for name, choice, values in missing_features(problem, plan.best.strategy, plan.best.structure):
         try:
-            result = _best_with(SearchSpace(problem, Choices({choice: values})), every)
+            leaders = _best_with(placer, placer.space(problem, Choices({choice: values})), every)
         except InfeasibleError as error:
             impossible[name] = str(error)
             continue
-        if result.found:
-            first = result.found[0]
-            other = placer.price(problem, first.strategy, first.structure)
-            whys.append(compared(name, plan.best, other))
+        if leaders.placed:
+            whys.append(compared(name, plan.best, leaders.best))
         else:
-            impossible[name] = result.counts.summary
+            impossible[name] = leaders.result.counts.summary
     shares = {name: t / price.step_time_s for name, t in price.time_parts_s.items()}
     return Explanation(shares, what_would_change(plan), whys, impossible)
 
 
-def _every_family(problem: Problem) -> AllFamilies | None:
+def _every_family(space: SearchSpace) -> AllFamilies | None:
     """Return the families of all plans, priced once for all questions; None: all are refused."""
     try:
-        return priced_families(SearchSpace(problem, Choices()), Counts())
+        return priced_families(space, Counts())
     except InfeasibleError:
         return None
 
 
-def _best_with(space: SearchSpace, every: AllFamilies | None) -> SearchResult:
+def _best_with(placer: Placer, space: SearchSpace, every: AllFamilies | None) -> Leaders:
     """Return the best plan of a narrower space; where there is none, all refusals are counted."""
     if every is not None:
-        rows = rows_within(every, space)
-        result = search(space, top=1, among=every, rows=rows)
-        if result.found:
-            return result
-    return search(space, top=1)
+        leaders = placer.best(space, among=every)
+        if leaders.placed:
+            return leaders
+    return placer.best(space)
 
 
 Variant = tuple[Strategy, PlanOptions]

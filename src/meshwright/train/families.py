@@ -8,7 +8,7 @@ priced once for every grid and every division of the replicas.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import product
@@ -27,6 +27,7 @@ from meshwright.base.arrays import (
     take_rows,
 )
 from meshwright.base.errors import InfeasibleError
+from meshwright.cost.bound import LayerBound, layer_bounds, pipeline_bound
 from meshwright.cost.communication import (
     DATA_PARALLEL_ONLY,
     AxisNetwork,
@@ -37,7 +38,7 @@ from meshwright.cost.communication import (
     plain,
 )
 from meshwright.cost.energy import least_pipeline_s, throttled
-from meshwright.cost.layer import LayerCost, price_layers
+from meshwright.cost.layer import LayerCost, layer_keys, price_layers
 from meshwright.cost.memory import (
     ShardDegrees,
     StageState,
@@ -139,6 +140,11 @@ class AllFamilies:
     def strategy(self) -> StrategyColumns:
         """The degrees of all families."""
         return joined([part.strategy for part in self.parts])
+
+    @property
+    def streams(self) -> tuple[object, ...]:
+        """Degrees of tensor streams."""
+        return tuple(int(n) for n in np.unique(self.strategy.tatp).tolist() if n > 1)
 
     def take(self, rows: IntArray) -> Families:
         """Return some of the families; their rows ascend."""
@@ -281,14 +287,6 @@ def rows_of_schedule(columns: StrategyColumns, kind: ScheduleKind) -> BoolArray:
     return ~has_chunks & has_stages
 
 
-def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, IntArray]:
-    """Return the first row of each group with equal layer prices, and the group of each row."""
-    columns = network.strategy
-    placed = ("tp", "tatp", "cp", *(("pp",) if layout.vocabulary_parallel else ()))
-    names = (*placed, "ep", "etp", "micro_batch_size")
-    return groups_of([*(getattr(columns, name) for name in names), *network.placement.keys(placed)])
-
-
 def families(space: SearchSpace, tables: Iterable[StrategyColumns], counts: Counts) -> AllFamilies:
     """Return the legal families of all structures, and count the members of the refused ones."""
     parts, is_complete = [], True
@@ -369,7 +367,7 @@ def _ordered(
         counts.refused[DATA_PARALLEL_ONLY] += int(members.sum())
         orders, rows = orders[~refused], rows[~refused]
     parts = [
-        space.problem.axis_placement(order, take(columns, rows[orders == number]))
+        space.placement(order, take(columns, rows[orders == number]))
         for number, order in enumerate(space.orders)
     ]
     return _Ordered(kind, take(columns, rows), orders, joined(parts))
@@ -412,18 +410,33 @@ def _priced(
         for recompute, table in prices.items():
             structure = replace(layout, schedule=part.schedule, recompute=recompute)
             gathered = take_rows(table, groups[rows])
-            price = price_pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
+            price = _pipeline(space.problem, structure, part.strategy, gathered, sends[rows])
             structures = tuple(replace(structure, axis_order=order) for order in space.orders)
             yield Families(structures, part.order_of, part.strategy, price, members)
 
 
+Layers = tuple[LayerCost, ...] | tuple[LayerBound, ...]
+"""The price of each piece of the model; what no placement undercuts while axes are open."""
+
+
+def _pipeline(
+    problem: Problem, structure: PlanOptions, strategy: StrategyColumns, layers: Layers,
+    sends_s: FloatArray,
+) -> PipelinePrice:  # fmt: skip
+    """Return the pipeline of layers that have a price, or a bound."""
+    if isinstance(layers[0], LayerBound):
+        return pipeline_bound(problem, structure, strategy, layers, sends_s)
+    return price_pipeline(problem, structure, strategy, layers, sends_s)
+
+
 def _layer_table(
     problem: Problem, layout: PlanOptions, network: AxisNetwork, recomputes: Sequence[Recompute]
-) -> tuple[dict[Recompute, tuple[LayerCost, ...]], IntArray, FloatArray]:
+) -> tuple[Mapping[Recompute, Layers], IntArray, FloatArray]:
     """Return the distinct layer prices, the price row of each row, and its sends."""
     first, groups = layer_keys(network, layout)
     few = problem.network_with(take_rows(network.placement, first), take(network.strategy, first))
-    tables = price_layers(
+    price = layer_bounds if network.placement.is_open else price_layers
+    tables = price(
         problem, layout, few, tuple(recomputes), uses_tatp=bool((few.strategy.tatp > 1).any())
     )
     collectives = Collectives(network, problem.calibration.collective_launch_s)
@@ -610,7 +623,7 @@ def link_table(space: SearchSpace, families: Families) -> LinkTable:
         index, shard, lengths, divides_one = _divisions(space, grids)
         expanded = take(grids, index)
         expanded = replace(expanded, dp_shard=shard, dp_replicate=expanded.dp_shard / shard)
-        network = space.problem.network(order, expanded)
+        network = space.problem.network_with(space.placement(order, expanded), expanded)
         launch_s = space.problem.calibration.collective_launch_s
         parts.append(sync_links(space.problem, Collectives(network, launch_s, all_forms=True)))
         shards.append(shard)

@@ -7,28 +7,28 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, FloatArray, column
+from meshwright.base.arrays import FloatArray, column
 from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.registry import version
+from meshwright.base.units import format_seconds
 from meshwright.catalog.calibration import DEFAULT
 from meshwright.cost.energy import step_cost_usd, step_energy_parts_j, total_energy_j
 from meshwright.cost.problem import Problem
-from meshwright.search.exhaustive import Found, Progress, in_order_of_preference
+from meshwright.search.exhaustive import TIE, Found, Progress
 from meshwright.search.pareto import dominated_by, front_of
 from meshwright.search.robustness import DrawnTimes, with_plan_errors
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import StrategyColumns, plan_string, row
+from meshwright.sharding.strategy import plan_string, row
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
 from meshwright.spec.workload import Training
 from meshwright.train.answer import Candidate, Estimate, Plan, Replan, Robustness, WhyNot
 from meshwright.train.estimate import (
     CLOSED_FORM,
+    Leaders,
     Placer,
     candidate,
     compared,
-    coverage,
-    distinct,
     nothing_fits,
     warnings,
 )
@@ -37,11 +37,13 @@ from meshwright.train.measured.factors import PLAN_ERROR, Factors
 from meshwright.train.measured.trials import trials_of, with_measured_interval
 from meshwright.train.question import check_fixed, make_problem
 from meshwright.train.robustness import NUM_DRAWS, robustness
-from meshwright.train.search import SearchResult, search
+from meshwright.train.search import search
 from meshwright.train.space import SearchSpace
 
 NUM_PERTURBED = 8
 """Leading candidates that are priced again under perturbed constants."""
+NUM_SIMULATED = 5
+"""Leading candidates on a grid that are simulated."""
 
 
 def plan(
@@ -54,6 +56,7 @@ def plan(
     calibration: str = DEFAULT,
     factors: Factors | None = None,
     per_operator: bool = False,
+    num_simulated: int = NUM_SIMULATED,
     placer: Placer = CLOSED_FORM,
     progress: Progress | None = None,
     command: str = "",
@@ -71,6 +74,8 @@ def plan(
         Of the resources, as measured jobs suggest (:func:`learn`): they adjust the constants.
     per_operator
         Whether to look for a strategy for each group of operators as well (grids only).
+    num_simulated
+        Leading candidates that are simulated where ranks are placed; that decides their order.
     placer
         Who puts candidates on their devices, where ranks are placed.
     progress
@@ -90,17 +95,12 @@ def plan(
     if per_operator:
         placer.check_operators(problem)
     choices = Choices({name: tuple(values) for name, values in (allowed or {}).items()})
-
-    def streams(columns: StrategyColumns) -> BoolArray:
-        """Return which candidates stream tensors between neighbours."""
-        mask: BoolArray = columns.tatp > 1
-        return mask
-
-    watch = streams if problem.has_grid else None
-    result = search(SearchSpace(problem, choices), top=top, progress=progress, watch=watch)
-    if not result.found:
-        raise InfeasibleError(nothing_fits(problem, result))
-    found = _answer(problem, placer, calibration, factors, result, top)
+    leaders = placer.best(
+        placer.space(problem, choices), top=top, progress=progress, num_simulated=num_simulated
+    )
+    if not leaders.placed:
+        raise InfeasibleError(nothing_fits(problem, leaders.result))
+    found = _answer(problem, placer, calibration, factors, leaders)
     found = replace(found, command=command)
     return _with_operators(problem, placer, found, allowed, progress) if per_operator else found
 
@@ -119,41 +119,59 @@ def _with_operators(
 
 
 def _answer(
-    problem: Problem, placer: Placer, calibration: str, factors: Factors | None,
-    result: SearchResult, top: int,
-) -> Plan:  # fmt: skip
+    problem: Problem, placer: Placer, calibration: str, factors: Factors | None, leaders: Leaders
+) -> Plan:
     """Return the plan that a search leads to."""
-    found = distinct(in_order_of_preference(result.found))[: max(top, NUM_PERTURBED)]
-    placed = placer.placed(problem, found[:top])
-    # Constants are perturbed under the closed form, which knows no placement.
-    closed_form = {plan_string(f.strategy, f.structure): f for f in found}
-    chosen = [closed_form.pop(entry.candidate.text) for entry in placed] + [*closed_form.values()]
+    placed = leaders.placed
+    chosen = [*(entry.found for entry in placed), *leaders.others][
+        : max(len(placed), NUM_PERTURBED)
+    ]
     drawn = robustness(problem, chosen[:NUM_PERTURBED], factors=factors)
     candidates = [entry.candidate for entry in placed]
     if factors is not None:
         candidates = [with_measured_interval(problem, entry, factors) for entry in candidates]
-    slower = placed[0].found.time_s / chosen[0].time_s
     best = candidates[0]
+    # Constants are perturbed on links of its own.
+    placement = best.placement
+    slower = best.estimate.step_time_s / placement.closed_form_s if placement else 1.0
     why_not: tuple[WhyNot, ...] = ()
-    if best.strategy.tatp <= 1 and result.watched:
-        other = result.watched[0]
-        streamed = placer.price(problem, other.strategy, other.structure)
-        why_not = (compared("tensor streams (tatp)", best, streamed),)
+    if best.strategy.tatp <= 1 and problem.has_grid:
+        space = leaders.result.families.space
+        streams = Choices({**space.choices.allowed, "tatp": leaders.result.families.streams})
+        other = placer.best(replace(space, choices=streams), among=leaders.result.families)
+        if other.placed:
+            why_not = (compared("tensor streams (tatp)", best, other.best),)
     return Plan(
         model=problem.model,
         system=problem.system,
         workload=problem.workload,
         calibration=calibration,
         best=best,
-        fastest_s=min(entry.found.time_s for entry in placed),
+        fastest_s=leaders.fastest.estimate.step_time_s,
         runners_up=tuple(candidates[1:]),
-        coverage=coverage(result),
+        coverage=leaders.coverage,
         robustness=_robustness(chosen, drawn, slower, len(candidates)),
         why_not=why_not,
         factors=factors,
-        warnings=tuple(warnings(problem, best)),
+        warnings=(*_changed_order(candidates), *warnings(problem, best)),
         version=version(),
     )
+
+
+def _changed_order(candidates: Sequence[Candidate]) -> list[str]:
+    """Return what simulation changed: whether it prefers another plan than the price does."""
+    known = [entry for entry in candidates if entry.simulated_s is not None]
+    if not known:
+        return []
+    best, priced = known[0], min(known, key=lambda entry: entry.estimate.step_time_s)
+    first_s, other_s = best.estimate.step_time_s, priced.estimate.step_time_s
+    if first_s <= other_s * (1.0 + TIE):
+        return []
+    takes = format_seconds(best.simulated_s or 0.0), format_seconds(priced.simulated_s or 0.0)
+    return [
+        f"the simulation changes the order: {priced.text} is priced at {format_seconds(other_s)} "
+        f"and takes {takes[1]}, the plan at {format_seconds(first_s)} and takes {takes[0]}"
+    ]
 
 
 def _robustness(

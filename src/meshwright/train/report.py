@@ -89,7 +89,7 @@ def _add_verdict(screen: Screen, plan: Plan) -> None:
     screen.add(
         "",
         f"MFU {price.mfu_causal:.1%}, {price.tokens_per_s_per_device:,.0f} tokens/s a device; "
-        f"{price.fidelity.replace('_', '-')} model",
+        f"{price.fidelity.replace('_', '-')} model{_simulated(plan.best)}",
         spare=2,
     )  # fmt: skip
     screen.add("cost", _cost(plan))
@@ -364,6 +364,14 @@ def question_line(plan: Plan) -> str:
         f"{plan.model.name} on {plan.system.name}: sequence {work.sequence_length:,}, "
         f"global batch {work.global_batch_size:,}, {work.precision.matmul}, {work.optimizer.name}"
     )
+
+
+def _simulated(entry: Candidate) -> str:
+    """Return what a simulation said of a plan, where there was one."""
+    if entry.simulated_s is None:
+        return ""
+    more = entry.simulated_s / entry.estimate.step_time_s - 1.0
+    return f", simulated {format_seconds(entry.simulated_s)} ({more:+.1%})"
 
 
 def blocks_in_words(placement: Placement) -> str:

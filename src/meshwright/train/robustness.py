@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import column
+from meshwright.base.arrays import column, take_rows
 from meshwright.cost.problem import Problem
 from meshwright.cost.step import price_columns, price_one
 from meshwright.search.exhaustive import Found
@@ -58,7 +58,11 @@ def robustness(
     times = []
     for candidate in found:
         strategies = stack([candidate.strategy] * num_draws)
-        priced = price_columns(columns, candidate.structure, strategies)
+        network = None
+        if candidate.placement is not None:
+            placement = take_rows(candidate.placement, [0] * num_draws)
+            network = columns.network_with(placement, strategies)
+        priced = price_columns(columns, candidate.structure, strategies, network)
         times.append(priced.step.time.total_s + np.zeros(num_draws))
     return DrawnTimes(np.array(times))
 

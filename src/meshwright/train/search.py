@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import BoolArray, IntArray, column, keep_freed_memory
+from meshwright.base.arrays import IntArray, column, keep_freed_memory
 from meshwright.cost.energy import IDLE_ABOVE_CAP
 from meshwright.cost.problem import Problem
 from meshwright.graph.flops import step_flops
@@ -27,11 +27,18 @@ from meshwright.search.exhaustive import (
 )
 from meshwright.sharding.space import Grid, degree_columns
 from meshwright.sharding.strategy import Offload, StrategyColumns
-from meshwright.train.families import AllFamilies, Block, families, link_table, members
+from meshwright.train.families import (
+    AllFamilies,
+    Block,
+    families,
+    link_table,
+    members,
+    rows_within,
+)
 from meshwright.train.space import SearchSpace
 
 KEPT = 512
-Watch = Callable[[StrategyColumns], BoolArray]
+MOST_KEPT = 100_000
 Visit = Callable[[Block], None]
 
 
@@ -44,9 +51,10 @@ class SearchResult:
     """
 
     found: tuple[Found, ...]
-    watched: tuple[Found, ...]
-    """The best of the watched candidates, where some were watched."""
+    beyond_s: float
+    """Candidates that are not among those found take at least this [s]."""
     counts: Counts
+    families: AllFamilies
     lower_bound_s: float
     least_memory_bytes: float
     """No legal candidate needs less on its fullest device [bytes]."""
@@ -67,10 +75,9 @@ def search(
     top: int = 5,
     prune: bool = True,
     progress: Progress | None = None,
-    watch: Watch | None = None,
     visit: Visit | None = None,
     among: AllFamilies | None = None,
-    rows: BoolArray | None = None,
+    within_s: float | None = None,
 ) -> SearchResult:
     """Return the fastest candidates of a space, proven to be so.
 
@@ -83,26 +90,28 @@ def search(
         that fits is priced: for benchmarks and fronts.
     progress
         Called after each block with counts, the best so far, and the bound of what is left [s].
-    watch
-        Marks candidates of which the best one is wanted too, to answer "why not those?".
     visit
         Called with each priced block: for fronts and for materialising samples.
     among
-        Families that are priced already, of this space or of a wider one.
-    rows
-        Which of them are in this space (``rows_within``), shape (families,); the counts then
-        lack what rules refuse. None: all.
+        Families that are priced already, of this space or of a wider one; the counts then lack
+        what rules refuse.
+    within_s
+        All candidates that are this fast are wanted, however many [s]; None: the fastest ones.
     """
     started = time.perf_counter()
-    run = _Run(space, Best(KEPT, top), watch, visit, among, rows)
+    size = max(KEPT, 2 * top) if within_s is None else MOST_KEPT
+    run = _Run(space, Best(size, top, within_s), visit, among)
     is_complete = run.cover(prune=prune, progress=progress)
     best = run.best
     proven_s = float(best.times_s[0]) if len(best.times_s) else float("inf")
+    left_s = float(np.inf) if is_complete else run.bounded.left_s
+    slowest_s = float(best.times_s[-1]) if len(best.times_s) == size else float(np.inf)
     return SearchResult(
         found=_found(run.families, best),
-        watched=_found(run.families, run.watched),
+        beyond_s=min(best.limit_s, slowest_s, left_s),
+        families=run.families,
         counts=run.counts,
-        lower_bound_s=proven_s if is_complete else min(proven_s, run.bounded.left_s),
+        lower_bound_s=min(proven_s, left_s),
         least_memory_bytes=run.least_memory_bytes,
         is_complete=is_complete,
         elapsed_s=time.perf_counter() - started,
@@ -116,22 +125,18 @@ class _Run:
         self,
         space: SearchSpace,
         best: Best,
-        watch: Watch | None,
         visit: Visit | None,
         among: AllFamilies | None,
-        rows: BoolArray | None,
     ) -> None:
-        self.space, self.best, self.watch, self.visit = space, best, watch, visit
-        self.rows = True if rows is None else rows
-        self.watched, self.counts = Best(1, 1), Counts()
+        self.space, self.best, self.visit = space, best, visit
+        self.counts = Counts()
         self.families = priced_families(space, self.counts) if among is None else among
+        self.rows = True if self.families.space is space else rows_within(self.families, space)
         self.bounded = BoundedSearch(
             bound_s=self.families.bound_s,
             num_members=self.families.column(lambda part: part.num_members),
             counts=self.counts,
             best=best,
-            watched=self.watched,
-            is_watched=None if watch is None else watch(self.families.strategy),
             prepare=self._pricing,
         )
         self.least_memory_bytes = float("inf")
@@ -174,9 +179,6 @@ class _Run:
         """Take the members of a block into account."""
         times_s, identities = column(block.time.total_s), _identities(block, collected)
         self.best.fold(times_s, block.memory_bytes, identities)
-        if self.watch is not None:
-            seen = np.flatnonzero(self.watch(block.strategy))
-            self.watched.fold(times_s[seen], block.memory_bytes[seen], identities[seen])
         if self.visit is not None:
             self.visit(block)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray
+from meshwright.cost.communication import OPEN, AxisPlacement
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_rules
 from meshwright.sharding.rules import Case
@@ -34,6 +35,12 @@ class SearchSpace:
 
     problem: Problem
     choices: Choices
+    is_open: bool = False
+    """Whether axes are still to be placed on a grid: prices are then bounds of every placement."""
+
+    def placement(self, order: tuple[str, ...], columns: StrategyColumns) -> AxisPlacement:
+        """Return where axes are under one order of them."""
+        return OPEN if self.is_open else self.problem.axis_placement(order, columns)
 
     @property
     def offloads(self) -> tuple[Offload, ...]:
@@ -64,7 +71,7 @@ class SearchSpace:
     @property
     def orders(self) -> tuple[tuple[str, ...], ...]:
         """Orders of the axes on the levels; a single level leaves nothing to order."""
-        if len(self.problem.system.levels) == 1:
+        if self.is_open or len(self.problem.system.levels) == 1:
             return axis_orders(False)[:1]
         orders = axis_orders(self.problem.has_grid)
         if self.problem.num_experts:

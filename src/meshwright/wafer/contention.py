@@ -12,16 +12,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray
+from meshwright.base.arrays import FloatArray, read_only
 from meshwright.base.compiled import as_written
-from meshwright.collectives.group import Group, Span
+from meshwright.collectives.group import Group, Span, group_size
 from meshwright.collectives.registry import best_algorithm
 from meshwright.cost.communication import AxisNetwork
-from meshwright.network.placement import Ranks
+from meshwright.cost.parts import number_at
+from meshwright.network.placement import Place, Ranks
 from meshwright.network.routing import Routes, default_routes, make_routes, xy_routes
 from meshwright.network.tcme.bounds import Certificate
 from meshwright.network.tcme.optimiser import make_problem, solve
@@ -39,7 +42,7 @@ from meshwright.sharding.strategy import PlanOptions
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network
-from meshwright.wafer.messages import Message, only
+from meshwright.wafer.messages import Message
 
 SMALL = 20_000
 """Messages times links up to which routing takes less time than compiling it."""
@@ -55,7 +58,8 @@ class AxisLoad:
     """What one axis sends in a window, over all its groups at once."""
 
     axis: str
-    demands: Demands
+    parts: Sequence[tuple[Demands, tuple[float, ...]]]
+    """What is sent for one byte of a message, and the bytes of each message of that kind."""
     private_s: float
     """Of the busiest pair, if each pair had the links that the closed form gives it [s]."""
     overlaps: bool
@@ -65,6 +69,46 @@ class AxisLoad:
     meets: float = 0.0
     """Share of what others of the same rounds send that passes while it travels; 0 where it has
     rounds of its own."""
+
+    @property
+    def demands(self) -> Demands:
+        """All that is sent."""
+        parts = [
+            replace(demands, num_bytes=demands.num_bytes * size)
+            for demands, sizes in self.parts for size in sizes
+        ]  # fmt: skip
+        return replace(joined_demands(parts), operation_names=(self.axis,) * len(parts))
+
+
+@dataclass(frozen=True)
+class UnitLoad:
+    """What demands of one byte load on their default routes; messages of more bytes scale it."""
+
+    demands: Demands
+    routes: Routes
+    busy_s: FloatArray
+    """Of each link, for a byte of the message [s]."""
+    num_rerouted: int
+    """Routes that leave the dimension order."""
+
+
+_UNITS: WeakKeyDictionary[Network, dict[int, UnitLoad]] = WeakKeyDictionary()
+
+
+def unit_load(network: Network, demands: Demands) -> UnitLoad:
+    """Return what demands load on a network, worked out once each."""
+    known = _UNITS.setdefault(network, {})
+    if id(demands) not in known:
+        # On grids shortest paths are looked for around dead links alone, elsewhere from each
+        # source.
+        num_trees = len(np.unique(demands.source))
+        has_few_trees = bool(network.grid_shape) or network.num_links * num_trees <= SMALL_TREES
+        with as_written() if has_few_trees else nullcontext():
+            routes = default_routes(network, demands)
+        straight = xy_routes(network, demands)[0] if network.grid_shape else routes
+        busy = busy_s(routes, demands, network)
+        known[id(demands)] = UnitLoad(demands, routes, busy, _num_different(routes, straight))
+    return known[id(demands)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +132,7 @@ class Contention:
     def hottest(self) -> FloatArray:
         """Seconds that each link is busy, all axes together."""
         total: FloatArray = np.sum(list(self.busy_s.values()), axis=0)
-        return total
+        return total if self.busy_s else np.zeros(0)
 
 
 def contention(
@@ -104,26 +148,38 @@ def contention(
         Whether what overlaps with computation is routed to relieve the busiest link, where a bound
         does not prove the default routes best. The certificate is worked out only then.
     """
-    # On grids shortest paths are looked for around dead links alone, elsewhere from each source.
-    has_few_trees = (
-        bool(network.grid_shape)
-        or network.num_links * sum(len(np.unique(load.demands.source)) for load in loads)
-        <= SMALL_TREES
-    )
-    with as_written() if has_few_trees else nullcontext():
-        routes = {load.axis: default_routes(network, load.demands) for load in loads}
+    units = {
+        load.axis: [(unit_load(network, demands), sizes) for demands, sizes in load.parts]
+        for load in loads
+    }
     together = [load for load in loads if load.overlaps]
     certificate, detour = None, {}
+    anew: Mapping[str, Routes] = {}
+    none = np.zeros(network.num_links)
+    busy = {
+        axis: sum((unit.busy_s * sum(sizes) for unit, sizes in parts), none)
+        for axis, parts in units.items()
+    }
+    num_rerouted = {
+        axis: sum(unit.num_rerouted * len(sizes) for unit, sizes in parts)
+        for axis, parts in units.items()
+    }
     if together and is_routed:
-        found, certificate = _routed(network, together, routes)
-        detour = {
-            load.axis: float((found[load.axis].num_hops * load.demands.num_bytes).sum())
-            / float((routes[load.axis].num_hops * load.demands.num_bytes).sum())
-            for load in together
-            if load.axis in found and len(routes[load.axis].links)
-        }
-        routes |= found
-    busy = {load.axis: busy_s(routes[load.axis], load.demands, network) for load in loads}
+        default_s = sum((busy[load.axis] for load in together), none)
+        anew, certificate = _routed(network, together, float(default_s.max(initial=0.0)))
+    for load in together:
+        if load.axis not in anew:
+            continue
+        demands, routes = load.demands, anew[load.axis]
+        byte_hops = sum(
+            float((unit.routes.num_hops * unit.demands.num_bytes).sum()) * sum(sizes)
+            for unit, sizes in units[load.axis]
+        )
+        if byte_hops:
+            detour[load.axis] = float((routes.num_hops * demands.num_bytes).sum()) / byte_hops
+        busy[load.axis] = busy_s(routes, demands, network)
+        if network.grid_shape:
+            num_rerouted[load.axis] = _num_different(routes, xy_routes(network, demands)[0])
     overlapping = sum((busy[load.axis] for load in together), np.zeros(network.num_links))
     meeting = sum((busy[load.axis] for load in loads if load.meets), np.zeros(network.num_links))
     slowdown = {}
@@ -136,26 +192,25 @@ def contention(
         slowdown,
         busy,
         detour,
-        num_routes=sum(len(load.demands) for load in loads),
-        num_rerouted=sum(
-            _num_different(routes[load.axis], xy_routes(network, load.demands)[0])
-            for load in loads
-            if network.grid_shape
+        num_routes=sum(
+            len(demands) * len(sizes) for load in loads for demands, sizes in load.parts
         ),
+        num_rerouted=sum(num_rerouted.values()),
         certificate=certificate,
     )
 
 
 def _routed(
-    network: Network, loads: Sequence[AxisLoad], routes: Mapping[str, Routes]
+    network: Network, loads: Sequence[AxisLoad], default_s: float
 ) -> tuple[dict[str, Routes], Certificate]:
-    """Return routes of axes that run together, and how far their busiest link is from the best."""
+    """Return routes of axes that run together, and how far their busiest link is from the best.
+
+    Parameters
+    ----------
+    default_s
+        Of the busiest link on default routes [s].
+    """
     problem = make_problem(network, joined_demands([load.demands for load in loads]))
-    load_s = sum(
-        (busy_s(routes[load.axis], load.demands, network) for load in loads),
-        np.zeros(network.num_links),
-    )
-    default_s = float(load_s.max(initial=0.0))
     if default_s <= problem.bound_s * (1.0 + PROVEN):
         return {}, Certificate(default_s, problem.bound_s, problem.bound_method)
     is_small = len(problem.demands) * network.num_links <= SMALL
@@ -198,6 +253,7 @@ def axis_loads(
     structure: PlanOptions,
     groups: AxisNetwork,
     ranks: Ranks,
+    row: int = 0,
     *,
     yielding: Sequence[str] = (),
     meeting: Mapping[str, float] = MappingProxyType({}),
@@ -207,42 +263,55 @@ def axis_loads(
     Parameters
     ----------
     groups
-        The groups of one strategy, as the closed form sees them: columns of one row.
+        The groups of columns of strategies, as the closed form sees them.
+    row
+        The strategy in those columns.
     yielding
         Axes that wait for others where both overlap with computation.
     meeting
         Axes along which tensors travel in the same rounds, each with its ``AxisLoad.meets``.
     """
-    axes = dict.fromkeys(message.axis for message, _ in messages)
-    for axis in axes:
-        group, members = scalar_group(groups.group(axis)), ranks.groups(axis)
-        if members[0].size < 2:
+    for axis in dict.fromkeys(message.axis for message, _ in messages):
+        group = scalar_group(groups.group(axis), row)
+        if group_size(group) < 2:
             continue
-        parts, private = [], np.zeros(1)
-        mine = [(message, times) for message, times in messages if message.axis == axis]
-        for message, times in mine:
+        parts: dict[Pattern, list[float]] = {}
+        private, overlaps = np.zeros(1), False
+        for message, times in messages:
+            if message.axis != axis:
+                continue
             pattern = message_pattern(
                 message, structure, group, is_side_by_side=joins_grids(groups.levels)
             )
-            parts.append(placed(pattern, members, message.num_bytes * times, axis))
-            private = private + pair_s(pattern, group) * message.num_bytes * times
-        yield AxisLoad(
-            axis,
-            replace(joined_demands(parts), operation_names=(axis,) * len(parts)),
-            float(private.max()),
-            any(message.overlaps for message, _ in mine),
-            axis in yielding,
-            meeting.get(axis, 0.0),
-        )
+            num_bytes = message.num_bytes * times
+            parts.setdefault(pattern, []).append(num_bytes)
+            private = private + pair_s(pattern, group) * num_bytes
+            overlaps = overlaps or bool(message.overlaps)
+        place = ranks.place(axis)
+        if parts:
+            yield AxisLoad(
+                axis,
+                [(_placed(pattern, axis, place), tuple(sizes)) for pattern, sizes in parts.items()],
+                float(private.max()),
+                overlaps,
+                axis in yielding,
+                meeting.get(axis, 0.0),
+            )
 
 
-def scalar_group(group: Group[FloatArray]) -> Group[float]:
-    """Return the group of the only row of columns."""
+@lru_cache(maxsize=8192)
+def _placed(pattern: Pattern, axis: str, place: Place) -> Demands:
+    """Return what all groups of an axis send for one byte of a message."""
+    return placed(pattern, place.ranks.groups(axis), 1.0, axis)
+
+
+def scalar_group(group: Group[FloatArray], row: int = 0) -> Group[float]:
+    """Return the group of one row of columns."""
     names = ("size", "bandwidth_bytes_per_s", "latency_s", "message_half_bytes", "closes")
     return Group(
         tuple(
             Span(
-                **{name: only(getattr(span, name)) for name in names},
+                **{name: number_at(getattr(span, name), row) for name in names},
                 is_grid=span.is_grid,
                 in_network_reduction=span.in_network_reduction,
             )
@@ -282,10 +351,11 @@ def joins_grids(levels: Sequence[NetworkLevel]) -> bool:
     return levels[-1].through_io_dies
 
 
+@lru_cache(maxsize=4096)
 def pair_s(pattern: Pattern, group: Group[float]) -> FloatArray:
     """Return the seconds of each pair of members (a square, flat) for a byte of the message [s]."""
     size = round(float(np.prod([span.size for span in group.spans])))
     bandwidth = np.array([span.bandwidth_bytes_per_s for span in group.spans])
     pair = pattern.source * size + pattern.destination
     seconds = np.bincount(pair, pattern.share / bandwidth[pattern.level], size * size)
-    return seconds.astype(np.float64)
+    return read_only(seconds.astype(np.float64))

@@ -7,21 +7,23 @@ link loads, and for a simulation of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Generic
 
 import numpy as np
 
-from meshwright.base.arrays import Num
+from meshwright.base.arrays import FloatArray, Mask, N, Num, take_rows
 from meshwright.cost.communication import AxisNetwork, is_overlapped
-from meshwright.cost.layer import PricedPiece, op_cost, streamed_blocks
+from meshwright.cost.layer import PricedPiece, layout_of, op_cost, streamed_blocks
 from meshwright.cost.operator import DeviceRates, OpCost, exposed_launch_s
+from meshwright.cost.parts import number_at
 from meshwright.cost.pipeline import send_bytes
 from meshwright.cost.problem import Problem
 from meshwright.cost.streaming import call_word_bytes
 from meshwright.graph.op import Op, Phase
 from meshwright.sharding.algebra import CollectiveCall
 from meshwright.sharding.local_sizes import degree_of, local_elements
-from meshwright.sharding.strategy import PlanOptions, Recompute, Strategy, stack
+from meshwright.sharding.strategy import PlanOptions, Recompute, StrategyColumns, StrategyOf
 from meshwright.spec.collective import CollectiveKind
 
 DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
@@ -29,21 +31,28 @@ DATA_AXES = ("dp_shard*cp", "dp_replicate", "dp_replicate*dp_shard*cp")
 
 
 @dataclass(frozen=True)
-class Message:
-    """One collective or stream over an axis."""
+class MessageOf(Generic[N]):
+    """One collective or stream over an axis, of one strategy or of columns of them."""
 
     axis: str
     """One axis, or a group of several written as their product."""
     kind: CollectiveKind
-    num_bytes: float
+    num_bytes: N
     """Of the full tensor on one rank [bytes]."""
-    overlaps: bool = False
+    overlaps: Mask = False
     """It overlaps with the computation of its operator and does not precede it."""
     is_stream: bool = False
     """It travels piece by piece round the group."""
 
+    def of(self, row: int = 0) -> Message:
+        """Return the message of one strategy of the columns."""
+        overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
+        size = number_at(self.num_bytes, row)
+        return Message(self.axis, self.kind, size, overlaps, self.is_stream)
 
-Sent = Iterator[tuple[Message, float]]
+
+Message = MessageOf[float]
+Sent = list[tuple[Message, float]]
 """Messages, each with how often it is sent."""
 
 
@@ -74,17 +83,43 @@ class PiecePasses:
 
 @dataclass(frozen=True)
 class _Step:
-    """One operator with its price, and how its block streams."""
+    """One operator with its price, and how its block streams; columns of strategies."""
 
     op: Op
     cost: OpCost
     piece: PricedPiece
+    is_taken: Mask
+    """Rows whose block streams so; the others have another step for the operator."""
     calls: Sequence[tuple[CollectiveCall, str, bool]]
     """Of its layer: each with the operator that needs it, and whether it travels in rounds."""
+    recompute: Recompute
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the backward pass computes it again."""
+        return self.recompute is Recompute.FULL or (
+            self.recompute is Recompute.SELECTIVE and self.op.is_recomputed_selectively
+        )
+
+
+def _steps(
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, rates: DeviceRates
+) -> Iterator[list[_Step]]:
+    """Yield the operators of each kind of layer, then of the embedding, then of the head."""
+    for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
+        is_edge = index >= len(problem.graph.layers)
+        recompute = Recompute.NONE if is_edge else structure.recompute
+        steps = []
+        for piece, block, is_taken in blocks:
+            calls, causal = piece.senders(recompute), problem.workload.causal
+            for op in block.ops:
+                cost = op_cost(op, piece.local, rates, piece.streams, causal=causal)
+                steps.append(_Step(op, cost, piece, is_taken, calls, recompute))
+        yield steps
 
 
 def piece_passes(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, network: AxisNetwork,
+    problem: Problem, structure: PlanOptions, network: AxisNetwork,
     rates: DeviceRates | None = None,
 ) -> tuple[PiecePasses, ...]:  # fmt: skip
     """Return the passes of each kind of layer, then of the embedding, then of the head.
@@ -97,38 +132,21 @@ def piece_passes(
         What computes; that of the slowest device if not given.
     """
     rates = rates or problem.rates
-    passes = []
-    for index, blocks in enumerate(streamed_blocks(problem, structure, network)):
-        is_edge = index >= len(problem.graph.layers)
-        recompute = Recompute.NONE if is_edge else structure.recompute
-        steps = []
-        for piece, block in blocks:
-            calls, causal = piece.senders(recompute), problem.workload.causal
-            for op in block.ops:
-                cost = op_cost(op, piece.local, rates, piece.streams, causal=causal)
-                steps.append(_Step(op, cost, piece, calls))
-        passes.append(_passes(rates, steps, strategy, recompute))
-    return tuple(passes)
+    every = _steps(problem, structure, network, rates)
+    return tuple(_passes(rates, steps) for steps in every)
 
 
-def _passes(
-    rates: DeviceRates, steps: Sequence[_Step], strategy: Strategy, recompute: Recompute
-) -> PiecePasses:
-    """Return both passes of one piece."""
+def _passes(rates: DeviceRates, steps: Sequence[_Step]) -> PiecePasses:
+    """Return both passes of one piece, under one strategy."""
 
     def messages(step: _Step, *, is_forward: bool, again: bool = False) -> tuple[Message, ...]:
-        return tuple(_messages(step, strategy, is_forward=is_forward, again=again))
+        return tuple(m.of() for m in _messages(step, is_forward=is_forward, again=again))
 
     forward = [
         Work(step.op.name, only(step.cost.forward_s), messages(step, is_forward=True))
         for step in steps
     ]
-    repeated = [
-        step
-        for step in steps
-        if recompute is Recompute.FULL
-        or (recompute is Recompute.SELECTIVE and step.op.is_recomputed_selectively)
-    ]
+    repeated = [step for step in steps if step.is_repeated]
     backward = [
         Work(
             f"{step.op.name} again",
@@ -157,77 +175,129 @@ def _passes(
     return PiecePasses(tuple(forward), tuple(backward))
 
 
-def _messages(
-    step: _Step, strategy: Strategy, *, is_forward: bool, again: bool
-) -> Iterator[Message]:
-    """Yield what an operator sends in one pass of a micro-batch, or when it is computed again."""
-    problem = step.piece.problem
+def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator[MessageOf[Num]]:
+    """Yield what an operator sends in one pass of a micro-batch, or when it is computed again.
+
+    What travels in the same rounds is one message, as it is priced: the weights of queries, keys
+    and values, say.
+    """
+    problem, strategy = step.piece.problem, step.piece.network.strategy
     overlaps_tp = step.piece.structure.overlap_tensor_parallel
     gradient = problem.workload.optimizer.reduced_gradient_bytes_per_param
-    waits = only(step.cost.forward_waits if is_forward else step.cost.backward_waits)
-    for call, sender, in_rounds in step.calls:
+    waits = step.cost.forward_waits if is_forward else step.cost.backward_waits
+    together: dict[object, MessageOf[Num]] = {}
+    for number, (call, sender, in_rounds) in enumerate(step.calls):
         ahead = call.phase is Phase.FORWARD or call.replayed
         axis = call.axis.partition("/")[0]  # without the dim that its ranks share
-        if call.per_step or sender != step.op.name or degree_of(axis, strategy) == 1:
+        if call.per_step or sender != step.op.name or bool(np.all(degree_of(axis, strategy) == 1)):
             continue
         if ahead is is_forward and call.replayed is again:
             elements = local_elements(call.tensor, call.split, step.piece.sizes, strategy)
-            num_bytes = call_word_bytes(call, problem.rates, gradient) * elements
-            overlaps = in_rounds and not waits
-            overlaps = overlaps or is_overlapped(call, overlaps_tensor_parallel=overlaps_tp)
-            yield Message(call.axis, call.kind, only(num_bytes), overlaps, call.streamed)
+            num_bytes = call_word_bytes(call, problem.rates, gradient) * elements * step.is_taken
+            overlaps: Mask = np.logical_not(waits) if in_rounds else False
+            if is_overlapped(call, overlaps_tensor_parallel=overlaps_tp):
+                overlaps = True
+            key = (call.axis, call.kind) if in_rounds else number
+            if key in together:
+                num_bytes = num_bytes + together[key].num_bytes
+            together[key] = MessageOf(call.axis, call.kind, num_bytes, overlaps, call.streamed)
+    yield from together.values()
+
+
+def _passed(steps: Sequence[_Step], *, is_forward: bool) -> Iterator[MessageOf[Num]]:
+    """Yield what a piece sends in one pass of a micro-batch, what is computed again included."""
+    for step in steps:
+        if not is_forward and step.is_repeated:
+            yield from _messages(step, is_forward=True, again=True)
+    for step in steps if is_forward else reversed(steps):
+        yield from _messages(step, is_forward=is_forward)
 
 
 def window_messages(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, network: AxisNetwork,
-    params: float,
-) -> Sent:  # fmt: skip
-    """Yield what one stage sends in the backward pass of a micro-batch, and how often.
+    problem: Problem, structures: Sequence[PlanOptions], network: AxisNetwork, params: FloatArray
+) -> list[Sent]:
+    """Return what one stage sends in the backward pass of a micro-batch, and how often.
 
-    With the sums of gradients, and where weights were dropped also their gathering.
-    """
-    passes = piece_passes(problem, structure, strategy, network)
-    yield from _layer_messages(problem, strategy, passes, 1.0, is_forward=False)
-    gather, scatter, sums = data_messages(problem, structure, strategy, params)
-    drops = structure.zero_stage == 3 and structure.reshard_after_forward
-    for message in (*scatter, *sums, *(gather if drops else ())):
-        yield message, 1.0
-    yield from _pipeline_messages(problem, structure, strategy, 1.0)
-
-
-def step_messages(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, network: AxisNetwork,
-    params: float, num_passes: float,
-) -> Sent:  # fmt: skip
-    """Yield what all stages send in a step, and how often; edges are on one stage of ``pp``.
+    With the sums of gradients, and where weights were dropped also their gathering. One list for
+    each row of the network; those of equal layers are worked out together.
 
     Parameters
     ----------
+    structures
+        Plan options of each row.
+    params
+        Dense parameters on one device of the fullest stage, shape (rows,) [1].
+    """
+    found: list[Sent] = [[] for _ in structures]
+    layouts: dict[PlanOptions, dict[PlanOptions, list[int]]] = {}
+    for row, structure in enumerate(structures):
+        layout = replace(layout_of(structure), recompute=structure.recompute)
+        layouts.setdefault(layout, {}).setdefault(structure, []).append(row)
+    for layout, members in layouts.items():
+        rows = [row for own in members.values() for row in own]
+        part = take_rows(network, rows)
+        pieces = list(_steps(problem, layout, part, problem.rates))
+        columns = list(_layer_messages(problem, part.strategy, pieces, 1.0, is_forward=False))
+        for place, row in enumerate(rows):
+            found[row] += _of_row(columns, place)
+        for structure, own in members.items():
+            strategy = take_rows(network.strategy, own)
+            gather, scatter, sums = data_messages(problem, structure, strategy, params[own])
+            drops = structure.zero_stage == 3 and structure.reshard_after_forward
+            once: list[tuple[MessageOf[Num], Num]] = [
+                (message, 1.0)
+                for messages in (scatter, sums, gather if drops else ())
+                for message in messages
+            ]
+            once.append(_pipeline_message(problem, structure, strategy, 1.0))
+            for place, row in enumerate(own):
+                found[row] += _of_row(once, place)
+    return found
+
+
+def _of_row(columns: Sequence[tuple[MessageOf[Num], Num]], row: int) -> Sent:
+    """Return the messages of one row, those of no bytes left out."""
+    listed = [(message.of(row), number_at(times, row)) for message, times in columns]
+    return [(message, times) for message, times in listed if message.num_bytes]
+
+
+def step_messages(
+    problem: Problem, structure: PlanOptions, network: AxisNetwork, params: float,
+    num_passes: float,
+) -> Sent:  # fmt: skip
+    """Return what all stages send in a step, and how often; edges are on one stage of ``pp``.
+
+    Parameters
+    ----------
+    network
+        The groups of one strategy: columns of one row.
     params
         Dense parameters on one device of the fullest stage [1].
     num_passes
         Micro-batches of the step.
     """
-    passes = piece_passes(problem, structure, strategy, network)
+    strategy = network.strategy
+    pieces = list(_steps(problem, structure, network, problem.rates))
+    found: list[tuple[MessageOf[Num], Num]] = []
     for is_forward in (True, False):
-        yield from _layer_messages(problem, strategy, passes, num_passes, is_forward=is_forward)
-    for edge in passes[len(problem.graph.layers) :]:
-        for work in (*edge.forward, *edge.backward):
-            yield from ((message, num_passes / strategy.pp) for message in work.messages)
-    yield from _pipeline_messages(problem, structure, strategy, num_passes)
+        found += _layer_messages(problem, strategy, pieces, num_passes, is_forward=is_forward)
+        for edge in pieces[len(problem.graph.layers) :]:
+            sent = _passed(edge, is_forward=is_forward)
+            found += ((message, num_passes / strategy.pp) for message in sent)
+    found.append(_pipeline_message(problem, structure, strategy, num_passes))
     gather, scatter, sums = data_messages(problem, structure, strategy, params)
     drops = structure.zero_stage == 3 and structure.reshard_after_forward
     num_gathers = num_passes * (1 + drops) if structure.zero_stage == 3 else 1.0
-    num_scatters = num_passes if structure.zero_stage >= 2 else 1.0
-    yield from ((message, num_gathers) for message in gather)
-    yield from ((message, num_scatters) for message in scatter)
-    yield from ((message, 1.0) for message in sums)
+    found += ((message, num_gathers) for message in gather)
+    found += ((message, num_passes if structure.zero_stage >= 2 else 1.0) for message in scatter)
+    found += ((message, 1.0) for message in sums)
+    return _of_row(found, 0)
 
 
 def _layer_messages(
-    problem: Problem, strategy: Strategy, passes: Sequence[PiecePasses], num_passes: float,
-    *, is_forward: bool,
-) -> Sent:  # fmt: skip
+    problem: Problem, strategy: StrategyColumns, pieces: Sequence[Sequence[_Step]],
+    num_passes: float, *, is_forward: bool,
+) -> Iterator[tuple[MessageOf[Num], Num]]:  # fmt: skip
     """Yield what the layers of a stage send in a number of passes, and how often.
 
     Edges are left out: they are on one stage.
@@ -235,43 +305,41 @@ def _layer_messages(
     pattern = problem.model.layer_pattern
     for kind in range(len(problem.graph.layers)):
         times = num_passes * pattern.count(kind) / strategy.pp
-        for work in passes[kind].forward if is_forward else passes[kind].backward:
-            yield from ((message, times) for message in work.messages)
+        yield from ((message, times) for message in _passed(pieces[kind], is_forward=is_forward))
 
 
-def _pipeline_messages(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, num_passes: float
-) -> Sent:
-    """Yield what neighbouring stages hand each other, both ways, and how often."""
-    if strategy.pp > 1:
-        num_bytes = send_bytes(problem, structure, stack([strategy]))
-        message = Message("pp", CollectiveKind.SEND, only(num_bytes), structure.wraps)
-        yield message, num_passes * strategy.num_virtual_stages
+def _pipeline_message(
+    problem: Problem, structure: PlanOptions, strategy: StrategyColumns, num_passes: float
+) -> tuple[MessageOf[Num], Num]:
+    """Return what neighbouring stages hand each other, both ways, and how often."""
+    num_bytes = send_bytes(problem, structure, strategy)
+    message = MessageOf("pp", CollectiveKind.SEND, num_bytes, structure.wraps)
+    return message, num_passes * strategy.num_virtual_stages
 
 
 def data_messages(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, params: float
-) -> tuple[tuple[Message, ...], tuple[Message, ...], tuple[Message, ...]]:
+    problem: Problem, structure: PlanOptions, strategy: StrategyOf[Num], params: Num
+) -> tuple[tuple[MessageOf[Num], ...], ...]:
     """Return gathering of parameters, scattering of gradients, and their sums over replicas.
 
-    Of one stage, each once; without ZeRO there are sums alone.
+    Of one stage, each once; without ZeRO there are sums alone. Axes of one device send nothing.
     """
     optimizer = problem.workload.optimizer
     gradient_bytes = params * optimizer.reduced_gradient_bytes_per_param
     weight_bytes = params * optimizer.gathered_weight_bytes_per_param
     overlaps, shards = structure.overlap_data_parallel, strategy.dp_shard * strategy.cp
     shard, replicate, everyone = DATA_AXES
+
+    def sent(message: MessageOf[Num]) -> tuple[MessageOf[Num], ...]:
+        return (message,) if np.any(degree_of(message.axis, strategy) > 1) else ()
+
     if structure.zero_stage == 0:
-        sums = Message(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps)
-        return (), (), (sums,) if shards * strategy.dp_replicate > 1 else ()
-    gather = Message(shard, CollectiveKind.ALL_GATHER, weight_bytes, overlaps)
-    scatter = Message(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, overlaps)
-    sums = Message(replicate, CollectiveKind.ALL_REDUCE, gradient_bytes / shards, overlaps)
-    return (
-        (gather,) if shards > 1 else (),
-        (scatter,) if shards > 1 else (),
-        (sums,) if strategy.dp_replicate > 1 else (),
-    )
+        sums = MessageOf(everyone, CollectiveKind.ALL_REDUCE, gradient_bytes, overlaps)
+        return (), (), sent(sums)
+    gather = MessageOf(shard, CollectiveKind.ALL_GATHER, weight_bytes, overlaps)
+    scatter = MessageOf(shard, CollectiveKind.REDUCE_SCATTER, gradient_bytes, overlaps)
+    sums = MessageOf(replicate, CollectiveKind.ALL_REDUCE, gradient_bytes / shards, overlaps)
+    return sent(gather), sent(scatter), sent(sums)
 
 
 def only(column: object) -> float:

@@ -5,21 +5,28 @@ What is looked at, and what decides, is the mapper of the problem.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from heapq import heappop, heappush
 from operator import attrgetter
 
 import numpy as np
 
-from meshwright.base.arrays import column, take_rows
+from meshwright.base.arrays import BoolArray, column, take_rows
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.units import format_seconds
 from meshwright.cost.parts import TimePart
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.cost.step import price_columns
-from meshwright.network.placement import Choice, all_choices, sequential_shapes
-from meshwright.sharding.strategy import PlanOptions, Strategy
+from meshwright.cost.step import Priced, price_each
+from meshwright.network.placement import (
+    Choice,
+    all_choices,
+    sequential_shapes,
+)
+from meshwright.search.exhaustive import Found
+from meshwright.sharding.space import axis_orders
+from meshwright.sharding.strategy import AXES, Offload, PlanOptions, Strategy
 from meshwright.topology.network import Network
 from meshwright.train.answer import Candidate, HotLink, Placement
 from meshwright.train.estimate import candidate_of
@@ -28,15 +35,19 @@ from meshwright.wafer.messages import only
 from meshwright.wafer.price import (
     PlacedPrice,
     choice_network,
-    price_below_caps,
+    price_placed,
     step_links,
     with_link_energy,
 )
 
-MOST_CHOICES = 512
-"""Ways to lay a strategy that are looked at; large grids with many axes have more."""
-AT_ONCE = 2
-"""Ways to lay a strategy whose link loads are worked out before the next bound is looked at."""
+MOST_CHOICES = 4096
+"""Ways to lay a strategy that are looked at; what others cost is bounded without them."""
+AT_ONCE = 256
+"""Ways whose link loads are worked out at most before the next bounds are looked at."""
+AT_ONCE_OF_ONE = 8
+"""The same, of one candidate."""
+LAID_AT_ONCE = 256
+"""Candidates whose ways to lie are priced at once at most, link loads aside."""
 NUM_HOTTEST = 6
 MOST_DEVICES = 1024
 """Larger grids keep their closed form: link loads of all groups would take too long."""
@@ -48,7 +59,7 @@ class Placing:
 
     price: PlacedPrice
     lower_bound_s: float
-    """No way among the choices to lay it in nested blocks is faster with default routes [s]."""
+    """No way to lay it in nested blocks is faster with default routes [s]."""
     num_choices: int
     num_priced: int
     """The others are bounded by their closed form."""
@@ -59,45 +70,261 @@ class Placing:
         return self.price.time_s
 
 
+@dataclass
+class Laid:
+    """A candidate and its ways to lie, in order of their closed form, and how far they are priced.
+
+    The closed form of a way is a bound of its contended price, so ways are taken in its order until
+    the next one cannot be better.
+    """
+
+    found: Found
+    choices: Sequence[Choice]
+    alone: Priced
+    """One row for each way, on links of its own."""
+    left_s: float
+    """What ways that are not among them take at least [s]."""
+    num_priced: int = 0
+    best: PlacedPrice | None = None
+
+    def __post_init__(self) -> None:
+        self.bound_s = column(self.alone.step.time.total_s)
+
+    @property
+    def time_s(self) -> float:
+        """The least step time with contention found so far [s]."""
+        return np.inf if self.best is None else self.best.time_s
+
+    @property
+    def next_s(self) -> float:
+        """What the ways that are still to be priced take at least [s]."""
+        return self.bound_s[self.num_priced] if self.num_priced < len(self.choices) else np.inf
+
+    def fold(self, price: PlacedPrice | None) -> None:
+        """Take the price of a way with contention into account."""
+        if price is not None and price.time_s < self.time_s:
+            self.best = price
+
+    def laid_as(self, problem: Problem, choice: Choice, priced: Priced, time_s: float) -> Found:
+        """Return the candidate laid in one way, with its time; its memory is of the first row."""
+        return Found(
+            self.found.strategy,
+            replace(self.found.structure, axis_order=choice.axes),
+            time_s,
+            float(column(priced.step.memory_bytes)[0]),
+            choice_network(problem, [(self.found.strategy, [choice])]).placement,
+        )
+
+    @property
+    def placing(self) -> Placing:
+        """The best way found, with its proof."""
+        assert self.best is not None
+        bound_s = min(self.time_s, self.next_s, self.left_s)
+        return Placing(self.best, bound_s, len(self.choices), self.num_priced)
+
+
+def laid(problem: Problem, found: Sequence[Found], *, must_fit: bool) -> list[Laid]:
+    """Return candidates with the ways to lay each; those of which no blocks fit are left out.
+
+    Ways under the same plan options are priced at once.
+
+    Parameters
+    ----------
+    must_fit
+        Whether ways are left out that need more memory than a device or its host has.
+    """
+    entries = [(one, choices_of(problem, one)) for one in found]
+    entries = [(one, choices) for one, choices in entries if choices]
+    if not entries:
+        return []
+    laid = [(one.strategy, choices[:MOST_CHOICES]) for one, choices in entries]
+    network = choice_network(problem, laid)
+    structures = [
+        (replace(one.structure, axis_order=AXES), len(choices))
+        for (one, _), (_, choices) in zip(entries, laid, strict=True)
+    ]
+    ends = np.cumsum([len(choices) for _, choices in laid])
+    every = []
+    for rows, priced in price_each(problem, structures, network):
+        times_s, fits = column(priced.step.time.total_s), fits_devices(problem, priced)
+        numbers = np.searchsorted(ends, rows, side="right")
+        for number in np.unique(numbers).tolist():
+            one, choices = entries[number]
+            mine = np.flatnonzero(numbers == number)
+            first = rows[mine[0]]
+            mine = mine[fits[mine] & np.isfinite(times_s[mine])] if must_fit else mine
+            mine = mine[np.argsort(times_s[mine], kind="stable")]
+            if problem.mapper is Mapper.GMAP:
+                mine = mine[:1]
+            ways = [choices[row] for row in (rows[mine] - first).tolist()]
+            left_s = one.time_s if len(choices) > MOST_CHOICES else np.inf
+            every.append(Laid(one, ways, take_rows(priced, mine), left_s))
+    return every
+
+
+def fits_devices(problem: Problem, priced: Priced) -> BoolArray:
+    """Return which rows fit the memory of a device, and of its host."""
+    fits = column(priced.step.memory_bytes) <= problem.system.chip.main_memory.capacity_bytes
+    host = problem.system.host
+    if host is not None:
+        fits &= column(priced.step.host_bytes) <= host.capacity_bytes
+    return fits
+
+
+def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
+    """Return the ways to lay a candidate that the mapper of the problem knows."""
+    sides, structure, strategy = problem.grid_sides, found.structure, found.strategy
+    if problem.mapper is Mapper.SMAP:
+        rows = [
+            (order, sequential_shapes([int(getattr(strategy, axis)) for axis in order], sides))
+            for order in axis_orders(True)
+        ]
+        return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
+    every = all_choices(structure, strategy, sides)
+    if not problem.whole_grids:
+        return every
+    needed = [np.prod(choice.shapes, axis=0) for choice in every]
+    return [
+        choice
+        for choice, lengths in zip(every, needed, strict=True)
+        if any((lengths <= grid).all() for grid in problem.whole_grids)
+    ]
+
+
+class PlacementSearch:
+    """Places candidates, those with the least bounds first, until the fastest ones are proven.
+
+    Each price is a bound of the next one: a candidate before it is placed, its ways to lie on links
+    of their own, and those with contention.
+    """
+
+    def __init__(
+        self, problem: Problem, physical: Network, top: int = 1, *, must_fit: bool = True,
+        offloads: Sequence[Offload] = (),
+    ) -> None:  # fmt: skip
+        self.problem, self.physical, self.top = problem, physical, top
+        self.must_fit, self.offloads = must_fit, offloads
+        self.laid: list[Laid] = []
+        self.num_too_large = 0
+        """Candidates that fit no memory in any way."""
+        self.elapsed_s = 0.0
+        self.is_complete = True
+        """False after an interrupt."""
+        self._queue: list[tuple[float, int]] = []
+        self._left_s = np.inf
+        self._num_priced = 0
+
+    @property
+    def limit_s(self) -> float:
+        """Who takes longer is not among the fastest [s]."""
+        times_s = sorted(one.time_s for one in self.laid)
+        return times_s[self.top - 1] if len(times_s) >= self.top else np.inf
+
+    @property
+    def lower_bound_s(self) -> float:
+        """No candidate is faster on any way, however its messages are routed [s]."""
+        alone_s = [min(float(one.bound_s[0]), one.left_s) for one in self.laid]
+        return float(min([self._left_s, *alone_s]))
+
+    @property
+    def fastest(self) -> list[Laid]:
+        """The candidates that are placed, fastest first."""
+        return sorted((one for one in self.laid if one.best is not None), key=attrgetter("time_s"))
+
+    def run(self, found: Sequence[Found], beyond_s: float) -> bool:
+        """Place candidates; returns whether the fastest of all of them are proven.
+
+        Parameters
+        ----------
+        found
+            Candidates in order of their bounds [s], without those of earlier calls.
+        beyond_s
+            What candidates that are not named take at least [s].
+        """
+        started = time.perf_counter()
+        waiting = list(found)
+        bounds_s = [*(one.time_s for one in waiting), beyond_s]
+        at = 0
+        try:
+            while min(bounds_s[at], self._next_s) < self.limit_s:
+                if self._next_s <= bounds_s[at]:
+                    self._price_next()
+                elif at == len(waiting):
+                    break
+                else:
+                    limit_s = self.limit_s
+                    some = waiting[at : at + min(16 + at, LAID_AT_ONCE)]
+                    now = [one for one in some if one.time_s < limit_s]
+                    at += len(now)
+                    self._lay(now)
+        except KeyboardInterrupt:
+            if not self.fastest:
+                raise
+            self.is_complete = False
+        self._left_s = min(bounds_s[at], self._next_s)
+        self.elapsed_s += time.perf_counter() - started
+        return self._left_s >= self.limit_s
+
+    def _lay(self, found: Sequence[Found]) -> None:
+        """Price candidates on links of their own; what then fits no memory may do so offloaded."""
+        for one in laid(self.problem, found, must_fit=self.must_fit):
+            if one.choices:
+                heappush(self._queue, (one.next_s, len(self.laid)))
+                self.laid.append(one)
+                continue
+            self.num_too_large += 1
+            if one.found.structure.offload is Offload.NONE:
+                kinds = [kind for kind in self.offloads if kind is not Offload.NONE]
+                structures = [replace(one.found.structure, offload=kind) for kind in kinds]
+                self._lay([replace(one.found, structure=structure) for structure in structures])
+
+    @property
+    def _next_s(self) -> float:
+        return self._queue[0][0] if self._queue else np.inf
+
+    def _price_next(self) -> None:
+        """Work out the link loads of the ways with the least bounds."""
+        limit_s = self.limit_s
+        numbers: list[int] = []
+        ways: list[tuple[Laid, int]] = []
+        most = min(self._num_priced + 1, AT_ONCE)
+        while self._next_s < limit_s and len(ways) < most:
+            numbers.append(heappop(self._queue)[1])
+            one = self.laid[numbers[-1]]
+            start, longest_s = one.num_priced, min(limit_s, one.time_s)
+            some = one.bound_s[start : start + (AT_ONCE_OF_ONE if self._num_priced else 1)]
+            one.num_priced += max(1, int((some < longest_s).sum()))
+            ways += [(one, number) for number in range(start, one.num_priced)]
+        self._num_priced += len(ways)
+        for (one, _), price in zip(ways, self._priced(ways), strict=True):
+            one.fold(price)
+        for number in numbers:
+            one = self.laid[number]
+            if one.next_s < one.time_s:
+                heappush(self._queue, (one.next_s, number))
+
+    def _priced(self, ways: Sequence[tuple[Laid, int]]) -> Sequence[PlacedPrice | None]:
+        """Return the price of ways of candidates; one by one where some cannot be routed."""
+        listed = [
+            (replace(one.found.structure, axis_order=AXES), one.found.strategy, one.choices[way])
+            for one, way in ways
+        ]
+        alone = [take_rows(one.alone, [way]) for one, way in ways]
+        try:
+            return price_placed(self.problem, listed, self.physical, alone=alone)
+        except InfeasibleError:
+            if len(ways) == 1:
+                return [None]
+            return [price for way in ways for price in self._priced([way])]
+
+
 def place(
     problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
 ) -> Placing | None:
-    """Return the way to lay a strategy that the mapper of the problem chooses; None: none fits.
-
-    The closed form of a way is a bound of its contended price, so ways are taken in its order
-    until the next one cannot be better. GMap stops at the first one.
-    """
-    every: Iterable[Choice] = all_choices(structure, strategy, problem.grid_sides)
-    if problem.mapper is Mapper.SMAP:
-        degrees = [int(getattr(strategy, axis)) for axis in structure.axis_order]
-        shapes = sequential_shapes(degrees, problem.grid_sides)
-        every = [] if shapes is None else [Choice(structure.axis_order, shapes)]
-    choices = list(islice(every, MOST_CHOICES))
-    if not choices:
-        return None
-    network = choice_network(problem, strategy, choices)
-    alone = price_columns(problem, structure, network.strategy, network)
-    bound_s = column(alone.step.time.total_s)
-    order = np.argsort(bound_s, kind="stable").tolist()
-    if problem.mapper is Mapper.GMAP:
-        order = order[:1]
-    best: PlacedPrice | None = None
-    num_priced = 0
-    while num_priced < len(order):
-        if best is not None and bound_s[order[num_priced]] >= best.time_s:
-            break
-        now = order[num_priced : num_priced + AT_ONCE]
-        num_priced += len(now)
-        priced = price_below_caps(
-            problem, structure, strategy, [choices[i] for i in now], physical,
-            alone=take_rows(alone, now),
-        )  # fmt: skip
-        best = min([*([best] if best else []), *priced], key=attrgetter("time_s"), default=None)
-    if best is None:
-        return None
-    left = np.sort(bound_s)[num_priced:]
-    bound = min(best.time_s, float(left.min(initial=np.inf)))
-    return Placing(best, bound, len(choices), num_priced)
+    """Return the way to lay a strategy that the mapper of the problem chooses; None: none fits."""
+    one = PlacementSearch(problem, physical, must_fit=False)
+    one.run([Found(strategy, structure, 0.0, 0.0)], np.inf)
+    return one.fastest[0].placing if one.fastest else None
 
 
 def routed(
@@ -106,11 +333,10 @@ def routed(
 ) -> Placing:  # fmt: skip
     """Return the same placement with its messages routed around shared links, where that helps."""
     price = placing.price
-    anew = price_below_caps(
-        problem, structure, strategy, [Choice(price.ranks.axes, price.ranks.shapes)], physical,
-        is_routed=True, alone=price.closed_form,
-    )  # fmt: skip
-    best = min(*anew, price, key=attrgetter("time_s"))
+    way = structure, strategy, Choice(price.ranks.axes, price.ranks.shapes)
+    (anew,) = price_placed(problem, [way], physical, is_routed=True, alone=[price.closed_form])
+    assert anew is not None
+    best = min(anew, price, key=attrgetter("time_s"))
     return replace(placing, price=best, lower_bound_s=min(placing.lower_bound_s, best.time_s))
 
 
@@ -118,16 +344,6 @@ def has_placement(problem: Problem) -> bool:
     """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
     is_small = problem.system.num_devices <= MOST_DEVICES
     return bool(problem.grid_sides) and is_small and not problem.num_experts
-
-
-def place_or_none(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, physical: Network
-) -> Placing | None:
-    """Return the best placement of a strategy; None where it has none or cannot be routed."""
-    try:
-        return place(problem, structure, strategy, physical)
-    except InfeasibleError:
-        return None
 
 
 def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> PlacedPrice | None:
@@ -143,9 +359,10 @@ def price_as_placed(problem: Problem, entry: Candidate, physical: Network) -> Pl
     found = [
         price
         for is_routed in (True, False)
-        for price in price_below_caps(
-            problem, entry.structure, entry.strategy, [choice], physical, is_routed=is_routed
+        for price in price_placed(
+            problem, [(entry.structure, entry.strategy, choice)], physical, is_routed=is_routed
         )
+        if price is not None
     ]
     return min(found, key=attrgetter("time_s"), default=None)
 
@@ -192,7 +409,8 @@ def placed_candidate(
         num_choices=placing.num_choices,
         busy_s=work_s,
     )
-    entry = candidate_of(problem, strategy, contended, fidelity="contended")
+    nested = replace(contended, structure=replace(structure, axis_order=ranks.axes))
+    entry = candidate_of(problem, strategy, nested, fidelity="contended")
     return replace(entry, placement=placement)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshwright.base.arrays import FloatArray, joined, take_rows
+from meshwright.base.arrays import FloatArray, IntArray, joined, take_rows
 from meshwright.cost.communication import AxisNetwork, AxisPlacement, strides_of
 from meshwright.cost.energy import step_energy_parts_j, throttled, total_energy_j
 from meshwright.cost.problem import Problem
-from meshwright.cost.step import Priced, price_columns
+from meshwright.cost.step import Priced, price_each
 from meshwright.network.placement import Choice, Ranks, reaches_of_shapes, stated_ranks
 from meshwright.sharding.strategy import AXES, PlanOptions, Strategy, Streamed, stack
 from meshwright.spec.system import SystemSpec
@@ -51,15 +51,23 @@ def physical_network(problem: Problem) -> Network:
     return replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s * share)
 
 
-def choice_network(problem: Problem, strategy: Strategy, choices: Sequence[Choice]) -> AxisNetwork:
-    """Return the groups of one strategy, one row for each way to lay it."""
-    columns = stack([strategy] * len(choices))
-    layouts = []
-    for choice in choices:
-        strides = strides_of(choice.axes, stack([strategy]))
-        reaches = reaches_of_shapes(choice.axes, [choice.shapes])
+def choice_network(
+    problem: Problem, laid: Sequence[tuple[Strategy, Sequence[Choice]]]
+) -> AxisNetwork:
+    """Return the groups of strategies, one row for each way to lay each of them."""
+    strategies = [strategy for strategy, choices in laid for _ in choices]
+    every = [choice for _, choices in laid for choice in choices]
+    numbers: dict[tuple[str, ...], list[int]] = {}
+    for number, choice in enumerate(every):
+        numbers.setdefault(choice.axes, []).append(number)
+    # Rows of one order of the axes are built at once, then put back into their places.
+    columns, layouts = stack(strategies), []
+    for axes, rows in numbers.items():
+        reaches = reaches_of_shapes(axes, [every[n].shapes for n in rows])
+        strides = strides_of(axes, take_rows(columns, rows))
         layouts.append(AxisPlacement(strides, {axis: reaches[axis] for axis in AXES}))
-    return problem.network_with(joined(layouts), columns)
+    places = np.argsort(np.concatenate([*numbers.values()]), kind="stable")
+    return problem.network_with(take_rows(joined(layouts), places), columns)
 
 
 def contention_of(
@@ -75,24 +83,48 @@ def contention_of(
     physical
         From :func:`physical_network`.
     """
-    network = choice_network(problem, strategy, [Choice(ranks.axes, ranks.shapes)])
-    messages = list(window_messages(problem, structure, strategy, network, params))
-    # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are sent,
-    # one together with all that passes along the rows.
-    meeting = {}
-    if structure.streamed is Streamed.BOTH and strategy.tatp > 1:
-        meeting = {"tp": 1.0 / (strategy.tatp - 1.0), "tatp": 1.0}
-    loads = axis_loads(messages, structure, network, ranks, yielding=YIELDING, meeting=meeting)
-    return contention(list(loads), physical, is_routed=is_routed)
+    network = choice_network(problem, [(strategy, [Choice(ranks.axes, ranks.shapes)])])
+    (found,) = _contentions(
+        problem, [(structure, 1)], network, [ranks], np.array([params]), physical, is_routed
+    )
+    return found
+
+
+def _contentions(
+    problem: Problem, structures: Sequence[tuple[PlanOptions, int]], network: AxisNetwork,
+    places: Sequence[Ranks], params: FloatArray, physical: Network, is_routed: bool,
+) -> list[Contention]:  # fmt: skip
+    """Return what the links carry for each row of a network, alone on its devices."""
+    found = []
+    every = window_messages(problem, [options for options, _ in structures], network, params)
+    for row, ((structure, _), ranks, messages) in enumerate(
+        zip(structures, places, every, strict=True)
+    ):
+        # Where both tensors stream, tp and tatp have the same rounds: of N sub-weights N - 1 are
+        # sent, one together with all that passes along the rows.
+        tatp, meeting = float(network.strategy.tatp[row]), {}
+        if structure.streamed is Streamed.BOTH and tatp > 1:
+            meeting = {"tp": 1.0 / (tatp - 1.0), "tatp": 1.0}
+        loads = axis_loads(
+            messages, structure, network, ranks, row, yielding=YIELDING, meeting=meeting
+        )
+        found.append(contention(list(loads), physical, is_routed=is_routed))
+    return found
+
+
+Way = tuple[PlanOptions, Strategy, Choice]
+"""A candidate, and a way to lay it."""
 
 
 def price_placed(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
-    physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
-) -> list[PlacedPrice]:  # fmt: skip
-    """Return the price of a strategy laid in each of some ways; those that do not fit are left out.
+    problem: Problem, ways: Sequence[Way], physical: Network, *, is_routed: bool = False,
+    alone: Sequence[Priced] | None = None,
+) -> list[PlacedPrice | None]:  # fmt: skip
+    """Return the price of candidates, each laid in one way.
 
-    All closed forms are priced at once, and all contended prices.
+    None where blocks do not fit what works of the grid. All closed forms are priced at once, and
+    all contended prices. Below a cap on power each is slowed down by the energy of the links that
+    it crosses.
 
     Parameters
     ----------
@@ -100,33 +132,54 @@ def price_placed(
         Whether messages that share links are routed anew where that may help; else they take the
         default routes, which is never better.
     alone
-        The price of each way on links of its own, where it is known.
+        The price of each on links of its own, one row each, where it is known.
+
+    Raises
+    ------
+    InfeasibleError
+        Where messages have no way around dead links.
     """
-    laid = [(c, stated_ranks(physical, problem.grid_sides, c)) for c in choices]
-    rows = [row for row, (_, ranks) in enumerate(laid) if ranks is not None]
-    fitting = [(choice, ranks) for choice, ranks in laid if ranks is not None]
-    if not fitting:
-        return []
-    network = choice_network(problem, strategy, [choice for choice, _ in fitting])
-    columns = network.strategy
-    if alone is None:
-        alone = price_columns(problem, structure, columns, network)
-    else:
-        alone = take_rows(alone, rows)
-    params = np.ravel(alone.pipeline.heaviest.dense_params).tolist()
-    shared = [
-        contention_of(problem, structure, strategy, ranks, num, physical, is_routed=is_routed)
-        for (_, ranks), num in zip(fitting, params, strict=True)
-    ]
+    found: list[PlacedPrice | None] = [None] * len(ways)
+    every = [stated_ranks(physical, problem.grid_sides, choice) for *_, choice in ways]
+    rows = [row for row, ranks in enumerate(every) if ranks is not None]
+    places = [ranks for ranks in every if ranks is not None]
+    if not places:
+        return found
+    structures = [(ways[row][0], 1) for row in rows]
+    network = choice_network(problem, [(ways[row][1], [ways[row][2]]) for row in rows])
+    private = (
+        _one_by_one(price_each(problem, structures, network))
+        if alone is None
+        else [alone[row] for row in rows]
+    )
+    params = np.array([only(one.pipeline.heaviest.dense_params) for one in private])
+    shared = _contentions(problem, structures, network, places, params, physical, is_routed)
     slowdown = {
         axis: np.array([entry.slowdown.get(axis, 1.0) for entry in shared])
         for axis in dict.fromkeys(axis for entry in shared for axis in entry.slowdown)
     }
-    together = price_columns(problem, structure, columns, replace(network, slowdown=slowdown))
-    return [
-        PlacedPrice(ranks, take_rows(alone, [row]), take_rows(together, [row]), shared[row])
-        for row, (_, ranks) in enumerate(fitting)
-    ]
+    together = _one_by_one(price_each(problem, structures, replace(network, slowdown=slowdown)))
+    for row, ranks, one, contended, links in zip(
+        rows, places, private, together, shared, strict=True
+    ):
+        price = PlacedPrice(ranks, one, contended, links)
+        if problem.system.is_power_capped:
+            structure, strategy, _ = ways[row]
+            carried = step_links(problem, structure, strategy, price, physical)
+            capped = with_link_energy(problem, structure, price.contended, carried)
+            price = replace(price, contended=capped)
+        found[row] = price
+    return found
+
+
+def _one_by_one(parts: Sequence[tuple[IntArray, Priced]]) -> list[Priced]:
+    """Return the price of each row by itself, in the order of their numbers."""
+    found = {
+        row: take_rows(priced, [place])
+        for rows, priced in parts
+        for place, row in enumerate(rows.tolist())
+    }
+    return [found[row] for row in sorted(found)]
 
 
 @dataclass(frozen=True)
@@ -137,26 +190,6 @@ class StepLinks:
     """How long the busiest link carries something [s]."""
     energy_j: float | None
     """Of all bytes on all links that they cross, for each device in use [J]; None: not known."""
-
-
-def price_below_caps(
-    problem: Problem, structure: PlanOptions, strategy: Strategy, choices: Sequence[Choice],
-    physical: Network, *, is_routed: bool = False, alone: Priced | None = None,
-) -> list[PlacedPrice]:  # fmt: skip
-    """Return the price of a strategy laid in each of some ways, as :func:`price_placed` does.
-
-    Below a cap on power each is slowed down by the energy of the links that it crosses.
-    """
-    found = price_placed(
-        problem, structure, strategy, choices, physical, is_routed=is_routed, alone=alone
-    )
-    if not problem.system.is_power_capped:
-        return found
-    return [
-        replace(price, contended=with_link_energy(problem, structure, price.contended, links))
-        for price in found
-        for links in [step_links(problem, structure, strategy, price, physical)]
-    ]
 
 
 def step_links(
@@ -170,10 +203,10 @@ def step_links(
     or tatp are left out. Messages take the default routes; where a window of the plan is routed
     anew, an axis goes as much farther in the whole step as in the window.
     """
-    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     pipeline, params = price.closed_form.pipeline, price.dense_params
     num_passes = only(pipeline.num_micro_batches)
-    messages = list(step_messages(problem, structure, strategy, network, params, num_passes))
+    messages = step_messages(problem, structure, network, params, num_passes)
     loads = list(axis_loads(messages, structure, network, price.ranks))
     if not loads:
         return StepLinks(0.0, 0.0)

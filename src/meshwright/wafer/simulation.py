@@ -55,6 +55,8 @@ from meshwright.wafer.price import PlacedPrice, choice_network, physical_network
 
 MOST_TASKS = 150_000
 """Tasks of a simulated step, about; layers are merged and micro-batches left out beyond it."""
+MOST_TASKS_TO_RANK = 20_000
+"""The same where some plans are put in order."""
 TASKS_PER_PASS = 30
 MOST_RUNS = 4
 """Runs of layers that a chunk is cut into at most."""
@@ -502,14 +504,19 @@ class SimulatedStep:
 
 def simulate_step(
     problem: Problem, structure: PlanOptions, strategy: Strategy, price: PlacedPrice,
-    physical: Network,
+    physical: Network, *, most_tasks: int | None = None,
 ) -> SimulatedStep:  # fmt: skip
     """Return a simulated step of a placed plan.
 
     Where a step has more micro-batches than can be played, two shorter steps are, and the time
     between them is the time of each micro-batch that was left out.
+
+    Parameters
+    ----------
+    most_tasks
+        Tasks that are played, about; ``MOST_TASKS`` if not given.
     """
-    network = choice_network(problem, strategy, [Choice(price.ranks.axes, price.ranks.shapes)])
+    network = choice_network(problem, [(strategy, [Choice(price.ranks.axes, price.ranks.shapes)])])
     # Latencies and message starts are part of the exchanges, which know the algorithm.
     none = np.zeros(physical.num_links)
     bare = replace(physical, latency_s=none, message_half_bytes=none.copy())
@@ -520,7 +527,7 @@ def simulate_step(
     used = np.unique(factors[price.ranks.device])
     passes = _columns(
         [
-            piece_passes(problem, structure, strategy, network, problem.rates_at(factor))
+            piece_passes(problem, structure, network, problem.rates_at(factor))
             for factor in used.tolist()
         ]
     )
@@ -530,9 +537,12 @@ def simulate_step(
     if strategy.pp > 1:
         num_bytes = only(send_bytes(problem, structure, stack([strategy])))
         send = Message("pp", CollectiveKind.SEND, num_bytes)
-    gather, reduce_, sums = data_messages(problem, structure, strategy, price.dense_params)
+    gather, reduce_, sums = (
+        tuple(message.of() for message in messages)
+        for messages in data_messages(problem, structure, strategy, price.dense_params)
+    )
     total = round(only(price.closed_form.pipeline.num_micro_batches))
-    num_runs, played = _extent(strategy, total)
+    num_runs, played = _extent(strategy, total, most_tasks or MOST_TASKS)
     is_whole, scatters = structure.zero_stage == 3, structure.zero_stage >= 2
     work = StepWork(
         runs=_runs(problem, passes, stages, chunks, num_runs),
@@ -586,13 +596,13 @@ def _columns(by_speed: Sequence[Sequence[PiecePasses]]) -> list[PiecePasses]:
     ]
 
 
-def _extent(strategy: Strategy, num_micro_batches: int) -> tuple[int, int]:
+def _extent(strategy: Strategy, num_micro_batches: int, most_tasks: int) -> tuple[int, int]:
     """Return the runs of a chunk and the micro-batches to play."""
     per_run = strategy.num_devices * TASKS_PER_PASS * 2 * strategy.num_virtual_stages
     stages = int(strategy.pp)
     least = min(num_micro_batches, max(2 * stages, 2))
-    runs = int(max(1, min(MOST_RUNS, MOST_TASKS // (per_run * least))))
-    most = max(least, int(MOST_TASKS // (per_run * runs)) // stages * stages)
+    runs = int(max(1, min(MOST_RUNS, most_tasks // (per_run * least))))
+    most = max(least, int(most_tasks // (per_run * runs)) // stages * stages)
     return runs, min(num_micro_batches, most)
 
 

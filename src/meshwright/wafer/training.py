@@ -7,17 +7,32 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
+import numpy as np
+
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Mapper, Problem
-from meshwright.search.exhaustive import Found, Progress, in_order_of_preference
+from meshwright.network.placement import Choice
+from meshwright.search.exhaustive import TIE, Found, Progress, in_order_of_preference
+from meshwright.sharding.strategy import AXES, PlanOptions, Strategy
+from meshwright.topology.network import Network
 from meshwright.train import compare as comparing
 from meshwright.train import estimate as estimating
 from meshwright.train import explain as explaining
 from meshwright.train import plan as planning
 from meshwright.train.answer import Candidate, OperatorPlan
-from meshwright.train.estimate import Placed, Placer
+from meshwright.train.estimate import Leaders, Placed, Placer, coverage
+from meshwright.train.families import AllFamilies
+from meshwright.train.search import SearchResult, search
+from meshwright.train.space import SearchSpace
 from meshwright.wafer.operators.answer import check_operators, operator_plan
-from meshwright.wafer.placing import Placing, has_placement, place_or_none, placed_candidate, routed
+from meshwright.wafer.placing import (
+    PlacementSearch,
+    Placing,
+    has_placement,
+    place,
+    placed_candidate,
+    routed,
+)
 from meshwright.wafer.price import physical_network
 
 
@@ -28,91 +43,63 @@ class GridPlacer(Placer):
         """Tell whether ranks of a system can be placed: on grids, and not too many of them."""
         return has_placement(problem)
 
-    def placed(self, problem: Problem, found: Sequence[Found]) -> list[Placed]:
-        """Return candidates with contention, preferred ones first; off grids in closed form.
+    def best(
+        self, space: SearchSpace, *, top: int = 1, progress: Progress | None = None,
+        among: AllFamilies | None = None, num_simulated: int = 0,
+    ) -> Leaders:  # fmt: skip
+        """Return the best candidates with contention, proven; off grids in closed form.
 
-        The messages of the first one are routed around shared links, where that helps.
-        Where some fit no blocks, those that do are preferred: the others have no known routes. On a
-        grid with faults they are left out.
-
-        Raises
-        ------
-        InfeasibleError
-            On a grid with faults, where no candidate fits.
-        """
-        if not has_placement(problem):
-            return super().placed(problem, found)
-        physical = physical_network(problem)
-        placings = [
-            (one, place_or_none(problem, one.structure, one.strategy, physical)) for one in found
-        ]
-        contended = [
-            (replace(one, time_s=placing.time_s), placing)
-            for one, placing in placings
-            if placing is not None
-        ]
-        placing_of = {id(one): placing for one, placing in contended}
-        placed: list[Placed] = []
-        for one in in_order_of_preference(
-            sorted((c for c, _ in contended), key=attrgetter("time_s"))
-        ):
-            placing = placing_of[id(one)]
-            if not placed:
-                placing = routed(problem, one.structure, one.strategy, placing, physical)
-            entry = placed_candidate(problem, one.structure, one.strategy, placing, physical)
-            placed.append(Placed(replace(one, time_s=placing.time_s), entry))
-        if problem.whole_grids:
-            if not placed:
-                used = sorted({f"{one.strategy.num_devices:.0f}" for one in found})
-                grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
-                raise InfeasibleError(
-                    f"no blocks of {' or '.join(used)} devices fit what works of "
-                    f"{problem.system.name}: whole grids of working, connected devices are at most "
-                    f"{grids or 'none'}"
-                )
-            return placed
-        others = [one for one, placing in placings if placing is None]
-        return placed + super().placed(problem, others)
-
-    def fastest(self, problem: Problem, found: Sequence[Found]) -> tuple[Candidate, float]:
-        """Return the fastest candidate where the mapper puts it, and a bound of all of them [s].
-
-        Candidates are placed in order of their closed form, until the next one is no faster without
-        contention than the best one is with it. Only TMap routes messages around shared links.
-
-        Parameters
-        ----------
-        found
-            In order of time.
+        Candidates are placed until no other one can be faster, whichever way its axes are nested.
 
         Raises
         ------
         InfeasibleError
-            Where none of them fits blocks of the grid.
+            Where no candidate that fits the memory fits blocks of the grid.
+        """
+        problem = space.problem
+        if not space.is_open:
+            return super().best(space, top=top, progress=progress, among=among)
+        result = search(space, top=NUM_BOUNDED, progress=progress, among=among)
+        physical = physical_network(problem)
+        placing = PlacementSearch(problem, physical, top, offloads=space.offloads)
+        is_proven, found, num_bounded = (
+            placing.run(result.found, result.beyond_s),
+            result,
+            NUM_BOUNDED,
+        )
+        is_complete = result.is_complete and placing.is_complete
+        while is_complete and not is_proven:
+            known = {_identity(one) for one in found.found}
+            limit_s, num_bounded = placing.limit_s, 8 * num_bounded
+            within_s = None if np.isinf(limit_s) else limit_s
+            found = search(space, top=num_bounded, among=result.families, within_s=within_s)
+            left = [one for one in found.found if _identity(one) not in known]
+            is_proven = placing.run(left, found.beyond_s) or not left
+            is_complete = found.is_complete and placing.is_complete
+        if result.found and not placing.fastest:
+            raise InfeasibleError(_no_blocks(problem, result.found))
+        return _leaders(problem, result, placing, top, physical, num_simulated)
+
+    def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
+        """Return one strategy with its final price; in closed form where it fits no blocks.
+
+        Raises
+        ------
+        InfeasibleError
+            On a grid with faults, where it fits no blocks.
         """
         if not has_placement(problem):
-            return super().fastest(problem, found)
+            return super().price(problem, strategy, structure)
         physical = physical_network(problem)
-        best: tuple[Found, Placing] | None = None
-        bound_s = float("inf")
-        for at in found:
-            if best is not None and at.time_s >= best[1].time_s:
-                bound_s = min(bound_s, at.time_s)
-                break
-            placing = place_or_none(problem, at.structure, at.strategy, physical)
-            if placing is not None:
-                bound_s = min(bound_s, placing.lower_bound_s)
-                if best is None or placing.time_s < best[1].time_s:
-                    best = at, placing
-        else:
-            bound_s = min(bound_s, found[-1].time_s)  # what was not found is no faster alone
-        if best is None:
-            raise InfeasibleError(f"no placement by {problem.mapper} fits {problem.system.name}")
-        at, placing = best
+        placing = place(problem, structure, strategy, physical)
+        if placing is None:
+            if problem.whole_grids:
+                found = Found(strategy, structure, 0.0, 0.0)
+                raise InfeasibleError(_no_blocks(problem, [found]))
+            return super().price(problem, strategy, structure)
         if problem.mapper is Mapper.TMAP:
-            placing = routed(problem, at.structure, at.strategy, placing, physical)
-        entry = placed_candidate(problem, at.structure, at.strategy, placing, physical)
-        return entry, min(bound_s, placing.time_s)
+            placing = routed(problem, structure, strategy, placing, physical)
+        return placed_candidate(problem, structure, strategy, placing, physical)
 
     def check_operators(self, problem: Problem) -> None:
         """Refuse a problem whose operators cannot have strategies of their own."""
@@ -124,6 +111,109 @@ class GridPlacer(Placer):
     ) -> OperatorPlan | None:  # fmt: skip
         """Return the best plan with a strategy for each operator; None where nothing fits."""
         return operator_plan(problem, allowed=allowed, progress=progress)
+
+
+NUM_BOUNDED = 256
+"""Candidates that are looked for at first, by their bounds."""
+NUM_OTHERS = 8
+"""Candidates that are named behind the leading ones."""
+
+
+def _identity(found: Found) -> tuple[Strategy, PlanOptions]:
+    return found.strategy, replace(found.structure, axis_order=AXES)
+
+
+def _leaders(
+    problem: Problem, result: SearchResult, placing: PlacementSearch, top: int, physical: Network,
+    num_simulated: int,
+) -> Leaders:  # fmt: skip
+    """Return the answer of a search: the fastest ones, and those that are next in closed form.
+
+    The messages of the fastest one are routed around shared links, where that helps. Those that are
+    simulated are put in order by that.
+    """
+    final: list[Found] = []
+    placings: dict[int, Placing] = {}
+    for laid in placing.fastest:
+        if len(final) >= top and laid.time_s > final[0].time_s * (1.0 + TIE):
+            break
+        way = laid.placing
+        if problem.mapper is Mapper.TMAP and not final:
+            way = routed(problem, laid.found.structure, laid.found.strategy, way, physical)
+        choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
+        final.append(laid.laid_as(problem, choice, way.price.closed_form, way.time_s))
+        placings[id(final[-1])] = way
+    in_order = in_order_of_preference(final)[:top]
+    placed = [
+        Placed(
+            one, placed_candidate(problem, one.structure, one.strategy, placings[id(one)], physical)
+        )
+        for one in in_order
+    ]
+    first = [
+        _simulated(problem, entry, placings[id(entry.found)], physical)
+        for entry in placed[:num_simulated]
+    ]
+    placed = [*_in_simulated_order(first), *placed[num_simulated:]]
+    known = {_identity(one) for one in in_order}
+    left = [laid for laid in placing.laid if _identity(laid.found) not in known]
+    others = tuple(
+        laid.laid_as(problem, laid.choices[0], laid.alone, float(laid.bound_s[0]))
+        for laid in sorted(left, key=lambda laid: float(laid.bound_s[0]))[:NUM_OTHERS]
+    )
+    counts, best_s = coverage(result), min((one.time_s for one in final), default=np.inf)
+    num_bounded = counts.num_priced - len(placing.laid) - placing.num_too_large
+    covered = replace(
+        counts,
+        num_priced=len(placing.laid),
+        num_over_memory=counts.num_over_memory + placing.num_too_large,
+        num_beyond_bound=counts.num_beyond_bound + num_bounded,
+        is_complete=result.is_complete and placing.is_complete,
+        lower_bound_s=min(best_s, placing.lower_bound_s),
+        gap=best_s / min(best_s, placing.lower_bound_s) - 1.0,
+        elapsed_s=counts.elapsed_s + placing.elapsed_s,
+    )
+    return Leaders(result, tuple(placed), others, covered)
+
+
+def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:
+    """Return a candidate with the time of its simulated step, where it can be simulated."""
+    from meshwright.wafer.simulation import MOST_TASKS_TO_RANK, simulate_step
+
+    structure, strategy = entry.found.structure, entry.found.strategy
+    if structure.vocabulary_parallel:
+        return entry
+    step = simulate_step(
+        problem, structure, strategy, placing.price, physical, most_tasks=MOST_TASKS_TO_RANK
+    )
+    return replace(entry, candidate=replace(entry.candidate, simulated_s=step.step_time_s))
+
+
+def _in_simulated_order(placed: Sequence[Placed]) -> list[Placed]:
+    """Return candidates in order of preference by their simulated times, where all have one."""
+    times_s = [entry.candidate.simulated_s for entry in placed]
+    found = [
+        replace(entry.found, time_s=time_s)
+        for entry, time_s in zip(placed, times_s, strict=True)
+        if time_s is not None
+    ]
+    if len(found) < len(placed):
+        return list(placed)
+    entries = {id(one): entry for one, entry in zip(found, placed, strict=True)}
+    in_order = in_order_of_preference(sorted(found, key=attrgetter("time_s")))
+    return [entries[id(one)] for one in in_order]
+
+
+def _no_blocks(problem: Problem, found: Sequence[Found]) -> str:
+    """Return why no candidate has a place."""
+    used = " or ".join(sorted({f"{one.strategy.num_devices:.0f}" for one in found}))
+    if not problem.whole_grids:
+        return f"no placement by {problem.mapper} fits {problem.system.name}"
+    grids = ", ".join("x".join(map(str, sides[::-1])) for sides in problem.whole_grids)
+    return (
+        f"no blocks of {used} devices fit what works of {problem.system.name}: whole grids of "
+        f"working, connected devices are at most {grids}"
+    )
 
 
 GRIDS = GridPlacer()

@@ -38,11 +38,18 @@ def pipeline(**given):
     return PipelinePrice(**(known | given))
 
 
-def exposed_s(stage, *, reshard=True, windows=(0.0, 0.0), overlap=True, kinds=None, links=LINKS):
+def exposed_s(
+    stage, *, reshard=True, windows=(0.0, 0.0), split_s=None, overlap=True, kinds=None, links=LINKS
+):
     structure = PlanOptions(
         zero_stage=stage, reshard_after_forward=reshard, overlap_data_parallel=overlap
     )
-    work = pipeline(forward_window_s=windows[0], backward_window_s=windows[1])
+    forward_s, backward_s = windows
+    work = pipeline(
+        forward_window_s=forward_s,
+        backward_window_s=backward_s,
+        gradient_window_s=backward_s if split_s is None else split_s,
+    )
     return gradient_sync(kinds or [(PARAMS, links)], work, structure, ADAM)
 
 
@@ -88,6 +95,18 @@ def test_each_zero_stage_sends_what_its_definition_says(stage, reshard, expected
     synced = exposed_s(stage, reshard=reshard)
     assert synced.exposed_s == pytest.approx(expected_s, rel=1e-14)
     assert synced.hidden_s == 0.0
+
+
+def test_a_split_backward_pass_hides_gradients_under_its_second_part_alone():
+    """Of a backward pass of 100 x the scatter, gradients see the last 0.4 x."""
+    window_s = 100.0 * REDUCE_S
+    whole = exposed_s(1, windows=(0.0, window_s))
+    split = exposed_s(1, windows=(0.0, window_s), split_s=0.4 * REDUCE_S)
+    assert whole.exposed_s == pytest.approx(REDUCE_S / BUCKETS + GATHER_S)
+    assert split.exposed_s == pytest.approx(0.6 * REDUCE_S + GATHER_S)
+    # What is gathered for the same pass may hide under all of it.
+    gathered = exposed_s(3, windows=(0.0, window_s), split_s=0.4 * REDUCE_S)
+    assert gathered.exposed_s == pytest.approx(MICRO_BATCHES * (GATHER_S + 0.6 * REDUCE_S))
 
 
 def test_zero_3_with_equal_words_is_m_times_three_shares_of_the_ring():
@@ -141,7 +160,7 @@ def test_messages_and_the_gradient_norm_pay_their_start():
 
 def test_step_slows_by_everything_hidden_and_jitters_as_a_whole():
     work = pipeline(
-        compute_s=100.0, forward_window_s=6.0, backward_window_s=14.0, hidden_s=10.0,
+        compute_s=100.0, computation_s=100.0, hidden_s=10.0,
         tied_sync_s=2.0, jitter=0.1,
     )  # fmt: skip
     synced, hosted = overlapped(8.0, 6.0, 4.0), overlapped(4.0, 3.0, 4.0)

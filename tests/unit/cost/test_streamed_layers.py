@@ -170,7 +170,7 @@ def auto_problem(num_heads):
 
 def tensors_of(what, network, **choices):
     structure = PlanOptions(sequence_parallel=False, **choices)
-    return [way.structure.streamed for way, _ in streamed_blocks(what, structure, network)[0]]
+    return [way.structure.streamed for way, *_ in streamed_blocks(what, structure, network)[0]]
 
 
 def test_heads_that_do_not_divide_keep_their_weights_streaming():

@@ -64,7 +64,7 @@ def load_of(message, shape, inner=(1, 1), structure=None, sides=None):
     strategy = make_strategy(**{"tp": inner[0] * inner[1], axis: shape[0] * shape[1]})
     physical = physical_network(asked)
     ranks = block_ranks(physical, asked.grid_sides, choice.axes, choice.shapes)
-    groups = choice_network(asked, strategy, [choice])
+    groups = choice_network(asked, [(strategy, [choice])])
     (load,) = axis_loads([(message, 1.0)], structure or PlanOptions(), groups, ranks)
     return load, ranks, physical
 

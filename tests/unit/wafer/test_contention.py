@@ -16,7 +16,7 @@ def load(axis, rows, private_s=None, *, overlaps=False, yields=False, meets=0.0)
     """Return a load; alone on links of one byte a second its busiest message takes its bytes."""
     demands = demands_of([(a, b, size, number) for number, (a, b, size) in enumerate(rows)])
     longest_s = max(size for *_, size in rows) if private_s is None else private_s
-    return AxisLoad(axis, demands, longest_s, overlaps, yields, meets)
+    return AxisLoad(axis, [(demands, (1.0,))], longest_s, overlaps, yields, meets)
 
 
 def test_an_axis_alone_is_not_slowed():

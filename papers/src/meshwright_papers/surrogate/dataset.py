@@ -59,13 +59,12 @@ class Row:
 def measure(asked: Configuration, drawn: Drawn, physical: Network) -> Row | None:
     """Return the row of a drawn plan; None where its step is too long to be played whole."""
     problem, structure, strategy = asked.problem, drawn.structure, drawn.strategy
-    network = choice_network(problem, strategy, [drawn.choice])
+    network = choice_network(problem, [(strategy, [drawn.choice])])
     alone = price_columns(problem, structure, network.strategy, network)
     bare = price_columns(asked.bare, structure, network.strategy, network)
-    placed = price_placed(problem, structure, strategy, [drawn.choice], physical, alone=alone)
-    if not placed:
+    (price,) = price_placed(problem, [(structure, strategy, drawn.choice)], physical, alone=[alone])
+    if price is None:
         return None
-    price = placed[0]
     step = simulate_step(problem, structure, strategy, price, physical)
     if step.num_micro_batches < only(alone.pipeline.num_micro_batches):
         return None

@@ -68,7 +68,7 @@ class Surrogate:
         alone: Priced | None = None,
     ) -> FloatArray:  # fmt: skip
         """Return the step of one strategy laid in each of some ways [s]."""
-        network = choice_network(self.problem, strategy, choices)
+        network = choice_network(self.problem, [(strategy, choices)])
         if alone is None:
             alone = price_columns(self.problem, structure, network.strategy, network)
         ratio = self.ratio(network, alone)[:, QUANTITIES.index("step_s") - FIRST_LEARNED]

@@ -77,7 +77,7 @@ class Pieces:
         self.structure = replace(structure, streamed=Streamed.WEIGHTS)
         self.network = problem.network(structure.axis_order, stack([strategy]))
         self.collectives = Collectives(self.network, problem.calibration.collective_launch_s)
-        self.links = stream_links(self.network, structure) if strategy.tatp > 1 else None
+        self.links = stream_links(self.network, structure)[0] if strategy.tatp > 1 else None
         """The links of the streams; None without tatp."""
         self._known: dict[tuple[int, TaskKind], tuple[Step, ...]] = {}
 

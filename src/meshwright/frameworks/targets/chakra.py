@@ -47,7 +47,9 @@ def _stream_refusals(plan: Plan) -> Iterator[Fault]:
         return
     problem = _problem(plan)
     network = problem.network(structure.axis_order, stack([strategy]))
-    blocks = [block for piece in streamed_blocks(problem, structure, network) for block, _ in piece]
+    blocks = [
+        block for piece in streamed_blocks(problem, structure, network) for block, *_ in piece
+    ]
     if any(block.structure.streamed is not Streamed.WEIGHTS for block in blocks):
         reason = "traces hold streams of weights alone; this plan streams inputs of some layers"
         yield choice_refusal("structure.streamed", structure.streamed, reason, "streamed=weights")

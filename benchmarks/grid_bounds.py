@@ -1,0 +1,154 @@
+"""Whether what is called proven holds: random grids, models and faults against plans one by one.
+
+Run: python benchmarks/grid_bounds.py [--problems 1000] [--plans 8] [--seed 0]
+
+Each problem is a grid of one to three levels, meshes or tori of 2 to 16 devices with links of
+different speeds, some with dead devices or links, some with a host; the model, the workload and the
+memory are drawn too. The whole space is searched. Then plans are drawn from it and placed by
+themselves: none that fits may be faster than the answer, none below its bound. Without faults a
+torus may not be slower than the mesh with the same links.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from meshwright.base.errors import InfeasibleError
+from meshwright.cost.problem import Problem
+from meshwright.sharding.axes import all_refusals
+from meshwright.sharding.space import Choices
+from meshwright.sharding.strategy import StreamForm, stack
+from meshwright.spec.workload import SoftwareStack
+from meshwright.wafer.placing import fits_devices, place
+from meshwright.wafer.price import physical_network
+from meshwright.wafer.training import GRIDS
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from placed_problems import MODELS, random_structure
+from small_problems import (
+    ADAM,
+    MIB,
+    SMALL_STATE,
+    level,
+    problem,
+    random_strategy,
+    system,
+)
+
+SIDES = ((4, 2), (2, 2), (3, 4), (6, 2), (4, 4), (2, 2, 2), (4, 2, 2), (8, 2))
+ROUNDING = 1e-9
+
+
+def random_grid(chance: random.Random) -> Problem:
+    """Return a random training problem on a grid, perhaps with faults."""
+    sides = chance.choice(SIDES)
+    kinds = [chance.choice(["mesh", "torus"])] * len(sides)
+    if chance.random() < 0.2:
+        kinds = [chance.choice(["mesh", "torus"]) for _ in sides]
+    levels = [
+        level(side, kind, chance.choice([1e9, 4e9, 2e10, 1e11]))
+        for side, kind in zip(sides, kinds, strict=True)
+    ]
+    room = chance.choice([3.0, 4.0, 6.0, 16.0, 64.0]) * MIB
+    on = system(*levels, capacity_bytes=room, host_bytes=chance.choice([0.0, 0.0, 8.0 * MIB]))
+    if chance.random() < 0.25:
+        dead = tuple(sorted(chance.sample(range(on.num_devices), chance.choice([1, 2]))))
+        on = on.model_copy(update={"dead_devices": dead})
+    return problem(
+        chance.choice(MODELS)(),
+        on,
+        global_batch_size=chance.choice([8, 12, 16]),
+        sequence_length=chance.choice([64, 128, 256]),
+        optimizer=chance.choice([ADAM, SMALL_STATE]),
+        software=SoftwareStack(
+            cuda_graphs=chance.random() < 0.5, async_tensor_parallel=chance.random() < 0.3
+        ),
+        causal=chance.random() < 0.8,
+    )
+
+
+def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[list[str], int]:
+    """Return what contradicts the answer to a problem, and the plans that were compared."""
+    try:
+        leaders = GRIDS.best(GRIDS.space(asked, Choices({})), top=1)
+    except InfeasibleError:
+        return [], 0
+    if not leaders.placed:
+        return [], 0
+    physical, found, num_compared = physical_network(asked), [], 0
+    best_s, bound_s = leaders.fastest.estimate.step_time_s, leaders.coverage.lower_bound_s
+    if bound_s > best_s * (1 + ROUNDING):
+        found.append(f"bound {bound_s} above its own answer {best_s}")
+    tile = {
+        "tile_rows": asked.system.chip.tile_rows,
+        "tile_columns": asked.system.chip.tile_columns,
+    }
+    for _ in range(num_plans):
+        strategy = random_strategy(chance, asked)
+        structure = replace(
+            random_structure(chance),
+            stream_form=StreamForm.AUTO,
+            overlap_tensor_parallel=asked.workload.software.async_tensor_parallel,
+        )
+        columns = stack([strategy])
+        refusals = all_refusals(asked.model, asked.workload, columns, structure, **tile)
+        if strategy.num_devices not in asked.device_numbers or any(
+            bool(refusal.mask[0]) for refusal in refusals
+        ):
+            continue
+        placing = place(asked, structure, strategy, physical)
+        if placing is None or not fits_devices(asked, placing.price.closed_form)[0]:
+            continue
+        num_compared += 1
+        least_s = min(placing.time_s, float(placing.price.closed_form.step.time.total_s[0]))
+        if least_s < bound_s * (1 - ROUNDING):
+            found.append(f"{least_s} below the bound {bound_s}: {strategy} {structure}")
+        if placing.time_s < best_s * (1 - ROUNDING):
+            found.append(f"{placing.time_s} faster than {best_s}: {strategy} {structure}")
+    return found, num_compared
+
+
+def torus_is_slower(asked: Problem) -> list[str]:
+    """Return how much slower a torus is than the mesh with the same links, where it is."""
+    best_s = {}
+    for kind in ("mesh", "torus"):
+        levels = tuple(one.model_copy(update={"kind": kind}) for one in asked.system.levels)
+        on = asked.system.model_copy(update={"levels": levels})
+        leaders = GRIDS.best(GRIDS.space(replace(asked, system=on), Choices({})), top=1)
+        best_s[kind] = leaders.fastest.estimate.step_time_s if leaders.placed else float("inf")
+    if best_s["torus"] > best_s["mesh"] * (1 + ROUNDING):
+        return [f"torus {best_s['torus']} slower than mesh {best_s['mesh']}"]
+    return []
+
+
+def main() -> None:
+    """Check problems and print what they contradict."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", type=int, default=1000)
+    parser.add_argument("--plans", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    started, num_bad, num_compared = time.perf_counter(), 0, 0
+    for seed in range(args.seed, args.seed + args.problems):
+        chance = random.Random(seed)
+        asked = random_grid(chance)
+        bad, number = violations(asked, chance, args.plans)
+        num_compared += number
+        if not asked.system.dead_devices and seed % 4 == 0:
+            bad += torus_is_slower(asked)
+        for line in bad:
+            num_bad += 1
+            print(f"problem {seed}: {line}", flush=True)
+    elapsed_s = time.perf_counter() - started
+    counts = f"{args.problems} problems, {num_compared} plans, {num_bad} contradictions"
+    print(f"{counts}, {elapsed_s:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""What no placement undercuts: layers and pipelines whose axes are still to be placed.
+
+Each axis alone is on the block of devices that suits it best, each block of a layer streams what
+takes least time, and any stage may turn out to be the slowest. So every part of a price is bounded
+by itself: a :class:`LayerBound` has no less time than is certain, and the most of what can hide
+communication or fill a bubble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import reduce
+
+import numpy as np
+
+from meshwright.base.arrays import BoolArray, Mask, Num, larger, smaller, where
+from meshwright.cost.communication import AxisNetwork, Collectives
+from meshwright.cost.layer import LayerCost, PricedPiece, layer_cost, priced_pieces, weighted_part
+from meshwright.cost.parts import StepTime, TimePart
+from meshwright.cost.pipeline import (
+    POSITIONS,
+    MeanWork,
+    PipelinePrice,
+    StageLayout,
+    exposed_sends_s,
+    heaviest_of,
+    jitter_fraction,
+    micro_batches,
+    stage_layout,
+    stage_states,
+    tied_sync_s,
+)
+from meshwright.cost.problem import Problem
+from meshwright.schedule.pipeline_schedules import schedules
+from meshwright.sharding.strategy import (
+    PlanOptions,
+    Recompute,
+    ScheduleKind,
+    StrategyColumns,
+    Streamed,
+)
+
+
+@dataclass(frozen=True)
+class LayerBound:
+    """One layer, or an edge, however its axes are placed; columns of shape (rows,).
+
+    The least of everything but for windows and weight gradients.
+    """
+
+    total_s: Num
+    """One micro-batch, forward and backward [s]."""
+    forward_window_s: Num
+    """Computation of a forward pass if the layer takes ``total_s``: one that takes longer by some
+    seconds has at most as many more [s]."""
+    backward_window_s: Num
+    weight_gradient_s: Num
+    """The most [s]."""
+    per_step_s: Num
+    hidden_s: Num
+    kept_bytes: Num
+    working_bytes: Num
+    dense_params: Num
+    expert_params: Num
+    flops: Num
+
+    @classmethod
+    def of(cls, cost: LayerCost) -> LayerBound:
+        """Return the bound of one price: kernel launches, which blocks share, are left out."""
+        return cls(
+            total_s=cost.total_s - cost.launch_s,
+            forward_window_s=cost.forward_s,
+            backward_window_s=cost.input_gradient_s + cost.weight_gradient_s + cost.recompute_s,
+            **{name: getattr(cost, name) for name in _OF_A_PRICE},
+        )
+
+
+_OF_A_PRICE = (
+    "weight_gradient_s", "per_step_s", "hidden_s", "kept_bytes", "working_bytes", "dense_params",
+    "expert_params", "flops",
+)  # fmt: skip
+_WINDOWS = ("forward_window_s", "backward_window_s")
+
+
+def least_of(bounds: Sequence[LayerBound], are_legal: Sequence[Mask]) -> LayerBound:
+    """Return what no legal one of some bounds undercuts; the first one is always legal.
+
+    A window of w seconds in a total of t is one of w - (t - t_least) in the least total: who takes
+    longer may hide more by no more than that.
+    """
+
+    def combined(name: str, first: LayerBound, other: LayerBound, is_legal: Mask) -> Num:
+        one, two = getattr(first, name), getattr(other, name)
+        if name in _WINDOWS:
+            least_s = smaller(first.total_s, other.total_s)
+            most = larger(one - first.total_s + least_s, two - other.total_s + least_s)
+        elif name == "weight_gradient_s":
+            most = larger(one, two)
+        else:
+            most = smaller(one, two)
+        chosen: Num = where(is_legal, most, one)
+        return chosen
+
+    def either(first: LayerBound, other: tuple[LayerBound, Mask]) -> LayerBound:
+        return LayerBound(**{f.name: combined(f.name, first, *other) for f in fields(LayerBound)})
+
+    return reduce(either, zip(bounds[1:], are_legal[1:], strict=True), bounds[0])
+
+
+def layer_bounds(
+    problem: Problem, structure: PlanOptions, network: AxisNetwork,
+    recomputes: Sequence[Recompute], *, uses_tatp: bool,
+) -> dict[Recompute, tuple[LayerBound, ...]]:  # fmt: skip
+    """Return what each piece of the model costs at the least, for each kind of recomputation.
+
+    Parameters
+    ----------
+    network
+        Columns of degrees whose axes are still to be placed.
+    uses_tatp
+        Whether any row streams tensors; otherwise the round model is left out.
+    """
+    collectives = Collectives(network, problem.calibration.collective_launch_s)
+    zero = 0.0 * network.strategy.tp
+
+    def bound(pieces: Sequence[PricedPiece], recompute: Recompute) -> LayerBound:
+        if len(pieces) == 1:
+            cost = layer_cost(pieces[0].blocks(recompute), problem.rates, zero)
+            return replace(LayerBound.of(cost), total_s=cost.total_s)
+        blocks = []
+        for number in range(len(pieces[0].parts)):
+            costs = [layer_cost([p.blocks(recompute)[number]], problem.rates, zero) for p in pieces]
+            are_legal = [
+                p.may_stream_inputs[number] if p.structure.streamed is Streamed.INPUTS else True
+                for p in pieces
+            ]
+            blocks.append(least_of([LayerBound.of(cost) for cost in costs], are_legal))
+        return LayerBound(**{
+            f.name: weighted_part(blocks, [1.0] * len(blocks), f.name) for f in fields(LayerBound)
+        })  # fmt: skip
+
+    found: dict[Recompute, list[LayerBound]] = {recompute: [] for recompute in recomputes}
+    for index in range(len(problem.pieces)):
+        pieces = priced_pieces(problem, structure, collectives, index, uses_tatp=uses_tatp)
+        for recompute in recomputes:
+            is_edge = index >= len(problem.graph.layers)
+            piece = bound(pieces, Recompute.NONE if is_edge else recompute)
+            if index == len(problem.pieces) - 1:
+                # The head goes backward at once: what it keeps is part of its work.
+                working = piece.working_bytes + piece.kept_bytes
+                piece = replace(piece, working_bytes=working, kept_bytes=piece.kept_bytes * 0.0)
+            found[recompute].append(piece)
+    return {recompute: tuple(bounds) for recompute, bounds in found.items()}
+
+
+def slowest_bound(costs: Sequence[LayerBound], layout: StageLayout) -> tuple[LayerBound, Num]:
+    """Return what the slowest stage costs at the least, whichever it is, and its most layers.
+
+    The stages are alternatives, of which the slowest takes at least the largest of their totals:
+    windows grow by what it takes longer than a stage.
+    """
+    stages: list[LayerBound] = []
+    for position in POSITIONS:
+        counts = layout.counts[position]
+        stages.append(LayerBound(**{
+            f.name: weighted_part(costs, counts, f.name) for f in fields(LayerBound)
+        }))  # fmt: skip
+    num_layers = [sum(layout.counts[p][1:-2], layout.counts[p][0]) for p in POSITIONS]
+    total_s = reduce(larger, [stage.total_s for stage in stages])
+    exists: list[BoolArray] = [np.asarray(stage.total_s > 0) for stage in stages]
+
+    def parts(name: str) -> Num:
+        values = [getattr(stage, name) for stage in stages]
+        if name in _WINDOWS:
+            values = [v + total_s - stage.total_s for v, stage in zip(values, stages, strict=True)]
+        is_most = name in (*_WINDOWS, "weight_gradient_s", "total_s")
+        absent = -np.inf if is_most else np.inf
+        there = [where(here, v, absent) for here, v in zip(exists, values, strict=True)]
+        found: Num = reduce(larger if is_most else smaller, there)
+        return found
+
+    bound = LayerBound(**{f.name: parts(f.name) for f in fields(LayerBound)})
+    return bound, reduce(larger, num_layers)
+
+
+def pipeline_bound(
+    problem: Problem, structure: PlanOptions, strategy: StrategyColumns,
+    costs: Sequence[LayerBound], send_s: Num,
+) -> PipelinePrice:  # fmt: skip
+    """Return what all micro-batches through the pipeline cost at the least.
+
+    Its time is one sum. Of its energy only the arithmetic is certain, at the full rate.
+
+    Parameters
+    ----------
+    send_s
+        Seconds to pass the activations of one micro-batch to the next stage [s].
+    """
+    layout = stage_layout(
+        problem.model.layer_pattern, len(problem.graph.layers), strategy.pp,
+        strategy.num_virtual_stages, has_edges_on_all=structure.vocabulary_parallel,
+    )  # fmt: skip
+    slowest, num_layers = slowest_bound(costs, layout)
+    p, v, m = strategy.pp, strategy.num_virtual_stages, micro_batches(problem, strategy)
+    sends_s = exposed_sends_s(problem, structure, slowest.total_s, send_s, p, v, m)
+    # One micro-batch through the mean of the other stages. The more of it is weight gradient, and
+    # the more equal the rest of both passes, the more of a bubble they fill.
+    whole_s = weighted_part(costs, layout.total, "total_s") - slowest.total_s
+    others_s = whole_s / larger(p - 1.0, 1.0)
+    delayed_s = slowest.weight_gradient_s
+    half_s = 0.5 * (others_s - delayed_s)
+    bubble_s = schedules[structure.schedule].bubble_s(half_s, half_s, delayed_s, send_s, p, v, m)
+    states = stage_states(problem, structure, strategy, costs, layout, m)
+    flops_per_s = problem.rates.matmul_flops_per_s
+    computation_s = m * slowest.flops / flops_per_s
+    mean_flops = m * weighted_part(costs, layout.total, "flops") / p
+    return PipelinePrice(
+        time=StepTime({
+            TimePart.COMPUTE: computation_s,
+            TimePart.LAUNCH: m * slowest.total_s + slowest.per_step_s - computation_s,
+            TimePart.RECOMPUTE: 0.0 * m,
+            TimePart.PP_COMM: sends_s * (p > 1),
+            TimePart.BUBBLE: bubble_s,
+        }),
+        forward_window_s=slowest.forward_window_s,
+        backward_window_s=slowest.backward_window_s,
+        gradient_window_s=slowest.weight_gradient_s
+        if structure.schedule is ScheduleKind.ZERO_BUBBLE
+        else slowest.backward_window_s,
+        computation_s=computation_s,
+        num_micro_batches=m,
+        num_layers=num_layers,
+        tied_sync_s=tied_sync_s(problem, structure, strategy, send_s),
+        hidden_s=m * slowest.hidden_s,
+        states=states,
+        heaviest=heaviest_of(states),
+        jitter=jitter_fraction(strategy.num_devices, problem.calibration.jitter),
+        tp_per_step_s=slowest.per_step_s,
+        flops=slowest.flops * m,
+        memory_traffic_bytes=0.0 * m,
+        mean=MeanWork(
+            busy_s=mean_flops / flops_per_s,
+            flops=mean_flops,
+            memory_traffic_bytes=0.0 * m,
+            link_traffic_bytes=0.0 * m,
+            dense_params=0.0 * m,
+            expert_params=0.0 * m,
+        ),
+    )  # fmt: skip
