@@ -87,7 +87,7 @@ class KernelMemory:
                 else:
                     word = self.graph.word_of(weight) if each is None else each
                     total += layers * word * elements
-        if kernel.phase is Phase.WEIGHT_GRADIENT:
+        if kernel.phase is Phase.WEIGHT_GRADIENT or kernel.in_place:
             return total
         copies = layers * self.residency.passes_in_flight if number in self._kept else 1
         return total + copies * self.graph.tensor_bytes(kernel, sizes)

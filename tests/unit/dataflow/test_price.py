@@ -1,8 +1,11 @@
 """Seconds and memory of split kernels, by hand on a system with round numbers."""
 
+from dataclasses import replace
+
 import pytest
 from oracles.best_time import best_time_s
 
+from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
@@ -22,6 +25,7 @@ from meshwright.dataflow.search import plan_dataflow
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
 
 SIZES = {"tokens": 4096, "in": 1024, "out": 2048}
@@ -253,3 +257,27 @@ def test_replicas_of_such_tables_are_refused(machine):
     found = plan_dataflow(table(), machine, num_passes=4, optimizer="rowwise-adagrad")
     assert found.refused["rows of tables are updated by one replica"] > 0
     assert all(plan.dp == 1 for plan in found.plans)
+
+
+def test_linpack_holds_its_matrix_once():
+    """On one device: the matrix, and the three panels of the first iteration; by hand."""
+    size, block, word = 1024, 128, 8.0
+    graph = hpl(size, block)
+    memory = KernelMemory(graph, 1)
+    held = sum(memory.kernel_bytes(n, splits_of(k)[0]) for n, k in enumerate(graph.kernels))
+    assert held == word * (size * size + 3 * size * block)
+    assert [kernel.in_place for kernel in graph.kernels] == [False] * 4 + [True] * 28
+
+
+def test_linpack_fills_the_memory(machine):
+    """200,000 squared in FP64 are 320 GB: eight devices of 80 GB hold them with their panels."""
+    found = plan_dataflow(hpl(200_000, 4096), machine, only_best=True)
+    assert 8.0 * 200_000**2 / 8 < found.best.held_bytes < machine.usable_bytes
+    assert found.best.step_s > 2 / 3 * 200_000**3 / (8 * 19.5e12)
+
+
+def test_what_is_written_over_has_no_gradient():
+    product, relu = layer().kernels
+    graph = replace(layer(), kernels=(product, replace(relu, in_place=True)))
+    with pytest.raises(SpecError, match="in_place"):
+        with_backward(graph)

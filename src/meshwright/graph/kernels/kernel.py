@@ -94,6 +94,8 @@ class Kernel:
     messages: tuple[Message, ...] = ()
     is_sum: bool = False
     """It only adds up what it reads: each summand has the gradient of the sum."""
+    in_place: bool = False
+    """It writes where an earlier tensor lies that nobody reads any more: no memory of its own."""
 
     @property
     def points(self) -> Dims:
