@@ -106,9 +106,11 @@ def _permute(to: GraphBuilder, call: Call) -> Value:
 
 def _repeated(to: GraphBuilder, call: Call, *, inside: bool = False) -> Value:
     """Return a tensor repeated as a whole, or element by element: nothing is copied."""
-    if any(after % before for before, after in _pairs(call)):
+    is_flat = inside and call["dim"] is None
+    value = reshaped(to, call.name, call.first, [prod(call.first.shape)]) if is_flat else call.first
+    if any(after % before for before, after in _pairs(value, call.shape)):
         raise UnevenError("repeats elements unequally often")
-    return call.first.expanded(call.shape, to.num_names, inside=inside)
+    return value.expanded(call.shape, to.num_names, inside=inside)
 
 
 def _complex_view(to: GraphBuilder, call: Call) -> Value:
@@ -129,10 +131,9 @@ def _pixel_shuffle(to: GraphBuilder, call: Call) -> Value:
     return reshaped(to, call.name, cut.permuted(order), call.shape)
 
 
-def _pairs(call: Call) -> Iterator[tuple[int, int]]:
-    """Yield the size of each axis of the first tensor, and what the output has there."""
-    before = call.first.shape
-    return zip((1,) * (len(call.shape) - len(before)) + before, call.shape, strict=True)
+def _pairs(value: Value, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the size of each axis of a tensor, and what one of a shape has there."""
+    return zip((1,) * (len(shape) - len(value.axes)) + value.shape, shape, strict=True)
 
 
 def _transpose(to: GraphBuilder, call: Call) -> Value:
@@ -839,10 +840,11 @@ def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
     A whole number of points at the place of each is no kernel of its own.
     """
     value = call.first
-    if all(after % before == 0 for before, after in _pairs(call)):
+    if all(after % before == 0 for before, after in _pairs(value, call.shape)):
         seen = value.expanded(call.shape, to.num_names, inside=True)
     else:
-        changed = [axis for axis, (before, after) in enumerate(_pairs(call)) if before != after]
+        pairs = enumerate(_pairs(value, call.shape))
+        changed = [axis for axis, (before, after) in pairs if before != after]
         seen = moved(to, f"{call.name}.rows", [value], call.shape, changed)
     points = points or {"nearest": 1, "linear": 2, "cubic": 4}[call["mode"] or "nearest"]
     if points == 1:
