@@ -11,7 +11,7 @@ from sampled import sampled
 from meshwright.dataflow.layouts import PARTIAL, REPLICATED, TensorLayout
 from meshwright.dataflow.price import Residency, SplitTimes, volume_tables
 from meshwright.dataflow.search import calibrated_system
-from meshwright.dataflow.sharding import choose_sharding
+from meshwright.dataflow.sharding import choose_for_largest, choose_sharding
 from meshwright.dataflow.stages import cut_stages
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
 from meshwright.spec.collective import CollectiveKind
@@ -118,6 +118,32 @@ def test_open_sums_leave_in_more_than_one_way():
     found = [agrees(seed) for seed in range(40)]
     kinds = {placed.change.kind for each in found for placed in each.changes if placed.leaves}
     assert {CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE} <= kinds
+
+
+@pytest.mark.parametrize("seed", sampled(range(200), 20))
+def test_the_larger_of_two_sums_is_the_least_there_is(seed):
+    """Where computation overlaps collectives: proven by trying everything, not by means alone."""
+    graph = random_outputs(seed)
+    network = volume_tables(graph, 4)
+    compute = replace(tables_of(graph, seed), change_cost=lambda num_bytes, have, want: 0.0)
+    means = [_mean(compute, network, share) for share in (1.0, 0.0, 0.5, 0.75, 0.25)]
+    ways = product(*(range(len(splits)) for splits in network.splits))
+    least = min(max(one.cost(way) for one in means[:2]) for way in ways)
+    best = choose_for_largest(means)[0]
+    assert best.cost == pytest.approx(least, rel=1e-5, abs=1e-9)
+    assert best.lower_bound == pytest.approx(least, rel=1e-5, abs=1e-9)
+    assert best.lower_bound <= best.cost
+
+
+def _mean(compute, network, share):
+    """Return a share of the first and the rest of the second."""
+    costs = tuple(
+        share * a + (1 - share) * b for a, b in zip(compute.costs, network.costs, strict=True)
+    )
+    return replace(
+        network, costs=costs,
+        change_cost=lambda b, have, want: (1 - share) * network.change_cost(b, have, want),
+    )  # fmt: skip
 
 
 def with_no_op(graph, seed):

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils import _pytree  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from meshwright.catalog.graphs.onnx_files import import_onnx  # noqa: E402
 from meshwright.catalog.graphs.torch_export import graph_of_program, import_torch  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -110,3 +111,18 @@ def test_dynamic_dims_are_bound_as_if_they_had_been_fixed(build, axes, sizes) ->
     assert product_flops(to_graph(bound)) == product_flops(to_graph(fixed))
     assert to_graph(bound).flops == pytest.approx(to_graph(fixed).flops, rel=1e-3)
     assert {**bound.dims, **sizes} == dict(bound.dims)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "fcn_resnet50", "Llama", "Mixtral", "LSTM"])
+def test_onnx_files_of_public_architectures_have_the_same_products(name, tmp_path) -> None:
+    """The exporter folds norms into convolutions, so parameters differ by those of norms."""
+    pytest.importorskip("onnxscript")
+    module, arguments, _ = BUILD[name]()
+    if name == "Mixtral":  # the exporter knows no grouped products
+        module.config._experts_implementation = "batched_mm"
+    path = tmp_path / "model.onnx"
+    with torch.no_grad():
+        torch.onnx.export(module, arguments, dynamo=True, verbose=False).save(str(path))
+    read, traced = to_graph(import_onnx(path)), to_graph(import_torch(module, arguments))
+    assert product_flops(read) == pytest.approx(product_flops(traced), rel=1e-12)
+    assert read.num_parameters == pytest.approx(traced.num_parameters, rel=0.01)

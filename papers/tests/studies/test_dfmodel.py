@@ -2,6 +2,7 @@
 
 import pytest
 
+from meshwright.graph.kernels.workloads import gpt_training_layer
 from meshwright_papers.studies.dfmodel import trillion
 from meshwright_papers.studies.dfmodel.published_runs import (
     RUNS,
@@ -10,6 +11,7 @@ from meshwright_papers.studies.dfmodel.published_runs import (
     predicted,
     vendor,
 )
+from meshwright_papers.studies.dfmodel.stored_runs import stored_runs
 
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])
@@ -46,3 +48,27 @@ def test_predictions_of_the_runs_are_near_those_of_the_peer_and_far_above_what_w
         found = predicted(run)
         assert found.over_peer == pytest.approx(1.0, abs=0.04)
         assert found.over_measured > 1.5
+
+
+def test_all_stored_runs_stand_beside_ours_or_a_reason():
+    runs = {run.name: run for run in stored_runs()}
+    assert len(runs) == 29
+    assert all(run.ours or run.note for run in runs.values())
+    assert all(run.price == run.peer_price for run in runs.values() if run.price and run.peer_price)
+    assert sum(run.price is not None and run.peer_price is not None for run in runs.values()) == 8
+
+
+def test_topologies_have_the_work_of_their_logs():
+    """Utilisation x chips x peak / samples each second, as printed, is the work of our graph."""
+    graph = gpt_training_layer(25600, 160, 160, 2048, repeats=128)
+    assert graph.flops == pytest.approx(0.57945 * 640 * 614.4e12 / 18.177, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_topologies_are_ordered_as_published():
+    """Three tie, the dragonfly leads, and all are within 6 % of what was stopped by hand."""
+    runs = {run.name.rpartition(", ")[2]: run for run in stored_runs() if "640" in run.name}
+    ours = {name: run.ours() for name, run in runs.items()}
+    assert ours["2D torus"] == ours["DGX-1"] == ours["DGX-2"]
+    assert max(ours, key=ours.get) == "dragonfly"
+    assert all(0.94 < ours[name] / runs[name].peer < 1.1 for name in ours)

@@ -8,7 +8,7 @@ and no topology.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -30,7 +30,14 @@ from meshwright.dataflow.roofline import CalibratedSystem, Links, Roofline
 from meshwright.dataflow.sharding import ChangeCost, PairCosts, SplitTables
 from meshwright.graph.kernels.backward import gradient_name
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
-from meshwright.graph.kernels.kernel import Kernel, MessageKind, Weight, num_elements, single_dims
+from meshwright.graph.kernels.kernel import (
+    Kernel,
+    MessageKind,
+    Unit,
+    Weight,
+    num_elements,
+    single_dims,
+)
 from meshwright.graph.op import Phase
 from meshwright.search.choices.elimination import Pair
 from meshwright.spec.collective import CollectiveKind
@@ -46,6 +53,9 @@ class Residency:
     """Passes whose tensors wait for their backward pass."""
     bytes_per_param: float | None = None
     """Of weights with gradients and the state of the optimizer; None for the word of a weight."""
+    bytes_per_row: float | None = None
+    """State of a row of a table, where an update touches the rows that were read and nothing else;
+    None where tables are like all other weights."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +76,31 @@ class KernelMemory:
         kernel = self.graph.kernels[number]
         sizes = local_sizes(self.graph.sizes, split.dim, self.degree)
         each, layers = self.residency.bytes_per_param, self.residency.layers
+        rows = self.residency.bytes_per_row if kernel.unit is Unit.NONE else None
         total = 0.0
         for weight in kernel.weights:
             if self._first_holder[weight.name] == number:
-                total += layers * (
-                    self.graph.tensor_bytes(weight, sizes)
-                    if each is None
-                    else each * num_elements(weight.dims, sizes)
-                )
-        if kernel.phase is Phase.WEIGHT_GRADIENT:
+                elements = num_elements(weight.dims, sizes)
+                if rows is not None:
+                    state = rows * elements / num_elements(kernel.row, sizes)
+                    total += layers * (self.graph.word_of(weight) * elements + state)
+                else:
+                    word = self.graph.word_of(weight) if each is None else each
+                    total += layers * word * elements
+        if kernel.phase is Phase.WEIGHT_GRADIENT or kernel.in_place:
             return total
         copies = layers * self.residency.passes_in_flight if number in self._kept else 1
         return total + copies * self.graph.tensor_bytes(kernel, sizes)
 
     def num_parameters(self, number: int, split: KernelSplit) -> float:
-        """Return the parameters of a kernel on the largest shard, over all layers."""
-        sizes = local_sizes(self.graph.sizes, split.dim, self.degree)
-        held = self.graph.kernels[number].weights
+        """Return the parameters of a kernel on the largest shard, over all layers.
+
+        Without tables whose rows are updated as they are read.
+        """
+        kernel = self.graph.kernels[number]
+        if kernel.unit is Unit.NONE and self.residency.bytes_per_row is not None:
+            return 0.0
+        sizes, held = local_sizes(self.graph.sizes, split.dim, self.degree), kernel.weights
         first = (weight for weight in held if self._first_holder[weight.name] == number)
         return self.residency.layers * sum(num_elements(weight.dims, sizes) for weight in first)
 
@@ -226,7 +244,8 @@ class SplitTimes:
     @cached_property
     def parameters(self) -> tuple[FloatArray, ...]:
         """Parameters of one repetition on the device, for each split of each kernel."""
-        return _column(self.splits, KernelMemory(self.graph, self.degree).num_parameters)
+        once = replace(self.residency, layers=1)
+        return _column(self.splits, KernelMemory(self.graph, self.degree, once).num_parameters)
 
     def _network_s(self, number: int, split: KernelSplit) -> float:
         """Return what a kernel sends whatever way it is split [s]."""
@@ -239,7 +258,7 @@ class SplitTimes:
 
     @cached_property
     def _roofline(self) -> Roofline:
-        return Roofline(self.graph, self.system, self.degree)
+        return Roofline(self.graph, self.system, self.degree, self.residency.bytes_per_row)
 
     def _pair_costs(self, weights: TimeWeights) -> dict[Pair, PairCosts]:
         """Return what the splits of two kernels cost together, by the numbers of both."""
@@ -264,9 +283,11 @@ class SplitTimes:
         for pair, weight in self._memory.shared_weights:
             held_bytes = self._table(pair, partial(self._memory.copy_bytes, pair, weight))
             add(pair, np.zeros_like(held_bytes), held_bytes)
-        # gradients of weights are summed over the group once a step, spread over its passes
+        # gradients of weights are summed over the group once a step, spread over its passes; those
+        # of the rows of a table reach them in every pass
         for pair, sums_s in gradient_sums(self.graph, self.splits, self.change_s):
-            costs = weights.network / self.num_passes * sums_s
+            is_lookup = self.graph.kernels[pair[1]].unit is Unit.NONE
+            costs = weights.network / (1 if is_lookup else self.num_passes) * sums_s
             add(pair, costs, np.zeros_like(costs))
         return found
 
@@ -322,12 +343,26 @@ def gradient_sums(
             num_bytes = graph.tensor_bytes(graph.kernels[second])
             costs = [
                 [
-                    change_cost(num_bytes, made.writes, _weight_layout(weight, held))
+                    change_cost(
+                        num_bytes,
+                        made.writes,
+                        _gradient_layout(graph.kernels[second], weight, held),
+                    )
                     for made in splits[second]
                 ]
                 for held in splits[first]
             ]
             yield (first, second), np.array(costs)
+
+
+def _gradient_layout(gradient: Kernel, weight: Weight, held: KernelSplit) -> TensorLayout:
+    """Return how a gradient has to lie where its weight is held by a kernel that is split.
+
+    That of a lookup has the dims of what was read: rows of a table that is whole, or split over its
+    rows, are needed everywhere.
+    """
+    is_split = held.dim is not None and place_of(weight.dims, held.dim) is not None
+    return TensorLayout(place_of(gradient.dims, held.dim) if is_split and held.dim else None)
 
 
 def ring_bytes(kind: CollectiveKind, num_bytes: float, degree: int) -> float:

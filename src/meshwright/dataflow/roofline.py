@@ -32,6 +32,7 @@ from meshwright.cost.operator import (
 from meshwright.dataflow.layouts import local_sizes
 from meshwright.graph.kernels.graph import DataflowGraph, Edge
 from meshwright.graph.kernels.kernel import Kernel, Unit, num_elements, single_dims
+from meshwright.graph.op import Phase
 from meshwright.spec.calibration import Calibration
 from meshwright.spec.collective import CollectiveKind
 from meshwright.spec.system import ChipSpec, DType, SystemSpec
@@ -166,6 +167,8 @@ class Roofline:
     graph: DataflowGraph
     system: CalibratedSystem
     degree: int
+    bytes_per_row: float | None = None
+    """State of a row of a table that an update reads and writes with it; None: no such rows."""
 
     @cached_property
     def engine(self) -> DeviceRates:
@@ -212,14 +215,19 @@ class Roofline:
     def _moved_bytes(self, number: int, sizes: Mapping[str, int]) -> float:
         """Return what a kernel moves between memory and chip: each tensor once [bytes].
 
-        A lookup reads no more of a weight than it writes.
+        A lookup reads the rows that it is asked for, or a small table once. Its gradient updates
+        those rows at once where tables keep a state of their rows.
         """
         kernel = self.graph.kernels[number]
         written, read = self._kept
-        output = self.graph.tensor_bytes(kernel, sizes)
+        output, rows = self.graph.tensor_bytes(kernel, sizes), num_elements(kernel.points, sizes)
         weights = [self.graph.tensor_bytes(weight, sizes) for weight in kernel.weights]
         if kernel.unit is Unit.NONE:
-            weights = [min(weight, output) for weight in weights]
+            read_bytes = self.graph.word_bytes * rows
+            weights = [min(weight, read_bytes) for weight in weights]
+            if kernel.phase is Phase.WEIGHT_GRADIENT and self.bytes_per_row is not None:
+                state = self.bytes_per_row * rows / num_elements(kernel.row, sizes)
+                weights, output = [2.0 * (read_bytes + state)], 0.0
         moved = sum(weights) + (0.0 if number in written else output)
         for place, operand in enumerate(kernel.inputs):
             if (number, place) not in read:

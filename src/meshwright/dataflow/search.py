@@ -26,7 +26,6 @@ from meshwright.dataflow.sharding import (
     GraphSharding,
     SplitTables,
     choose_for_largest,
-    choose_sharding,
 )
 from meshwright.dataflow.stages import (
     StagePrice,
@@ -113,7 +112,9 @@ class DegreePricing:
         """Return the plan whose stages are repetitions of the graph."""
         layers, passes = -(-self.graph.repeats // pp), -(-self.num_passes // dp)
         rounds = passes + pp - 1
-        residency = Residency(layers, min(pp, passes), self._bytes_per_param)
+        if dp > 1 and self._bytes_per_row is not None:
+            return Refusal("rows of tables are updated by one replica")
+        residency = Residency(layers, min(pp, passes), self._bytes_per_param, self._bytes_per_row)
         seconds = self._seconds(tp, dp, residency)
         slope, fixed_s = self._line(seconds, dp)
         each_s = slope / rounds
@@ -230,13 +231,12 @@ class DegreePricing:
 
     def least_s(self, tp: int, pp: int, dp: int) -> float:
         """Return a bound of all cuts [s]: the graph on one group, spread evenly over the stages."""
-        passes, bound_s = -(-self.num_passes // dp), 0.0
-        for tables in self._sums(self._seconds(tp, dp, Residency())):
-            whole = choose_sharding(tables)
-            total = 0.0 if whole is None else whole.lower_bound
-            slowest = max(total / pp, *(float(costs.min()) for costs in tables.costs))
-            bound_s = max(bound_s, total + (passes - 1) * slowest)
-        return bound_s
+        passes = -(-self.num_passes // dp)
+        sums = self._sums(self._seconds(tp, dp, Residency()))
+        whole = choose_for_largest(sums)
+        total = whole[0].lower_bound if whole else 0.0
+        least = max(float(costs.min()) for tables in sums for costs in tables.costs)
+        return total + (passes - 1) * max(total / pp, least)
 
     def _seconds(self, tp: int, dp: int, residency: Residency) -> SplitTimes:
         return SplitTimes(self.graph, self.system, tp, residency, -(-self.num_passes // dp))
@@ -257,6 +257,14 @@ class DegreePricing:
             + preset.gradient_bytes_per_param
             + preset.state_bytes_per_param
         )
+
+    @property
+    def _bytes_per_row(self) -> float | None:
+        """State of a row of a table; None where tables are trained like other weights, or not."""
+        tables = (kernel.unit is Unit.NONE and kernel.weights for kernel in self.graph.kernels)
+        if self.optimizer is None or not self.graph.trains or not any(tables):
+            return None
+        return self.optimizer.row_state_bytes
 
     def _once_a_step(self, params: float, tp: int, dp: int) -> tuple[float, float]:
         """Return the seconds of summing gradients over replicas, and of the update [s]."""

@@ -38,6 +38,10 @@ from meshwright.search.choices.elimination import MOST_ENTRIES, ChoiceGraph, Loa
 
 ChangeCost = Callable[[float, TensorLayout, TensorLayout], float]
 """Cost of a change of layout, by the bytes of the tensor, the layout it has and the one wanted."""
+PROVEN = 1e-6
+"""Gap at which nothing more is tried."""
+BUDGET = 1e12
+"""Of one sum, in units so small that no price of theirs rounds."""
 TIE = 1e-9
 """Share of the cost that all of the memory is worth, so that it decides between equal costs."""
 
@@ -391,11 +395,15 @@ def choose_for_largest(
 
     Where computation overlaps collectives, the larger of both counts. Any mean of both lies
     below it, so the least mean is a bound for all, and the splits that have it are likely good.
+    What is better than those has both below the larger of theirs: the least of the one within that
+    budget of the other is looked for until there is none.
 
     Parameters
     ----------
     sums
-        Means of one and the other, over the same graph and splits.
+        One, the other, and means of both, over the same graph and splits.
+    uses_program
+        Whether the gap between means and the larger one is closed, and integer programs may help.
     """
     found = [choose_sharding(one, limit_bytes, uses_program=uses_program) for one in sums]
     fitting = {sharding.ways: sharding for sharding in found if sharding is not None}
@@ -404,7 +412,36 @@ def choose_for_largest(
     for ways, sharding in fitting.items():
         cost = max(one.cost(ways) for one in sums)
         priced.append(replace(sharding, cost=cost, lower_bound=min(bound, cost)))
-    return tuple(sorted(priced, key=lambda sharding: sharding.cost))
+    priced.sort(key=lambda sharding: sharding.cost)
+    while uses_program and len(sums) > 1 and priced and priced[0].gap > PROVEN:
+        better, bound = _below(sums, priced[0].cost)
+        if better is not None and better.held_bytes <= limit_bytes:
+            priced.insert(0, replace(better, lower_bound=priced[0].lower_bound))
+            continue
+        priced = [replace(one, lower_bound=max(one.lower_bound, bound)) for one in priced]
+        break
+    least = max((sharding.lower_bound for sharding in priced), default=0.0)
+    return tuple(replace(one, lower_bound=min(least, priced[0].cost)) for one in priced)
+
+
+def _below(sums: Sequence[SplitTables], cost: float) -> tuple[GraphSharding | None, float]:
+    """Return splits whose first two sums both lie below a cost, if found, and a bound of those.
+
+    The least first sum within a budget for the second; memory is left out.
+    """
+    one, other, unit = sums[0].choices, sums[1].choices, cost / BUDGET
+    nodes = [Load(a.time_s, b.time_s / unit) for a, b in zip(one.nodes, other.nodes, strict=True)]
+    edges = {pair: Load(load.time_s, other.edges[pair].time_s / unit)
+             for pair, load in one.edges.items()}  # fmt: skip
+    found = cheapest_within(ChoiceGraph(nodes, edges), BUDGET * (1.0 - PROVEN))
+    if found is None:
+        return None, 0.0
+    bound = min(found.lower_bound_s, cost)
+    tables, ways = sums[0], tuple(found.choices[: len(sums[0].graph.kernels)])
+    largest = max(each.cost(ways) for each in sums)
+    if largest >= cost * (1.0 - PROVEN):
+        return None, bound
+    return GraphSharding(tables, ways, largest, one.num_bytes(found.choices), 0.0), bound
 
 
 def _at_price(graph: ChoiceGraph, price: float) -> ChoiceGraph:

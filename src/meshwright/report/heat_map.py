@@ -11,7 +11,7 @@ from meshwright.report.chart import HEAT_STEPS, label, page, rectangle
 from meshwright.report.screen import screen_width
 
 CELL_WIDTH, CELL_HEIGHT, LETTER = 96, 34, 7
-TOP = 62
+TOP, SWATCH = 62, 14
 WIDE = 10.0
 """Largest over least value, from which colours stand for ratios."""
 NOTHING = "-"
@@ -34,6 +34,18 @@ class HeatCells:
     values: Mapping[tuple[str, str], float]
     notes: Mapping[tuple[str, str], str]
     """What else the value of a cell stands for."""
+    unit: str = ""
+    """Of all values."""
+
+    @property
+    def scale(self) -> str:
+        """What the colours stand for: the least value, the largest, and the steps between."""
+        if not self.values:
+            return "nothing fits"
+        low, high = min(self.values.values()), max(self.values.values())
+        ends = " to ".join(format_si(value, "").strip() for value in (low, high))
+        kind = "ratios" if low > 0.0 and high > WIDE * low else "differences"
+        return f"{ends} {self.unit}".rstrip() + f", steps of equal {kind}"
 
     def text(self, row: str, column: str) -> str:
         """Return the value of a cell in four characters or so."""
@@ -88,6 +100,13 @@ def heat_svg(cells: HeatCells) -> str:
             parts.append(rectangle(x, top + 1, width - 2, CELL_HEIGHT - 2, f"h{step}", tip))
             amount = "note much" if step >= MUCH else "note little"
             parts.append(label(middle, top + 21, value, amount, "middle"))
-    whole = max(left + width * len(cells.columns), 24 + LETTER * len(cells.title)) + 24
-    height = TOP + CELL_HEIGHT * len(cells.rows) + 24
+    below = TOP + CELL_HEIGHT * len(cells.rows) + 12
+    parts += (
+        rectangle(16 + SWATCH * step, below, SWATCH, SWATCH, f"h{step + 1}", "")
+        for step in range(HEAT_STEPS if cells.values else 0)
+    )
+    parts.append(label(24 + SWATCH * HEAT_STEPS, below + 12, cells.scale, "note"))
+    words = max(len(cells.title), len(cells.scale) + SWATCH * HEAT_STEPS // LETTER)
+    whole = max(left + width * len(cells.columns), 24 + LETTER * words) + 24
+    height = below + SWATCH + 16
     return page(whole, height, cells.title, parts, style=_TEXT)

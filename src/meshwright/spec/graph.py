@@ -85,6 +85,8 @@ class KernelSpec(Declaration):
     whole: Dims = ()
     """Dims that no split may cut."""
     is_sum: bool = False
+    in_place: bool = False
+    """It writes where an earlier tensor lies: no memory of its own."""
     messages: tuple[MessageSpec, ...] = ()
     flops_per_point: float | None = Field(default=None, ge=0, le=1e12)
     """None: 2 for a product, which multiplies and adds; 1 for all else."""

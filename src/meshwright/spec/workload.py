@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from meshwright.spec.declaration import Count, Declaration, Seconds
+from meshwright.spec.declaration import Bytes, Count, Declaration, Seconds
 from meshwright.spec.system import DType
 
 
@@ -42,6 +42,9 @@ class OptimizerPreset(Declaration):
     """Gradients that are copied into one message, in addition to those that are kept."""
     step_traffic_bytes_per_param: float = Field(default=28.0, ge=0)
     """HBM traffic of one optimizer step for each parameter of the shard."""
+    row_state_bytes: Bytes | None = None
+    """State of one row of a table that is looked up: an update touches the rows that were read, and
+    nothing else. None: tables are trained like all other weights."""
     source: str = ""
 
     @property

@@ -53,8 +53,23 @@ def sweep_csv(swept: Swept) -> str:
     return text.getvalue()
 
 
+PRICED = ("price_units", "passes_per_s_per_price")
+"""What counts the price of memories, links and switches: chips of many makers have none."""
+UNITS = {
+    "step_time_s": "s", "tokens_per_s": "tokens/s", "mfu": "of the peak",
+    "utilisation": "of the peak", "memory_bytes": "B", "power_w": "W",
+    "tokens_per_j": "tokens/J", "cost_usd": "US$",
+    "passes_per_s": "passes/s", "passes_per_j": "passes/J", "price_units": "GB/s of DRAM in price",
+    "passes_per_s_per_price": "passes/s for the price of 1 GB/s of DRAM",
+}  # fmt: skip
+"""Of what a heat map may show, where it has one."""
+
+
 def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
-    """Return the best value of each cell, and which further fields gave it."""
+    """Return the best value of each cell, and which further fields gave it.
+
+    Rows and columns in which nothing fits are left out.
+    """
     others = [name for name in sweep.sides if name not in (shown.rows, shown.columns)]
     best: dict[tuple[str, str], tuple[float, str]] = {}
     for cell, value, note in _values(shown, swept, others):
@@ -67,13 +82,20 @@ def cells_of(sweep: SweepSpec, shown: HeatMap, swept: Swept) -> HeatCells:
     told = f"{shown.better} of each cell"
     if shown.is_relative:
         values, told = _shares(values, shown), f"{told}, as a share of the best of its column"
+    if shown.shows in PRICED:
+        told += "; price of network and memory only"
+    rows, columns = (
+        [name for name in map(str, sweep.sides[side]) if any(cell[at] == name for cell in values)]
+        for at, side in enumerate((shown.rows, shown.columns))
+    )
     return HeatCells(
         title=f"{sweep.name}: {shown.shows} ({told})",
         row_field=shown.rows,
-        rows=tuple(map(str, sweep.sides[shown.rows])),
-        columns=tuple(map(str, sweep.sides[shown.columns])),
+        rows=tuple(rows),
+        columns=tuple(columns),
         values=values,
         notes={cell: note for cell, (_, note) in best.items()},
+        unit="of the best of a column" if shown.is_relative else UNITS.get(shown.shows, ""),
     )
 
 

@@ -149,3 +149,67 @@ def test_what_is_no_onnx_file_is_refused(tmp_path) -> None:
         import_onnx(path)
     with pytest.raises(SpecError, match="cannot be read"):
         import_onnx(tmp_path / "nowhere.onnx")
+
+
+def graph_of(model, **options):
+    return to_graph(import_onnx(model, **options))
+
+
+def test_dynamic_dims_are_bound_by_their_names_or_places() -> None:
+    weights = {"w": zeros(8, 4)}
+    ends = {"x": ["batch", "tokens", 8]}, {"y": ["batch", "tokens", 4]}
+    model = model_of([node("MatMul", "x w", "y")], *ends, weights)
+    for sizes in ({"batch": 3, "tokens": 5}, {"x.0": 3, "tokens": 5}, {"x.0": 3, "x.1": 5}):
+        graph = graph_of(model, sizes=sizes)
+        assert product_flops(graph) == 2 * 3 * 5 * 8 * 4
+    assert graph.inputs["x"] == ("batch", "tokens", "x.features")
+    for sizes, message in (
+        ({"batch": 3}, r"its shape is .*such as --dim tokens=8"),
+        ({"rows": 3, "batch": 3, "tokens": 5}, r"--dim rows: is no dynamic dim of an input"),
+        ({"x.2": 3, "batch": 3, "tokens": 5}, r"--dim x.2: is 8 in this file"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            graph_of(model, sizes=sizes)
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_recurrent_layers_in_both_directions() -> None:
+    """Both directions of 4 gates with 6 states for 7 steps of 3 sequences of 5 numbers."""
+    weights = {"w": zeros(2, 24, 5), "r": zeros(2, 24, 6), "b": zeros(2, 48)}
+    nodes = [
+        node("LSTM", "x w r b", "y h c", hidden_size=6, direction="bidirectional"),
+        node("Relu", "h", "z"),
+    ]
+    model = model_of(nodes, {"x": (7, 3, 5)}, {"y": (7, 2, 3, 6), "z": (2, 3, 6)}, weights)
+    graph = graph_of(model)
+    assert product_flops(graph) == 2 * 2 * 7 * 3 * 24 * (5 + 6)
+    assert graph.num_parameters == 2 * (24 * 5 + 24 * 6 + 48)
+    assert [graph.sizes[dim] for dim in graph.kernels[graph.number["lstm.gates"]].dims] == [
+        7, 2, 3, 6,
+    ]  # fmt: skip
+
+
+OTHERS = {
+    # half of 5 N log2 N for each of 3 rows of 32 real numbers
+    "DFT": (node("DFT", "x", "y", axis=1), (3, 32, 1), (3, 32, 2), {}, 3 * 2.5 * 32 * 5),
+    "TopK": (node("TopK", "x k", "y i"), (3, 32), (3, 4), {"k": ints(4)}, 3 * 32),
+    "Resize": (
+        node("Resize", "x none scales", "y", mode="linear"), (1, 3, 5, 7), (1, 3, 10, 14),
+        {"none": zeros(0), "scales": np.array([1, 1, 2, 2], np.float32)}, 7 * 3 * 10 * 14,
+    ),
+    "ConvTranspose": (
+        node("ConvTranspose", "x w", "y", strides=[2, 2], kernel_shape=[2, 2]),
+        (1, 8, 5, 7), (1, 6, 10, 14), {"w": zeros(8, 6, 2, 2)}, 2 * 8 * 6 * 5 * 7 * 4,
+    ),
+    "GatherND": (node("GatherND", "x i", "y"), (6, 5, 8), (4, 8), {"i": ints(*[[0, 1]] * 4)}, 0),
+    "ScatterND": (
+        node("ScatterND", "x i s", "y"), (6, 5), (6, 5), {"i": ints([0], [3]), "s": zeros(2, 5)}, 0
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_operators_have_the_flops_that_follow_by_hand(name) -> None:
+    made, before, after, weights, flops = OTHERS[name]
+    graph = graph_of(model_of([made], {"x": before}, {"y": after}, weights))
+    assert sum(k.flops(graph.sizes) for k in graph.kernels) == pytest.approx(flops, rel=1e-12)

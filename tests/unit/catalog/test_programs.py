@@ -187,6 +187,11 @@ def test_names_that_are_not_there(folder) -> None:
         read_program("nothing.pt2")
     with pytest.raises(SpecError, match="No module named 'no_such_module'"):
         read_program("no_such_module:net")
+    (folder / "wrong.py").write_text("def net(:")
+    with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
+        read_program(f"{folder}/wrong.py:net")
+    (folder / "other.py").write_text("from nets import net as made")
+    assert product_flops(to_graph(read_program(f"{folder}/other.py:made"))) == net_flops(1, 32)
     (folder / "text.pt2").write_text("no program")
     with pytest.raises(SpecError, match="cannot be read"):
         read_program(f"{folder}/text.pt2")

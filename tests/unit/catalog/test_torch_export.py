@@ -302,6 +302,7 @@ FUNCTIONS = {
     "nearest": (
         lambda x: functional.interpolate(x, scale_factor=2).relu(), (1, 3, 5, 7), 3 * 10 * 14
     ),
+    "repeat-flat": (lambda x: x.repeat_interleave(3).relu(), (4, 5), 60),
     "repeat": (lambda x: x.repeat(2, 3).relu(), (4, 5), 120),
     "scatter": (
         lambda x: x.scatter_add(1, torch.zeros(3, 4, dtype=torch.int64), x[:, :4]),

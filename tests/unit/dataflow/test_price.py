@@ -1,8 +1,11 @@
 """Seconds and memory of split kernels, by hand on a system with round numbers."""
 
+from dataclasses import replace
+
 import pytest
 from oracles.best_time import best_time_s
 
+from meshwright.base.errors import SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.systems import load_system
 from meshwright.collectives.group import make_group
@@ -22,6 +25,7 @@ from meshwright.dataflow.search import plan_dataflow
 from meshwright.graph.kernels.backward import with_backward
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Message, MessageKind, Operand, Unit, Weight
+from meshwright.graph.kernels.workloads import hpl
 from meshwright.spec.collective import CollectiveKind
 
 SIZES = {"tokens": 4096, "in": 1024, "out": 2048}
@@ -206,3 +210,74 @@ def test_seconds_by_kernel_sum_to_a_pass(machine):
     records = list(kernel_records(layer(), best))
     total = sum(r["time_s"] + sum(c["time_s"] for c in r["collectives"]) for r in records)
     assert best.layers * total == pytest.approx(best.stage_s)
+
+
+def table():
+    """Return a lookup of several rows for each sample and table, and a product behind it."""
+    ids = Operand("ids", ("samples", "tables", "pooling"))
+    rows = Weight("rows", ("tables", "entries", "width"))
+    pooled = Kernel("pooled", Unit.NONE, ("samples", "tables", "width"), (ids,), (rows,))
+    read = Operand("pooled", ("samples", "tables", "width"))
+    held = Weight("top.weight", ("tables", "width", "out"))
+    top = Kernel("top", Unit.MATRIX, ("samples", "out"), (read,), (held,), flops_per_point=2.0)
+    sizes = {"samples": 4096, "tables": 8, "entries": 10**6, "width": 64, "pooling": 20, "out": 64}
+    return with_backward(DataflowGraph(
+        "table", (pooled, top), sizes, {"ids": ids.dims}, ("top",), "samples", constants=("ids",)
+    ))  # fmt: skip
+
+
+def test_rows_of_a_table_are_updated_where_they_lie(machine):
+    """By hand: 4 tables of 8 on a device, 20 rows of 64 for each sample, 4 bytes of state a row."""
+    graph, residency = table(), Residency(bytes_per_param=14.0, bytes_per_row=4.0)
+    seconds = SplitTimes(graph, machine, 2, residency)
+    pooled, gradient = (graph.number[name] for name in ("pooled", "pooled.grad.rows"))
+    way = split(graph.kernels[pooled], "tables")
+    entries = 4 * 10**6
+    output = WORD * 4096 * 4 * 64
+    held = KernelMemory(graph, 2, residency).kernel_bytes(pooled, way)
+    assert held == entries * (64 * WORD + 4) + output
+    assert KernelMemory(graph, 2, residency).num_parameters(pooled, way) == 0.0
+    rates = Roofline(graph, machine, 2, 4.0)
+    asked, ids = 4096 * 4 * 20, WORD * 4096 * 4 * 20
+    rate = rates.engine.memory_bytes_per_s
+    read = asked * 64 * WORD + ids + output
+    assert rates.kernel_s(pooled, "tables") == pytest.approx(read / rate)
+    updated = 2 * asked * (64 * WORD + 4) + ids + output
+    assert rates.kernel_s(gradient, "tables") == pytest.approx(updated / rate)
+    # a gradient that lies by tables is there; one by samples comes in an all-to-all, every pass
+    often = SplitTimes(graph, machine, 2, residency, num_passes=10)
+    costs = often.tables(TimeWeights(0.0, 1.0)).pair_costs[pooled, gradient].costs
+    ways = [{one.dim: n for n, one in enumerate(seconds.splits[k])} for k in (pooled, gradient)]
+    assert costs[ways[0]["tables"], ways[1]["tables"]] == 0.0
+    moved = machine.links(1, 2).time_s(CollectiveKind.ALL_TO_ALL, WORD * 4096 * 8 * 64 / 2)
+    assert costs[ways[0]["tables"], ways[1]["samples"]] == pytest.approx(moved)
+
+
+def test_replicas_of_such_tables_are_refused(machine):
+    found = plan_dataflow(table(), machine, num_passes=4, optimizer="rowwise-adagrad")
+    assert found.refused["rows of tables are updated by one replica"] > 0
+    assert all(plan.dp == 1 for plan in found.plans)
+
+
+def test_linpack_holds_its_matrix_once():
+    """On one device: the matrix, and the three panels of the first iteration; by hand."""
+    size, block, word = 1024, 128, 8.0
+    graph = hpl(size, block)
+    memory = KernelMemory(graph, 1)
+    held = sum(memory.kernel_bytes(n, splits_of(k)[0]) for n, k in enumerate(graph.kernels))
+    assert held == word * (size * size + 3 * size * block)
+    assert [kernel.in_place for kernel in graph.kernels] == [False] * 4 + [True] * 28
+
+
+def test_linpack_fills_the_memory(machine):
+    """200,000 squared in FP64 are 320 GB: eight devices of 80 GB hold them with their panels."""
+    found = plan_dataflow(hpl(200_000, 4096), machine, only_best=True)
+    assert 8.0 * 200_000**2 / 8 < found.best.held_bytes < machine.usable_bytes
+    assert found.best.step_s > 2 / 3 * 200_000**3 / (8 * 19.5e12)
+
+
+def test_what_is_written_over_has_no_gradient():
+    product, relu = layer().kernels
+    graph = replace(layer(), kernels=(product, replace(relu, in_place=True)))
+    with pytest.raises(SpecError, match="in_place"):
+        with_backward(graph)

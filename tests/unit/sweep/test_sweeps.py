@@ -8,6 +8,7 @@ import pytest
 
 from meshwright.base.errors import SpecError
 from meshwright.cli.main import main
+from meshwright.report.chart import HEAT_STEPS
 from meshwright.report.heat_map import heat_svg
 from meshwright.spec.sweep import HeatMap, SweepSpec
 from meshwright.sweep.questions import QUESTIONS, checked
@@ -113,7 +114,8 @@ def test_cells_hold_the_better_value_and_what_gave_it():
     assert cells.values["8", "a"] == 1
     assert cells.notes["8", "a"] == "extra 1"
     picture = heat_svg(cells)
-    assert picture.count("<rect") == 1 + 6  # the paper and the cells
+    assert picture.count("<rect") == 1 + 6 + HEAT_STEPS  # the paper, the cells, and the scale
+    assert "1 s, steps of equal differences" in picture
     assert picture.startswith("<svg")
 
 
@@ -274,7 +276,7 @@ def test_graphs_on_designs(tmp_path, capsys):
     for point in points:
         assert point["lower_bound_s"] <= point["step_time_s"] * (1 + 1e-9)
         assert 0 < point["utilisation"] < 1
-    assert picture.read_text().count("<rect") == 1 + 4
+    assert picture.read_text().count("<rect") == 1 + 4 + HEAT_STEPS
 
 
 @pytest.mark.parametrize("graph", ["hpl-2048x256", "fft-256x256"])
@@ -316,3 +318,15 @@ def test_nothing_that_fits_anywhere_ends_with_3(tmp_path, capsys):
     )
     assert main(["sweep", str(path)]) == 3
     assert "nothing fits" in capsys.readouterr().out
+
+
+def test_rows_in_which_nothing_fits_are_left_out_and_prices_say_of_what():
+    with Store(None) as store:
+        swept = run("plan", answer, points_of(SWEEP), store, version="1")
+    whole = cells_of(SWEEP, SWEEP.heat_map, swept)
+    vary = {**SWEEP.vary, SWEEP.heat_map.rows: (*SWEEP.sides[SWEEP.heat_map.rows], "none")}
+    more = cells_of(SWEEP.model_copy(update={"vary": vary}), SWEEP.heat_map, swept)
+    assert more.rows == whole.rows
+    priced = SWEEP.heat_map.model_copy(update={"shows": "passes_per_s_per_price"})
+    assert "network and memory only" in cells_of(SWEEP, priced, swept).title
+    assert "network and memory only" not in whole.title

@@ -17,7 +17,7 @@ _FEATURES = "features"
 """A word that any other one displaces, and that says too little to stand alone."""
 _SAME = (
     "batch channels height width depth length kernel_height kernel_width kernel_depth "
-    "kernel_length vocabulary hidden tokens heads head_dim keys"
+    "kernel_length vocabulary hidden tokens heads head_dim keys sides"
 )
 _WORDS: Mapping[str, str] = {
     **dict(zip(_SAME.split(), _SAME.split(), strict=True)),

@@ -24,13 +24,21 @@ _SPELLINGS = (
     ("sub", "*tensors",
      "Sub Mul Div Neg Pow Sqrt Reciprocal Exp Log Sin Cos Tanh Sigmoid Relu LeakyRelu PRelu Elu "
      "Gelu Erf HardSwish HardSigmoid Softplus Mish Swish Abs Sign Floor Ceil Round Clip Min Max "
-     "Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Mod"),
+     "Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Not Xor Mod IsNaN IsInf "
+     "Sinh Cosh Tan Asin Acos Atan Selu Celu Softsign"),
     ("add", "*tensors", "Add Sum"),
     ("alias", "self", "Identity Cast Dropout"),
     ("matmul", "*tensors", "MatMul"),
     ("addmm", "mat1 mat2 self", "Gemm"),
     ("einsum", "*tensors", "Einsum"),
     ("conv2d", "input weight bias", "Conv"),
+    ("conv_transpose2d", "input weight bias", "ConvTranspose"),
+    ("resize", "self", "Resize Upsample"),
+    ("lstm_sides", "input weight states bias", "LSTM"),
+    ("gru_sides", "input weight states bias", "GRU"),
+    ("rnn_sides", "input weight states bias", "RNN"),
+    ("transform_of_pairs", "self #length #dim", "DFT"),
+    ("topk", "self", "TopK"),
     ("avg_pool2d", "self", "MaxPool AveragePool GlobalAveragePool GlobalMaxPool"),
     ("softmax", "self", "Softmax LogSoftmax"),
     ("layer_norm", "input weight bias",
@@ -44,6 +52,12 @@ _SPELLINGS = (
     ("slice", "self", "Split Slice Pad"),
     ("cat", "*tensors", "Concat"),
     ("index_select", "self index", "Gather"),
+    ("gather", "self index", "GatherElements"),
+    ("gather_tuples", "self index", "GatherND"),
+    ("scatter", "self index src", "ScatterElements"),
+    ("scatter_tuples", "self index src", "ScatterND"),
+    ("one_hot", "self", "OneHot"),
+    ("zeros", "", "ConstantOfShape Range EyeLike RandomNormalLike RandomUniformLike"),
 )  # fmt: skip
 RULES: Mapping[str, tuple[str, Sequence[str]]] = {
     name: (operator, inputs.split())
@@ -56,7 +70,7 @@ RULES: Mapping[str, tuple[str, Sequence[str]]] = {
 """
 _ATTRIBUTES = {
     "axis": "dim", "axes": "dim", "keepdims": "keepdim", "group": "groups", "perm": "dims",
-    "kernel_shape": "kernel_size", "equation": "equation",
+    "kernel_shape": "kernel_size", "equation": "equation", "mode": "mode",
 }  # fmt: skip
 _DEFAULTS: Mapping[str, Mapping[str, int]] = {
     "softmax": {"dim": -1}, "sum": {"keepdim": 1}, "amax": {"keepdim": 1},
@@ -187,7 +201,8 @@ class _FileReader:
             given = dims.get(name)
             self.known[name] = self.to.input(name, shape, word, given, is_constant=is_constant)
         for node in nodes:
-            outputs = [name for name in node.output if name and name in self.types]
+            named = {at: n for at, n in enumerate(node.output) if n and n in self.types}
+            outputs = [named.get(at, next(iter(named.values()))) for at in range(len(node.output))]
             call = Call(
                 node.name or node.output[0],
                 self._arguments(node),
@@ -199,7 +214,7 @@ class _FileReader:
                 origin=self.origin,
             )  # fmt: skip
             made = made if isinstance(made, list) else [made]
-            self.known |= dict(zip(outputs, made, strict=False))
+            self.known |= {name: made[at] for at, name in named.items() if at < len(made)}
         found = (self.known.get(entry.name) for entry in self.graph.output)
         return [value for value in found if value is not None]
 

@@ -106,9 +106,11 @@ def _permute(to: GraphBuilder, call: Call) -> Value:
 
 def _repeated(to: GraphBuilder, call: Call, *, inside: bool = False) -> Value:
     """Return a tensor repeated as a whole, or element by element: nothing is copied."""
-    if any(after % before for before, after in _pairs(call)):
+    is_flat = inside and call["dim"] is None
+    value = reshaped(to, call.name, call.first, [prod(call.first.shape)]) if is_flat else call.first
+    if any(after % before for before, after in _pairs(value, call.shape)):
         raise UnevenError("repeats elements unequally often")
-    return call.first.expanded(call.shape, to.num_names, inside=inside)
+    return value.expanded(call.shape, to.num_names, inside=inside)
 
 
 def _complex_view(to: GraphBuilder, call: Call) -> Value:
@@ -129,10 +131,9 @@ def _pixel_shuffle(to: GraphBuilder, call: Call) -> Value:
     return reshaped(to, call.name, cut.permuted(order), call.shape)
 
 
-def _pairs(call: Call) -> Iterator[tuple[int, int]]:
-    """Yield the size of each axis of the first tensor, and what the output has there."""
-    before = call.first.shape
-    return zip((1,) * (len(call.shape) - len(before)) + before, call.shape, strict=True)
+def _pairs(value: Value, shape: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the size of each axis of a tensor, and what one of a shape has there."""
+    return zip((1,) * (len(shape) - len(value.axes)) + value.shape, shape, strict=True)
 
 
 def _transpose(to: GraphBuilder, call: Call) -> Value:
@@ -312,6 +313,31 @@ def _index_put(to: GraphBuilder, call: Call) -> Value:
         *((found, places[rank - len(found.axes) :]) for found in ids.values()),
     ]
     fresh, word = {axis: value.shape[axis] for axis in ids}, call.word_bytes
+    return to.emit(call.name, "none", operands, keys, fresh=fresh, word_bytes=word)
+
+
+def _gather_tuples(to: GraphBuilder, call: Call) -> Value:
+    """Return the elements at places, each a row of numbers for the first axes."""
+    value, ids = call["self"], call["index"]
+    places: list[Any] = [("row", number) for number in range(len(ids.axes) - 1)]
+    keys: list[Any] = [("at", a) if a < ids.shape[-1] else a for a in range(len(value.axes))]
+    operands = [(ids, [*places, "coordinate"]), (value, keys)]
+    writes, word = [*places, *keys[ids.shape[-1] :]], value.word_bytes
+    return to.emit(call.name, "none", operands, writes, word_bytes=word)
+
+
+def _scatter_tuples(to: GraphBuilder, call: Call) -> Value:
+    """Return a tensor with others put at places, each a row of numbers for the first axes."""
+    value, ids, source = call["self"], call["index"], call["src"]
+    places: list[Any] = [("row", number) for number in range(len(ids.axes) - 1)]
+    keys: list[Any] = list(range(len(value.axes)))
+    first = ids.shape[-1]
+    operands = [
+        (value, [("own", key) if key < first else key for key in keys]),
+        (ids, [*places, "coordinate"]),
+        (source, [*places, *keys[first:]]),
+    ]
+    fresh, word = {key: value.shape[key] for key in keys[:first]}, call.word_bytes
     return to.emit(call.name, "none", operands, keys, fresh=fresh, word_bytes=word)
 
 
@@ -632,6 +658,35 @@ def _layer(
     return to.emit(f"{name}.gates", "vector", both_read, [*space, "new_state"], whole=["tokens"])
 
 
+def _recurrent_sides(to: GraphBuilder, call: Call, *, gates: int) -> Made:
+    """Return the states of a layer whose directions are one axis of its tensors; all, then last."""
+    value, of_input, of_state, name = call["input"], call["weight"], call["states"], call.name
+    sides, _, hidden = of_state.shape
+    writes = ["tokens", "sides", "batch", "gate", "new_state"]
+    held = ["sides", "gate", "new_state"]
+    operands = [
+        (value, ["tokens", "batch", "in"]),
+        (of_input.reshaped([sides, gates, hidden, value.shape[-1]]), [*held, "in"]),
+    ]
+    seen = to.emit(f"{name}.input", "matrix", operands, writes)
+    before = rows(to, f"{name}.states", seen, 3, None)
+    operands = [
+        (before, ["tokens", "sides", "batch", "state"]),
+        (of_state.reshaped([sides, gates, hidden, hidden]), [*held, "state"]),
+    ]
+    whole = ["tokens", "gate", "new_state", "state"]
+    again = to.emit(f"{name}.recurrent", "matrix", operands, writes, whole=whole)
+    operands = [(seen, writes), (again, writes)]
+    if call["bias"] is not None:
+        operands.append(
+            (call["bias"].reshaped([sides, 2, gates, hidden]), ["sides", "of", *held[1:]])
+        )
+    kept = [*writes[:3], "new_state"]
+    out = to.emit(f"{name}.gates", "vector", operands, kept, whole=["tokens"])
+    last = rows(to, f"{name}.last", out, 0, None)
+    return [out, last, last]
+
+
 # what needs whole axes
 
 
@@ -744,13 +799,32 @@ def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = F
     """
     value, stated = call.first, call["dim"]
     last = range(-rank, 0) if rank else range(-len(value.axes), 0)
-    over = [value.axis(a) for a in (last if stated is None else [stated] if isinstance(stated, int)
-                                    else stated)]  # fmt: skip
+    named = last if stated is None else [stated] if isinstance(stated, int) else stated
+    return _transformed(to, call, value, list(map(value.axis, named)), is_real=is_real)
+
+
+def _transform_of_pairs(to: GraphBuilder, call: Call) -> Value:
+    """Return a transform of complex numbers as two along the last axis, or of real ones as one."""
+    value, stated = call["self"], call["dim"]
+    axis = -2 if stated is None else stated if isinstance(stated, int) else stated[0]
+    return _transformed(to, call, value, [value.axis(axis)], is_real=value.shape[-1] == 1, width=2)
+
+
+def _transformed(
+    to: GraphBuilder,
+    call: Call,
+    value: Value,
+    over: Sequence[int],
+    *,
+    is_real: bool,
+    width: int = 1,
+) -> Value:
     keys = list(range(len(value.axes)))
     changed = {key for key in keys if call.shape[key] != value.shape[key]}
     points = prod(value.shape) * prod(call.shape[key] for key in changed)
-    longest = [max(value.shape[key], call.shape[key]) for key in over]
-    length, num_rows = prod(longest), prod(value.shape) / prod(value.shape[key] for key in over)
+    length = prod(max(value.shape[key], call.shape[key]) for key in over)
+    num_rows = prod(value.shape) / prod(value.shape[key] for key in over)
+    num_rows /= 1 if width == 1 else value.shape[-1]
     flops = (2.5 if is_real else 5.0) * num_rows * length * log2(length)
     return to.emit(
         call.name, "vector", [(value, keys)], [("to", k) if k in changed else k for k in keys],
@@ -760,20 +834,23 @@ def _transform(to: GraphBuilder, call: Call, *, rank: int = 0, is_real: bool = F
     )  # fmt: skip
 
 
-def _upsample(to: GraphBuilder, call: Call, *, taps: int) -> Value:
-    """Return a larger or smaller image, each point a mean of ``taps`` points.
+def _upsample(to: GraphBuilder, call: Call, *, points: int = 0) -> Value:
+    """Return a larger or smaller image, each point a mean of some points along each axis.
 
     A whole number of points at the place of each is no kernel of its own.
     """
     value = call.first
-    if all(after % before == 0 for before, after in _pairs(call)):
+    if all(after % before == 0 for before, after in _pairs(value, call.shape)):
         seen = value.expanded(call.shape, to.num_names, inside=True)
     else:
-        changed = [axis for axis, (before, after) in enumerate(_pairs(call)) if before != after]
+        pairs = enumerate(_pairs(value, call.shape))
+        changed = [axis for axis, (before, after) in pairs if before != after]
         seen = moved(to, f"{call.name}.rows", [value], call.shape, changed)
-    if taps == 1:
+    points = points or {"nearest": 1, "linear": 2, "cubic": 4}[call["mode"] or "nearest"]
+    if points == 1:
         return seen
-    keys, flops, word = range(len(call.shape)), 2.0 * taps - 1, call.word_bytes
+    keys, word = range(len(call.shape)), call.word_bytes
+    flops = 2.0 * points ** (len(call.shape) - 2) - 1
     return to.emit(
         call.name, "vector", [(seen, keys)], keys, flops_per_point=flops, word_bytes=word
     )
@@ -830,6 +907,8 @@ _RULES: Mapping[str, Rule] = {
     "select": lambda to, call: rows(to, call.name, call["self"], call["dim"], None),
     "index_select": _rows,
     "gather": _gather,
+    "gather_tuples": _gather_tuples,
+    "scatter_tuples": _scatter_tuples,
     "index": _index,
     "index_put": _index_put,
     _CONSTANTS: _constant,
@@ -839,12 +918,12 @@ _RULES: Mapping[str, Rule] = {
     "dropout feature_dropout": _dropout,
     "native_dropout": _first_of(_dropout),
     "glu": _gated,
-    "upsample_nearest1d upsample_nearest2d upsample_nearest3d": partial(_upsample, taps=1),
-    "_upsample_nearest_exact1d _upsample_nearest_exact2d": partial(_upsample, taps=1),
-    "upsample_linear1d": partial(_upsample, taps=2),
-    "upsample_bilinear2d _upsample_bilinear2d_aa": partial(_upsample, taps=4),
-    "upsample_trilinear3d": partial(_upsample, taps=8),
-    "upsample_bicubic2d _upsample_bicubic2d_aa": partial(_upsample, taps=16),
+    "upsample_nearest1d upsample_nearest2d upsample_nearest3d": partial(_upsample, points=1),
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d": partial(_upsample, points=1),
+    "upsample_linear1d upsample_bilinear2d upsample_trilinear3d": partial(_upsample, points=2),
+    "_upsample_bilinear2d_aa": partial(_upsample, points=2),
+    "upsample_bicubic2d _upsample_bicubic2d_aa": partial(_upsample, points=4),
+    "resize": _upsample,
     # products
     "linear": _linear,
     "matmul mm bmm mv dot": lambda to, call: matmul(to, call.name, *call.values),
@@ -858,6 +937,9 @@ _RULES: Mapping[str, Rule] = {
     "lstm": partial(_recurrent, gates=4),
     "gru": partial(_recurrent, gates=3),
     "rnn_tanh rnn_relu": partial(_recurrent, gates=1),
+    "lstm_sides": partial(_recurrent_sides, gates=4),
+    "gru_sides": partial(_recurrent_sides, gates=3),
+    "rnn_sides": partial(_recurrent_sides, gates=1),
     # what needs whole axes
     "softmax log_softmax _softmax _log_softmax cumsum cumprod flip roll": _along,
     "layer_norm rms_norm": _norm,
@@ -871,6 +953,7 @@ _RULES: Mapping[str, Rule] = {
     "sum mean": partial(_reduce, needs_whole=False),
     "amax amin max min argmax argmin var std prod any all": partial(_reduce, needs_whole=True),
     "linalg_vector_norm logsumexp var_mean std_mean": partial(_reduce, needs_whole=True),
+    "transform_of_pairs": _transform_of_pairs,
     "fft_fft fft_ifft": partial(_transform, rank=1),
     "fft_fft2 fft_ifft2": partial(_transform, rank=2),
     "fft_fftn fft_ifftn _fft_c2c": _transform,
@@ -883,4 +966,4 @@ _RULES: Mapping[str, Rule] = {
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d": _pooling,
 }
 RULES: Mapping[str, Rule] = {name: rule for names, rule in _RULES.items() for name in names.split()}
-"""By the name of the operator without its overload."""
+"""By the name of the operator without its overload; some that only other formats have."""

@@ -121,29 +121,35 @@ def _of_function(
 
 
 def _found(module: str, function: str, origin: str) -> Any:
-    """Return what a module of Python calls so; files and the working folder are searched too."""
+    """Return what a module of Python calls so; its folder is searched, as Python does it."""
     path = Path(module)
+    is_file = path.suffix == ".py"
+    if is_file and not path.is_file():
+        raise SpecError(Fault("", "there is no such file"), origin=origin)
+    folder = str(path.parent.resolve()) if is_file else ""
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     try:
-        if path.suffix == ".py":
-            spec = spec_from_file_location(path.stem, path)
-            if spec is None or spec.loader is None or not path.is_file():
-                raise SpecError(Fault("", "there is no such file"), origin=origin)
-            loaded = module_from_spec(spec)
-            sys.modules.setdefault(path.stem, loaded)
-            spec.loader.exec_module(loaded)
-        else:
-            sys.path.insert(0, "")
-            try:
-                loaded = import_module(module)
-            finally:
-                sys.path.remove("")
+        with quiet():
+            loaded = _executed(path) if is_file else import_module(module)
+    except Exception as error:
+        message = f"cannot be imported: {type(error).__name__}: {error}"
+        fix = "name a module:function, or file.py:function"
+        raise SpecError(Fault("", message, fix), origin=origin) from error
+    try:
         return reduce(getattr, function.split("."), loaded)
     except AttributeError as error:
         raise UnknownNameError(f"function of {module}", function, _public(error.obj)) from error
-    except (ImportError, RuntimeError) as error:
-        message = f"cannot be imported: {error}"
-        raise SpecError(Fault("", message, "name a module:function, or file.py:function"),
-                        origin=origin) from error  # fmt: skip
+
+
+def _executed(path: Path) -> Any:
+    """Return a file of Python as a module."""
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no file of Python")
+    loaded = module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def _public(held: object) -> list[str]:

@@ -86,6 +86,11 @@ def _check(graph: DataflowGraph, prologue: Collection[str]) -> None:
         for k in graph.kernels
         if k.phase is not Phase.FORWARD or k.messages
     ]
+    faults += [
+        Fault(f"kernels.{k.name}", "writes over what its gradient may read", "in_place: false")
+        for k in graph.kernels
+        if k.in_place
+    ]
     faults += [Fault("prologue", f"no kernel {n!r}") for n in set(prologue) - graph.number.keys()]
     if faults:
         raise SpecError(faults, origin=graph.name)

@@ -77,6 +77,7 @@ def _kernel(name: str, spec: KernelSpec) -> Kernel:
         phase=Phase(spec.phase),
         messages=tuple(Message(MessageKind(m.kind), m.size_bytes) for m in spec.messages),
         is_sum=spec.is_sum,
+        in_place=spec.in_place,
     )
 
 
@@ -92,6 +93,7 @@ def _kernel_spec(kernel: Kernel) -> KernelSpec:
         word_bytes=kernel.word_bytes,
         phase=kernel.phase.value,
         is_sum=kernel.is_sum,
+        in_place=kernel.in_place,
         messages=tuple(
             MessageSpec(kind=message.kind.value, size_bytes=message.num_bytes)
             for message in kernel.messages

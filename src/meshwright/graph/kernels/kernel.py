@@ -94,6 +94,8 @@ class Kernel:
     messages: tuple[Message, ...] = ()
     is_sum: bool = False
     """It only adds up what it reads: each summand has the gradient of the sum."""
+    in_place: bool = False
+    """It writes where an earlier tensor lies that nobody reads any more: no memory of its own."""
 
     @property
     def points(self) -> Dims:
@@ -110,6 +112,13 @@ class Kernel:
     def contracted(self) -> Dims:
         """Dims that it sums over."""
         return tuple(dim for dim in self.points if dim not in single_dims(self.dims))
+
+    @property
+    def row(self) -> Dims:
+        """Dims of one row of the table that a lookup reads, or its gradient: no number has them."""
+        numbers = self.inputs[1 if self.phase is Phase.WEIGHT_GRADIENT else 0 :]
+        read = {name for operand in numbers for name in single_dims(operand.dims)}
+        return tuple(dim for dim in single_dims(self.dims) if dim not in read)
 
     def flops(self, sizes: Mapping[str, int]) -> float:
         """Return the work of one pass [FLOP]."""

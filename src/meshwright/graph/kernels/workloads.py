@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import log2
 
 from meshwright.base.errors import Fault, SpecError
@@ -202,6 +203,8 @@ def hpl(
 ) -> DataflowGraph:
     """Return all iterations of Linpack, LU factorisation of a matrix: four kernels for each block.
 
+    The factors take the place of the matrix: memory is that of one matrix and of the panels.
+
     An iteration factors its panel, sends it along the rows of the grid of devices, swaps the rows
     that were chosen, and updates what is left by a product. FLOPs approach ``2 size^3 / 3`` as the
     block gets small against the matrix. Source: Petitet et al., "HPL - a portable implementation
@@ -225,13 +228,15 @@ def hpl(
         side = size - step * block
         sizes |= {f"rows{step}": side, f"columns{step}": side}
         rows, columns = -(-side // grid_rows), -(-side // grid_columns)
-        kernels += _iteration(
+        made = _iteration(
             step,
             last,
             pivots=word_bytes * block * block,
             panel=word_bytes * rows * block,
             swapped=word_bytes * columns * block,
         )
+        # the first iteration holds the matrix and its panels; all others write over them
+        kernels += (replace(kernel, in_place=step > 0) for kernel in made)
         last = kernels[-1].name
     return DataflowGraph(
         name=f"hpl-{size}",

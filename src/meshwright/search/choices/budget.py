@@ -30,6 +30,8 @@ KINK = 1e-12
 MOST_VARIABLES = 20_000
 """Variables of an integer program that is asked for the rest of a gap."""
 PROGRAM_LIMIT_S = 20.0
+ROW_SIZE = 1e3
+"""Largest entry of the row of the budget: solvers keep it to 1e-6, a share of 1e-9 then."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,7 @@ def solve_program(
     scale = max(float(np.abs(cost).max(initial=0.0)), 1e-300)
     limits = [LinearConstraint(rows, sums, sums)]
     if np.isfinite(budget_bytes):
-        weight = max(float(np.abs(held).max(initial=0.0)), 1.0)
+        weight = float(np.abs(held).max(initial=0.0)) / ROW_SIZE or 1.0
         limits.append(LinearConstraint(held[None, :] / weight, -np.inf, budget_bytes / weight))
     found = milp(
         cost / scale,

@@ -15,6 +15,7 @@ from meshwright_papers.studies.dfmodel.published_runs import (
     mappings,
     predicted,
 )
+from meshwright_papers.studies.dfmodel.stored_runs import StoredRun, stored_runs
 from meshwright_papers.studies.dfmodel.trillion import NETWORKS, Found, search
 from meshwright_papers.studies.study import (
     Claim,
@@ -160,12 +161,13 @@ class Dfmodel:
         layer, networks = mappings(), [by_network(name) for name in NETWORKS]
         faster, cheaper = gains()
         runs = [predicted(run) for run in RUNS]
+        stored = _stored_table(list(stored_runs()))
         claims = (
             *mapping_claims(layer), *training_claims(faster, cheaper),
             *search_claims(search()), *prediction_claims(runs),
         )  # fmt: skip
         tables = (_mapping_table(layer), _network_table(networks), _memory_table(faster, cheaper),
-                  _run_table(runs))  # fmt: skip
+                  _run_table(runs), stored)  # fmt: skip
         lines = [line for table in tables for line in (*_lines(table), "")]
         return StudyResult(
             lines=(*lines, *claim_lines(claims)),
@@ -219,6 +221,21 @@ def _run_table(found: list[Prediction]) -> Table:
     columns = ("model", "chips", "measured_samples_per_s", "peer_samples_per_s", "samples_per_s",
                "over_measured", "over_peer")  # fmt: skip
     return Table("dfmodel-megatron", columns, rows, ("model",), "over_measured")
+
+
+def _stored_table(runs: list[StoredRun]) -> Table:
+    """Return all runs that are stored; where there is no figure of ours, the reason."""
+    rows = []
+    for run in runs:
+        ours = None if run.ours is None else run.ours()
+        ratio = None if ours is None or run.peer is None else ours / run.peer
+        rules = "" if ours is None else run.rules
+        rows.append(
+            (run.name, run.unit, run.peer, ours, ratio, run.peer_price, run.price, rules, run.note)
+        )
+    columns = ("run", "unit", "published", "ours", "ours_over_published", "published_price_units",
+               "price_units", "rules", "note")  # fmt: skip
+    return Table("dfmodel-runs", columns, tuple(rows), ("run",), "ours_over_published")
 
 
 def _lines(table: Table) -> list[str]:

@@ -177,5 +177,6 @@ def entries_of(found: Comparison) -> dict[str, Entry]:
 
 ASSUMPTIONS = (
     "4x8 dies of Table I, D2D 2 TB/s one way, 12 bytes of state a parameter, global batch 128, "
-    "message occupation 4 MB, ZeRO-1 allowed to all, recomputation free; uncalibrated; contended"
+    "message occupation 4 MB; all searched: pipelines, ZeRO-1 and recomputation open to all; "
+    "uncalibrated; contended"
 )
