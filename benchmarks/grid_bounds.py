@@ -22,7 +22,15 @@ from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
 from meshwright.sharding.space import Choices
-from meshwright.sharding.strategy import StreamForm, stack
+from meshwright.sharding.strategy import (
+    AXES,
+    ScheduleKind,
+    Strategy,
+    Streamed,
+    StreamForm,
+    make_strategy,
+    stack,
+)
 from meshwright.spec.workload import SoftwareStack
 from meshwright.wafer.placing import fits_devices, place
 from meshwright.wafer.price import physical_network
@@ -37,11 +45,13 @@ from small_problems import (
     SMALL_STATE,
     level,
     problem,
-    random_strategy,
     system,
 )
 
 SIDES = ((4, 2), (2, 2), (3, 4), (6, 2), (4, 4), (2, 2, 2), (4, 2, 2), (8, 2))
+SCHEDULES = (ScheduleKind.ONE_F_ONE_B, ScheduleKind.GPIPE, ScheduleKind.ZERO_BUBBLE)
+TRIES = 40
+"""Draws for each plan that is compared; most are refused by a rule or do not fit."""
 ROUNDING = 1e-9
 
 
@@ -73,13 +83,25 @@ def random_grid(chance: random.Random) -> Problem:
     )
 
 
+def random_degrees(chance: random.Random, asked: Problem) -> Strategy:
+    """Return random degrees for one of the numbers of devices that are worth using."""
+    degrees, left = dict.fromkeys(AXES, 1), chance.choice(asked.device_numbers)
+    for prime in (2, 3, 5, 7, 11, 13):
+        while left % prime == 0:
+            left //= prime
+            degrees[chance.choice(AXES)] *= prime
+    degrees["num_virtual_stages"] = chance.choice([1, 1, 2]) if degrees["pp"] > 1 else 1
+    degrees["micro_batch_size"] = chance.choice([1, 1, 2, 4])
+    return make_strategy(**degrees)
+
+
 def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[list[str], int]:
     """Return what contradicts the answer to a problem, and the plans that were compared."""
     try:
         leaders = GRIDS.best(GRIDS.space(asked, Choices({})), top=1)
     except InfeasibleError:
         return [], 0
-    if not leaders.placed:
+    if leaders.fastest is None:
         return [], 0
     physical, found, num_compared = physical_network(asked), [], 0
     best_s, bound_s = leaders.fastest.estimate.step_time_s, leaders.coverage.lower_bound_s
@@ -89,18 +111,21 @@ def violations(asked: Problem, chance: random.Random, num_plans: int) -> tuple[l
         "tile_rows": asked.system.chip.tile_rows,
         "tile_columns": asked.system.chip.tile_columns,
     }
-    for _ in range(num_plans):
-        strategy = random_strategy(chance, asked)
+    for _ in range(TRIES * num_plans):
+        if num_compared == num_plans:
+            break
+        strategy = random_degrees(chance, asked)
         structure = replace(
             random_structure(chance),
+            sequence_parallel=strategy.tp > 1 and chance.random() < 0.7,
+            schedule=chance.choice(SCHEDULES) if strategy.pp > 1 else ScheduleKind.ONE_F_ONE_B,
             stream_form=StreamForm.AUTO,
+            streamed=chance.choice([Streamed.AUTO, Streamed.WEIGHTS, Streamed.INPUTS]),
             overlap_tensor_parallel=asked.workload.software.async_tensor_parallel,
         )
         columns = stack([strategy])
         refusals = all_refusals(asked.model, asked.workload, columns, structure, **tile)
-        if strategy.num_devices not in asked.device_numbers or any(
-            bool(refusal.mask[0]) for refusal in refusals
-        ):
+        if any(bool(refusal.mask[0]) for refusal in refusals):
             continue
         placing = place(asked, structure, strategy, physical)
         if placing is None or not fits_devices(asked, placing.price.closed_form)[0]:
@@ -121,7 +146,8 @@ def torus_is_slower(asked: Problem) -> list[str]:
         levels = tuple(one.model_copy(update={"kind": kind}) for one in asked.system.levels)
         on = asked.system.model_copy(update={"levels": levels})
         leaders = GRIDS.best(GRIDS.space(replace(asked, system=on), Choices({})), top=1)
-        best_s[kind] = leaders.fastest.estimate.step_time_s if leaders.placed else float("inf")
+        found = leaders.fastest
+        best_s[kind] = float("inf") if found is None else found.estimate.step_time_s
     if best_s["torus"] > best_s["mesh"] * (1 + ROUNDING):
         return [f"torus {best_s['torus']} slower than mesh {best_s['mesh']}"]
     return []

@@ -48,6 +48,20 @@ class CollectiveTime:
         ]
         return reduce(smaller, times)
 
+    @property
+    def thinned(self) -> CollectiveTime:
+        """The forms of which no single other one is at least as fast in every row."""
+        kept: list[Affine] = []
+        for number, form in enumerate(self.forms):
+            rivals = [*kept, *self.forms[number + 1 :]]
+            beaten = any(
+                bool(np.all((r[0] <= form[0]) & ((r[1] <= form[1]) | np.isinf(form[0]))))
+                for r in rivals
+            )
+            if not beaten:
+                kept.append(form)
+        return CollectiveTime(tuple(kept))
+
 
 @dataclass(frozen=True)
 class Exposure:
@@ -249,9 +263,8 @@ class Collectives:
             size = reduce(np.multiply, [span.size for span in ways[0].spans])
             start_s = self.launch_s * (size > 1)
             forms = [form for group in ways for form in self.candidates(kind, group)]
-            self._times[key] = CollectiveTime(
-                tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms)
-            )
+            found = CollectiveTime(tuple((fixed_s + start_s, slope) for _, fixed_s, slope in forms))
+            self._times[key] = found if len(ways) == 1 else found.thinned
         return self._times[key]
 
     def time_s(self, kind: CollectiveKind, axis: str, num_bytes: Num) -> Num:

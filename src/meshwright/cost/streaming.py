@@ -40,6 +40,7 @@ from meshwright.cost.operator import (
     whole_traffic_bytes,
     word_of,
 )
+from meshwright.cost.parts import by_field
 from meshwright.graph.op import LayerGraph, Op, OpKind, Phase
 from meshwright.sharding.algebra import FLAT, CollectiveCall
 from meshwright.sharding.axes import weight_sharding
@@ -242,21 +243,59 @@ def streamed_bytes(
 def stream_links(
     network: AxisNetwork, structure: PlanOptions, axis: str = AXIS
 ) -> list[StreamLinks]:
-    """Return the links between neighbours of the streams over an axis, for each way to place it."""
-    return [_links_of(group, network, structure, axis) for group in network.ways(axis)]
+    """Return the links between neighbours of the streams over an axis.
+
+    Where axes are still to be placed, the best that any block has: with a cycle of neighbours and
+    without.
+    """
+    ways = network.ways(axis)
+    every = [_links_of(group, network, structure, axis) for group in ways]
+    if len(every) == 1:
+        return every
+    cycles = [_may_cycle(structure, axis) & _has_cycle(group) for group in ways]
+    return [_best_links(every, cycles), _best_links(every, [~closes for closes in cycles])]
+
+
+def _best_links(every: Sequence[StreamLinks], chosen: Sequence[BoolArray]) -> StreamLinks:
+    """Return what no chosen links undercut; rows in which none are chosen take all of them."""
+    none = ~np.logical_or.reduce(chosen)
+    valid = [mask | none for mask in chosen]
+
+    def most(name: str, otherwise: float) -> FloatArray:
+        rows = [
+            where(v, getattr(one, name), otherwise) for v, one in zip(valid, every, strict=True)
+        ]
+        return reduce(np.minimum if otherwise > 0 else np.maximum, rows)
+
+    best = reduce(
+        lambda other, one: by_field(lambda a, b: where(one[0], b, a), other, one[1]),
+        zip(valid[::-1], every[::-1], strict=True), every[0],
+    )  # fmt: skip
+    return replace(
+        best,
+        bandwidth_bytes_per_s=most("bandwidth_bytes_per_s", 0.0),
+        latency_s=most("latency_s", np.inf),
+        message_half_bytes=most("message_half_bytes", np.inf),
+    )
+
+
+def _may_cycle(structure: PlanOptions, axis: str) -> bool:
+    """Return whether the streams over an axis take a cycle of neighbours where there is one.
+
+    Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
+    """
+    return axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
 
 
 def _links_of(
     group: Group[FloatArray], network: AxisNetwork, structure: PlanOptions, axis: str
 ) -> StreamLinks:
-    """Return the links between neighbours of the streams in a group: the slowest they cross.
+    """Return the links between neighbours of the streams in a group: the slowest that they cross.
 
-    On a cycle of neighbours the stream is a cycle, unless the strategy names another form; a cycle
-    asked for where there is none is a ring, whose wrap crosses the whole line.
-    Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
+    On a cycle of neighbours the stream is a cycle, unless the strategy names another form.
     """
     members = degree_of(axis, network.strategy)
-    may_cycle = axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
+    may_cycle = _may_cycle(structure, axis)
     other_form = {"auto": "stream", "cycle": "ring"}.get(str(structure.stream_form))
     other_form = other_form or str(structure.stream_form)
     cycle, other = streams["cycle"], streams["hold" if axis == ROWS else other_form]

@@ -324,6 +324,6 @@ def _best(
         Where it has none.
     """
     leaders = placer.best(placer.space(problem, choices), progress=progress)
-    if not leaders.placed:
+    if leaders.fastest is None:
         raise InfeasibleError(nothing_fits(problem, leaders.result))
     return leaders.fastest, leaders.coverage.lower_bound_s

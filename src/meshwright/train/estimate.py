@@ -272,16 +272,13 @@ class Leaders:
     others: tuple[Found, ...]
     """Some that follow, by their closed form."""
     coverage: Coverage
+    fastest: Candidate | None
+    """The candidate that takes least time, which may be within a tie of the preferred one."""
 
     @property
     def best(self) -> Candidate:
         """The preferred candidate."""
         return self.placed[0].candidate
-
-    @property
-    def fastest(self) -> Candidate:
-        """The candidate that takes least time."""
-        return min(self.placed, key=lambda entry: entry.found.time_s).candidate
 
 
 class Placer:
@@ -314,16 +311,14 @@ class Placer:
         """
         from meshwright.train.search import search
 
-        result = search(space, top=top, progress=progress, among=among)
+        problem, result = space.problem, search(space, top=top, progress=progress, among=among)
         found = distinct(in_order_of_preference(result.found))
-        return Leaders(
-            result,
-            tuple(
-                Placed(f, candidate(space.problem, f.strategy, f.structure)) for f in found[:top]
-            ),
-            tuple(found[top:]),
-            coverage(result),
-        )
+        placed = [Placed(f, candidate(problem, f.strategy, f.structure)) for f in found[:top]]
+        fastest = None
+        if placed:
+            first = result.found[0]
+            fastest = candidate(problem, first.strategy, first.structure)
+        return Leaders(result, tuple(placed), tuple(found[top:]), coverage(result), fastest)
 
     def price(self, problem: Problem, strategy: Strategy, structure: PlanOptions) -> Candidate:
         """Return one strategy with its final price."""

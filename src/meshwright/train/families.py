@@ -19,7 +19,6 @@ from meshwright.base.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
-    Num,
     column,
     groups_of,
     joined,
@@ -33,7 +32,6 @@ from meshwright.cost.communication import (
     AxisNetwork,
     AxisPlacement,
     Collectives,
-    CollectiveTime,
     crosses_data_parallel_network,
     plain,
 )
@@ -679,23 +677,9 @@ def _thinned(links: SyncLinks) -> SyncLinks:
 
 def _thin(links: DataParallelLinks) -> DataParallelLinks:
     return DataParallelLinks(
-        reduce_scatter=_winners(links.reduce_scatter),
-        all_gather=_winners(links.all_gather),
-        replicate_all_reduce=_winners(links.replicate_all_reduce),
-        all_reduce=_winners(links.all_reduce),
+        reduce_scatter=links.reduce_scatter.thinned,
+        all_gather=links.all_gather.thinned,
+        replicate_all_reduce=links.replicate_all_reduce.thinned,
+        all_reduce=links.all_reduce.thinned,
         degrees=links.degrees,
     )
-
-
-def _winners(transfer: CollectiveTime) -> CollectiveTime:
-    """Return the forms of which no single other one is at least as fast in every row."""
-    kept: list[tuple[Num, Num]] = []
-    for number, form in enumerate(transfer.forms):
-        rivals = [*kept, *transfer.forms[number + 1 :]]
-        beaten = any(
-            bool(np.all((r[0] <= form[0]) & ((r[1] <= form[1]) | np.isinf(form[0]))))
-            for r in rivals
-        )
-        if not beaten:
-            kept.append(form)
-    return CollectiveTime(tuple(kept))

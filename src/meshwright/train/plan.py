@@ -147,7 +147,7 @@ def _answer(
         workload=problem.workload,
         calibration=calibration,
         best=best,
-        fastest_s=leaders.fastest.estimate.step_time_s,
+        fastest_s=(leaders.fastest or best).estimate.step_time_s,
         runners_up=tuple(candidates[1:]),
         coverage=leaders.coverage,
         robustness=_robustness(chosen, drawn, slower, len(candidates)),

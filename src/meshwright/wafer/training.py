@@ -143,18 +143,23 @@ def _leaders(
         choice = Choice(way.price.ranks.axes, way.price.ranks.shapes)
         final.append(laid.laid_as(problem, choice, way.price.closed_form, way.time_s))
         placings[id(final[-1])] = way
+
+    def placed_at(one: Found) -> Placed:
+        way = placings[id(one)]
+        return Placed(one, placed_candidate(problem, one.structure, one.strategy, way, physical))
+
+    final.sort(key=attrgetter("time_s"))
     in_order = in_order_of_preference(final)[:top]
-    placed = [
-        Placed(
-            one, placed_candidate(problem, one.structure, one.strategy, placings[id(one)], physical)
-        )
-        for one in in_order
-    ]
-    first = [
+    placed = [placed_at(one) for one in in_order]
+    fastest = None
+    if final:
+        same = [entry for entry in placed if entry.found is final[0]]
+        fastest = (same or [placed_at(final[0])])[0].candidate
+    played = [
         _simulated(problem, entry, placings[id(entry.found)], physical)
         for entry in placed[:num_simulated]
     ]
-    placed = [*_in_simulated_order(first), *placed[num_simulated:]]
+    placed = [*_in_simulated_order(played), *placed[num_simulated:]]
     known = {_identity(one) for one in in_order}
     left = [laid for laid in placing.laid if _identity(laid.found) not in known]
     others = tuple(
@@ -173,7 +178,7 @@ def _leaders(
         gap=best_s / min(best_s, placing.lower_bound_s) - 1.0,
         elapsed_s=counts.elapsed_s + placing.elapsed_s,
     )
-    return Leaders(result, tuple(placed), others, covered)
+    return Leaders(result, tuple(placed), others, covered, fastest)
 
 
 def _simulated(problem: Problem, entry: Placed, placing: Placing, physical: Network) -> Placed:

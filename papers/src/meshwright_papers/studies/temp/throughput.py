@@ -446,10 +446,10 @@ class Ablation:
         rows = [
             (case, reading.name, *rest) for reading, found in read.items() for case, *rest in found
         ]
-        lines = [f"{'model':<14}" + "".join(f"{name:>16}" for name in names[1:])]
+        lines = [f"{'model':<14}" + "".join(f"{name:>14}" for name in names[1:])]
         for row in rows:
             cells = (shown(value) or "-" for value in row[1:])
-            lines.append(f"{row[0]:<14}" + "".join(f"{cell:>16}" for cell in cells))
+            lines.append(f"{row[0]:<14}" + "".join(f"{cell:>14}" for cell in cells))
         lines += [
             "",
             *claim_lines(claims),
