@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from math import exp, log
 
 from meshwright.catalog.design import load_memory
+from meshwright.report.screen import wrapped
 from meshwright_papers.studies.dfmodel.published_runs import (
     CHIPS,
     RUNS,
@@ -168,7 +170,8 @@ class Dfmodel:
         )  # fmt: skip
         tables = (_mapping_table(layer), _network_table(networks), _memory_table(faster, cheaper),
                   _run_table(runs), stored)  # fmt: skip
-        lines = [line for table in tables for line in (*_lines(table), "")]
+        lines = [line for table in tables[:-1] for line in (*_lines(table), "")]
+        lines += [*_stored_lines(stored), ""]
         return StudyResult(
             lines=(*lines, *claim_lines(claims)),
             data={table.name: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -236,6 +239,13 @@ def _stored_table(runs: list[StoredRun]) -> Table:
     columns = ("run", "unit", "published", "ours", "ours_over_published", "published_price_units",
                "price_units", "rules", "note")  # fmt: skip
     return Table("dfmodel-runs", columns, tuple(rows), ("run",), "ours_over_published")
+
+
+def _stored_lines(table: Table) -> list[str]:
+    """Return the figures of the stored runs, then what is said of them."""
+    figures = replace(table, columns=table.columns[:5], rows=tuple(row[:5] for row in table.rows))
+    notes = [f"{name}: {note}" for name, *_, note in table.rows if note]
+    return [*_lines(figures), *(line for text in notes for line in wrapped("  ", text))]
 
 
 def _lines(table: Table) -> list[str]:
