@@ -40,7 +40,16 @@ def one_sum(tables, graph, way, crossing_in, crossing_out):
         }
         if producer in crossing_out and producer in way:
             wanted.add(crossing_out[producer])
-        total += cheapest_changes(layout, wanted, lambda a, b: tables.change_cost(TENSOR, a, b))[0]
+        leaves = producer in tables.exits and producer in way
+        outside = tables.exits[producer].layouts if leaves else [None]
+        total += min(
+            cheapest_changes(
+                layout,
+                wanted | ({out} if out else set()),
+                lambda a, b: tables.change_cost(TENSOR, a, b),
+            )[0]
+            for out in outside
+        )
     return total
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from meshwright.catalog.calibration import DEFAULT, load_calibration
+from meshwright.catalog.calibration import DEFAULT, load_calibration, load_serving
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
+from meshwright.catalog.workloads import load_server
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.serve import serving_candidate
 from meshwright.sharding.strategy import make_strategy
@@ -21,6 +22,19 @@ WORK = {
         precision=Precision(weight="fp8", kv_cache="fp8"),
     ),
 }  # fmt: skip
+
+
+def test_both_routes_price_a_wafer_alike():
+    """Sums over its cores are all but a hundredth; shares of serving move the rest by a tenth."""
+    system, work = load_system("1xWSE-3"), WORK["decode"](1)
+    cut = partition("llama3-8b", system, work, Cut(num_groups=1))
+    constants = load_serving("wafer-engine", load_server("generic"), DEFAULT)
+    chips = load_calibration("wafer-engine", DEFAULT)
+    problem = ServingProblem(load_model("llama3-8b"), system, work, chips, constants=constants)
+    known = serving_candidate(problem, make_strategy(), STRUCTURE, 1).estimate
+    assert known.latency_s == pytest.approx(cut.rates.latency_s, rel=2e-3)
+    parts = cut.rates.time_parts_s["reduction_s"], known.time_parts_s["reduction_s"]
+    assert parts[0] == parts[1] > 0.99 * known.latency_s
 
 
 @pytest.mark.parametrize("kind", WORK)

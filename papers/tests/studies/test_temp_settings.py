@@ -28,7 +28,7 @@ def under(figures):
 
 def test_a_claim_names_every_setting_under_which_it_holds():
     found = under({"a": (1.0,), "b": (1.15,), "c": (1.3,), "d": None})
-    assert found.verdict is Verdict.AGREES
+    assert found.verdict is Verdict.UNDER_A_SETTING
     assert found.ours == "1.15x under: b; 1.3x under: c"
 
 

@@ -267,8 +267,9 @@ def load_serving(family: str, server: Server, name_or_path: str = UNCALIBRATED) 
         stated = [value for entry in places if (value := getattr(entry, name)) is not None]
         values[name] = stated[0] if stated else getattr(NEUTRAL, name)
     sram = sram_part(name_or_path)
-    if sram and family in sram.families:
-        values["reduction_s"] = sram.families[family].reduction_s
+    if sram and family in sram.families:  # fitted to speeds of a user that hold the server's part
+        values |= {"reduction_s": sram.families[family].reduction_s}
+        values |= {"host_step_s": 0.0, "host_sequence_s": 0.0}
     if server.splits_cache:
         values["core_pull"] = NEUTRAL.core_pull
     return ServingConstants(**values)

@@ -242,12 +242,14 @@ def streamed_bytes(
 def stream_links(network: AxisNetwork, structure: PlanOptions, axis: str = AXIS) -> StreamLinks:
     """Return the links between neighbours of the streams over an axis: the slowest they cross.
 
-    On a cycle of neighbours the stream is a cycle, unless the strategy names another form.
+    On a cycle of neighbours the stream is a cycle, unless the strategy names another form; a cycle
+    asked for where there is none is a ring, whose wrap crosses the whole line.
     Along the rows of blocks what has arrived stays, so a form that sends nothing twice is right.
     """
     group, members = network.group(axis), degree_of(axis, network.strategy)
     may_cycle = axis == ROWS or structure.stream_form in (StreamForm.AUTO, StreamForm.CYCLE)
-    other_form = "stream" if may_cycle else str(structure.stream_form)
+    other_form = {"auto": "stream", "cycle": "ring"}.get(str(structure.stream_form))
+    other_form = other_form or str(structure.stream_form)
     cycle, other = streams["cycle"], streams["hold" if axis == ROWS else other_form]
     has_cycle = _has_cycle(group) & may_cycle
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from meshwright.dataflow.layouts import payload_bytes
+from meshwright.dataflow.layouts import TensorLayout, payload_bytes
 from meshwright.dataflow.roofline import CalibratedSystem
 from meshwright.dataflow.sharding import GraphSharding
 from meshwright.dataflow.stages import Stage
 from meshwright.graph.kernels.graph import DataflowGraph
-from meshwright.graph.kernels.kernel import factors
+from meshwright.graph.kernels.kernel import Kernel, factors
 
 SLOWER = "slower by its bound"
 
@@ -161,15 +161,21 @@ def kernel_records(graph: DataflowGraph, plan: GraphPlan) -> Iterator[dict[str, 
                     "num_bytes": payload_bytes(kind, placed.num_bytes, plan.tp),
                     "time_s": placed.cost,
                     "readers": list(placed.readers),
+                    "leaves": placed.leaves,
                 }
             )
-    for kernel, split in zip(graph.kernels, plan.sharding.splits, strict=True):
-        place, leaves = split.writes.place, str(split.writes)
-        if place is not None:
-            leaves = f"by {factors(kernel.dims[place])[0]}"
+    leaving = plan.sharding.tables.leaving(plan.sharding.ways)
+    for number, (kernel, split) in enumerate(zip(graph.kernels, plan.sharding.splits, strict=True)):
         yield {
             "name": kernel.name,
             "split": split.dim,
-            "writes": leaves,
+            "writes": _named(kernel, split.writes),
+            "leaves": _named(kernel, leaving[number]) if number in leaving else None,
             "collectives": sent.get(kernel.name, []),
         }
+
+
+def _named(kernel: Kernel, layout: TensorLayout) -> str:
+    """Return a layout with the name of the dim that is split."""
+    place = layout.place
+    return str(layout) if place is None else f"by {factors(kernel.dims[place])[0]}"

@@ -87,6 +87,22 @@ def place_of(dims: Dims, dim: str) -> int | None:
     return next((place for place, name in enumerate(dims) if factors(name)[0] == dim), None)
 
 
+def closed_layouts(dims: Dims, sizes: Mapping[str, int], degree: int) -> tuple[TensorLayout, ...]:
+    """Return the layouts of a tensor without open sums that leave no device without a part."""
+    places = (n for n, dim in enumerate(dims) if 1 < degree <= sizes[factors(dim)[0]])
+    return (REPLICATED, *map(TensorLayout, places))
+
+
+@dataclass(frozen=True)
+class Exit:
+    """How a tensor leaves for good: closed, in one of some layouts."""
+
+    layouts: tuple[TensorLayout, ...]
+    """That which is stated, or every one in which it may lie."""
+    share: float = 1.0
+    """Of the passes through the graph in which it leaves: one of its repetitions does."""
+
+
 def _in_pieces(dims: Dims, dim: str) -> bool:
     return dim in single_dims(dims) and place_of(dims, dim) is None
 

@@ -16,8 +16,10 @@ import numpy as np
 from meshwright.base.arrays import FloatArray
 from meshwright.dataflow.layouts import (
     REPLICATED,
+    Exit,
     KernelSplit,
     TensorLayout,
+    closed_layouts,
     collective_of,
     local_sizes,
     payload_bytes,
@@ -211,6 +213,7 @@ class SplitTimes:
             held_bytes=_column(self.splits, self._memory.kernel_bytes),
             change_cost=lambda b, have, want: weights.network * self.change_s(b, have, want),
             pair_costs=self._pair_costs(weights),
+            exits=exits_of(self.graph, self.degree, self.residency.layers),
         )
 
     @cached_property
@@ -226,12 +229,9 @@ class SplitTimes:
         return _column(self.splits, KernelMemory(self.graph, self.degree).num_parameters)
 
     def _network_s(self, number: int, split: KernelSplit) -> float:
-        """Return the messages of a kernel, and the sum that its output still needs at the end."""
-        kernel = self.graph.kernels[number]
-        sent_s = sum(self.links.time_s(_KINDS[m.kind], m.num_bytes) for m in kernel.messages)
-        if number in self.graph.ends and split.writes.is_partial:
-            sent_s += self.change_s(self.graph.tensor_bytes(kernel), split.writes, REPLICATED)
-        return sent_s
+        """Return what a kernel sends whatever way it is split [s]."""
+        messages = self.graph.kernels[number].messages
+        return sum(self.links.time_s(_KINDS[m.kind], m.num_bytes) for m in messages)
 
     @cached_property
     def _memory(self) -> KernelMemory:
@@ -285,6 +285,27 @@ def _column(
     )
 
 
+def exits_of(graph: DataflowGraph, degree: int, layers: int) -> dict[int, Exit]:
+    """Return how tensors leave a graph that repeats on the same devices, by who writes them.
+
+    What the next repetition reads leaves once, behind the last one.
+    """
+    return {
+        number: Exit(
+            _stated_layout(graph, kernel) or closed_layouts(kernel.dims, graph.sizes, degree),
+            1.0 / layers if number in graph.carried.values() else 1.0,
+        )
+        for number, kernel in enumerate(graph.kernels)
+        if number in graph.ends
+    }  # fmt: skip
+
+
+def _stated_layout(graph: DataflowGraph, kernel: Kernel) -> tuple[TensorLayout, ...]:
+    """Return the one layout in which a tensor has to leave; nothing where it is free."""
+    stated = graph.output_layouts.get(kernel.name)
+    return () if stated is None else (TensorLayout(place_of(kernel.dims, stated)),)
+
+
 def gradient_sums(
     graph: DataflowGraph, splits: Sequence[Sequence[KernelSplit]], change_cost: ChangeCost
 ) -> Iterator[tuple[Pair, FloatArray]]:
@@ -326,8 +347,7 @@ def volume_tables(
 ) -> SplitTables:
     """Return the ways to split a graph, priced by the bytes that a device sends.
 
-    What leaves the graph for good has no open sums. Memory is that of weights and of what kernels
-    write, in the word of the graph.
+    Memory is that of weights and of what kernels write, in the word of the graph.
     """
     listed = tuple(splits(kernel) for kernel in graph.kernels)
 
@@ -337,18 +357,14 @@ def volume_tables(
             return 0.0
         return ring_bytes(kind, payload_bytes(kind, num_bytes, degree), degree)
 
-    def sum_cost(number: int, split: KernelSplit) -> float:
-        is_open = number in graph.ends and split.writes.is_partial
-        num_bytes = graph.tensor_bytes(graph.kernels[number])
-        return change_cost(num_bytes, split.writes, REPLICATED) if is_open else 0.0
-
     return SplitTables(
         graph=graph,
         degree=degree,
         splits=listed,
-        costs=_column(listed, sum_cost),
+        costs=tuple(np.zeros(len(each)) for each in listed),
         held_bytes=_column(listed, KernelMemory(graph, degree).kernel_bytes),
         change_cost=change_cost,
+        exits=exits_of(graph, degree, graph.repeats),
     )
 
 

@@ -80,12 +80,14 @@ def _kernels(graph: DataflowGraph, plan: GraphPlan) -> Iterator[str]:
     """Yield a row for each kernel, and one for each collective behind it."""
     records = list(kernel_records(graph, plan))
     width = max(len("kernel"), *(len(record["name"]) for record in records))
-    yield f"{'kernel':<{width}}  {'split over':<14} leaves"
+    yield f"{'kernel':<{width}}  {'split over':<14} writes"
     for record in records:
-        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}"
+        out = f", leaves {record['leaves']}" if record["leaves"] else ""
+        yield f"{record['name']:<{width}}  {record['split'] or '-':<14} {record['writes']}{out}"
         for sent in record["collectives"]:
             kind, num_bytes = sent["kind"].replace("_", "-"), format_bytes(sent["num_bytes"])
-            readers = ", ".join(sent["readers"]) or "other layouts"
+            outside = ["the outside"] if sent["leaves"] else []
+            readers = ", ".join([*sent["readers"], *outside]) or "other layouts"
             took = format_seconds(sent["time_s"])
             yield from wrapped(f"    {kind} of {num_bytes}, {took}: ", readers)
 

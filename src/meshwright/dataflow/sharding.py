@@ -9,6 +9,9 @@ pairs of kernels, so such a tensor has a node of its own, whose choices are the 
 which the tensor will lie. What the set costs is settled with the producer. A reader that wants
 a layout outside the set pays more than that layout can cost inside, so the best choices never do
 that, and no price is infinite.
+
+A tensor that leaves the graph is asked for once more, by whoever takes it: closed, in the layout
+that is stated, or in any, whichever is the cheapest beside those of its readers.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.dataflow.layouts import (
+    Exit,
     KernelSplit,
     LayoutChange,
     TensorLayout,
@@ -58,10 +62,24 @@ class PlacedChange:
     producer: str
     readers: tuple[str, ...]
     """That read the tensor in the layout after this change, or in one made from it."""
+    leaves: bool
+    """Whether it leaves the graph in that layout."""
     change: LayoutChange
     num_bytes: float
     """Of the tensor, or of the part that is read [bytes]."""
     cost: float
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Those who share the changes of one tensor, or of one part of it."""
+
+    producer: int
+    num_bytes: float
+    """That each of them takes, on all devices together [bytes]."""
+    reads: tuple[Edge, ...]
+    exit: Exit | None = None
+    """Where the tensor leaves the graph too."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +98,8 @@ class SplitTables:
     change_cost: ChangeCost
     pair_costs: Mapping[Pair, PairCosts] = field(default_factory=dict)
     """By the numbers of two kernels, the earlier one first."""
+    exits: Mapping[int, Exit] = field(default_factory=dict)
+    """Tensors that leave, by the number of the kernel that writes them."""
     charges_each_reader: bool = False
     """Whether every reader pays for its own change, although another one asks for the same."""
 
@@ -105,16 +125,21 @@ class SplitTables:
         )
 
     @cached_property
-    def demands(self) -> tuple[tuple[Edge, ...], ...]:
-        """Reads that share their changes: of one tensor, or of one part of it.
+    def demands(self) -> tuple[Demand, ...]:
+        """What is asked of each tensor, and of each part of one.
 
         Each read stands for itself where each reader pays for its own change.
         """
-        asked: dict[tuple[int, ...] | tuple[int, float], list[Edge]] = defaultdict(list)
+        reads: dict[tuple[int, float, int], list[Edge]] = defaultdict(list)
         for number, edge in enumerate(self.graph.all_edges):
-            is_own = self.charges_each_reader
-            asked[(number,) if is_own else (edge.producer, edge.num_bytes)].append(edge)
-        return tuple(map(tuple, asked.values()))
+            own = number if self.charges_each_reader else -1
+            reads[edge.producer, edge.num_bytes, own].append(edge)
+        kernels = self.graph.kernels
+        leaving = {(n, self.graph.tensor_bytes(kernels[n]), -1): e for n, e in self.exits.items()}
+        return tuple(
+            Demand(*key[:2], tuple(reads.get(key, ())), leaving.get(key))
+            for key in dict.fromkeys((*reads, *leaving))
+        )
 
     @cached_property
     def choices(self) -> ChoiceGraph:
@@ -148,24 +173,53 @@ class SplitTables:
     def changes(self, ways: Sequence[int]) -> Iterator[PlacedChange]:
         """Yield the collectives between kernels where each has one of its splits, by number."""
         kernels = self.graph.kernels
-        for reads in self.demands:
-            producer, num_bytes = reads[0].producer, reads[0].num_bytes
-            have = self.splits[producer][ways[producer]].writes
-            wants = [self.splits[r.consumer][ways[r.consumer]].reads[r.place] for r in reads]
+        for asked, wants, left, moves in self._moves(ways):
+            for change, often in moves.items():
+                if change.kind is not None:
+                    readers = tuple(
+                        kernels[read.consumer].name
+                        for read, want in zip(asked.reads, wants, strict=True)
+                        if want == change.want
+                    )
+                    yield PlacedChange(
+                        kernels[asked.producer].name, readers, change.want == left, change,
+                        asked.num_bytes,
+                        often * self.change_cost(asked.num_bytes, change.have, change.want),
+                    )  # fmt: skip
 
-            def cost(a: TensorLayout, b: TensorLayout, num_bytes: float = num_bytes) -> float:
+    def leaving(self, ways: Sequence[int]) -> dict[int, TensorLayout]:
+        """Return the layouts in which tensors leave, by the number of who writes them."""
+        moves = self._moves(ways)
+        return {asked.producer: left for asked, _, left, _ in moves if left is not None}
+
+    def _moves(
+        self, ways: Sequence[int]
+    ) -> Iterator[
+        tuple[Demand, list[TensorLayout], TensorLayout | None, Mapping[LayoutChange, float]]
+    ]:
+        """Yield the layouts that readers want, that of leaving, and how often each change is made.
+
+        A tensor that leaves in a share of the passes is changed for its readers in the others.
+        """
+        for asked in self.demands:
+            have = self.splits[asked.producer][ways[asked.producer]].writes
+            wants = [self.splits[r.consumer][ways[r.consumer]].reads[r.place] for r in asked.reads]
+
+            def cost(a: TensorLayout, b: TensorLayout, num_bytes: float = asked.num_bytes) -> float:
                 return self.change_cost(num_bytes, a, b)
 
-            _, found = cheapest_changes(have, set(wants), cost)
-            for change in found:
-                readers = tuple(
-                    kernels[read.consumer].name
-                    for read, want in zip(reads, wants, strict=True)
-                    if want == change.want
-                )
-                if change.kind is not None:
-                    price = cost(change.have, change.want)
-                    yield PlacedChange(kernels[producer].name, readers, change, num_bytes, price)
+            inside = cheapest_changes(have, set(wants), cost)
+            if asked.exit is None:
+                yield asked, wants, None, dict.fromkeys(inside[1], 1.0)
+                continue
+            (_, changes), left = min(
+                ((cheapest_changes(have, {*wants, out}, cost), out) for out in asked.exit.layouts),
+                key=lambda found: found[0][0],
+            )
+            moves = dict.fromkeys(changes, asked.exit.share)
+            for change in inside[1] if asked.exit.share < 1.0 else ():
+                moves[change] = moves.get(change, 0.0) + 1.0 - asked.exit.share
+            yield asked, wants, left, moves
 
 
 class _ChoiceBuilder:
@@ -178,45 +232,44 @@ class _ChoiceBuilder:
             for costs, held in zip(tables.costs, tables.held_bytes, strict=True)
         ]
         self.edges: dict[Pair, list[FloatArray]] = {}
-        self.sets: dict[tuple[float, TensorLayout, tuple[TensorLayout, ...]], list[float]] = {}
+        self.sets: dict[tuple[object, ...], list[float]] = {}
 
     def build(self) -> ChoiceGraph:
         """Return the graph of choices."""
         for pair, between in self.tables.pair_costs.items():
             self._add(*pair, between.costs, between.held_bytes)
-        for reads in self.tables.demands:
-            have = [split.writes for split in self.tables.splits[reads[0].producer]]
-            wants = [
-                [split.reads[read.place] for split in self.tables.splits[read.consumer]]
-                for read in reads
-            ]
-            if len(reads) == 1:
-                cost, num_bytes = self.tables.change_cost, reads[0].num_bytes
-                table = [[cost(num_bytes, a, b) for b in wants[0]] for a in have]
-                self._add(reads[0].producer, reads[0].consumer, np.array(table))
-            else:
-                self._add_sets(reads, have, wants)
+        for asked in self.tables.demands:
+            self._add_demand(asked)
         edges = {pair: Load(*tables) for pair, tables in self.edges.items()}
         return ChoiceGraph([Load(*tables) for tables in self.nodes], edges)
 
-    def _add_sets(
-        self, reads: Sequence[Edge], have: list[TensorLayout], wants: list[list[TensorLayout]]
-    ) -> None:
-        """Add a node for the set of layouts in which a tensor will lie."""
-        num_bytes = reads[0].num_bytes
-        targets = tuple(sorted({want for asked in wants for want in asked}, key=str))
-        node, size = len(self.nodes), (1 << len(targets)) - 1
-        self.nodes.append([np.zeros(size), np.zeros(size)])
-        set_costs = [self._set_costs(num_bytes, layout, targets)[1:] for layout in have]
-        self._add(reads[0].producer, node, np.array(set_costs))
-        dearest = [
-            max(self.tables.change_cost(num_bytes, layout, want) for layout in have)
-            for want in targets
+    def _add_demand(self, asked: Demand) -> None:
+        """Add what changes cost: a node for the set of layouts of a tensor with several readers."""
+        num_bytes, producer = asked.num_bytes, asked.producer
+        have = [split.writes for split in self.tables.splits[producer]]
+        wants = [
+            [split.reads[read.place] for split in self.tables.splits[read.consumer]]
+            for read in asked.reads
         ]
-        member = np.arange(1, size + 1)[None, :] >> np.arange(len(targets))[:, None] & 1
-        missing = np.where(member, 0.0, np.array(dearest)[:, None])
-        for read, asked in zip(reads, wants, strict=True):
-            self._add(read.consumer, node, missing[[targets.index(want) for want in asked]])
+        targets = tuple(sorted({want for each in wants for want in each}, key=str))
+        sets = np.array([self._set_costs(asked, layout, targets) for layout in have])
+        if not wants:
+            self.nodes[producer][0] += sets[:, 0]
+        elif len(wants) == 1:
+            columns = [1 << targets.index(want) for want in wants[0]]
+            self._add(producer, asked.reads[0].consumer, sets[:, columns])
+        else:
+            node, size = len(self.nodes), (1 << len(targets)) - 1
+            self.nodes.append([np.zeros(size), np.zeros(size)])
+            self._add(producer, node, sets[:, 1:])
+            dearest = [
+                max(self.tables.change_cost(num_bytes, layout, want) for layout in have)
+                for want in targets
+            ]
+            member = np.arange(1, size + 1)[None, :] >> np.arange(len(targets))[:, None] & 1
+            missing = np.where(member, 0.0, np.array(dearest)[:, None])
+            for read, each in zip(asked.reads, wants, strict=True):
+                self._add(read.consumer, node, missing[[targets.index(want) for want in each]])
 
     def _add(
         self, first: int, second: int, costs: FloatArray, held: FloatArray | None = None
@@ -236,12 +289,25 @@ class _ChoiceBuilder:
             self.edges[first, second] = tables
 
     def _set_costs(
-        self, num_bytes: float, have: TensorLayout, targets: tuple[TensorLayout, ...]
+        self, asked: Demand, have: TensorLayout, targets: tuple[TensorLayout, ...]
     ) -> list[float]:
-        """Return what each set of targets costs; worked out once for tensors of equal size."""
-        key, cost = (num_bytes, have, targets), self.tables.change_cost
+        """Return what each set of targets costs, leaving included; bit k stands for target k.
+
+        Worked out once for tensors of equal size.
+        """
+        num_bytes, leaves, cost = asked.num_bytes, asked.exit, self.tables.change_cost
+        key = (num_bytes, have, targets, leaves)
         if key not in self.sets:
-            self.sets[key] = costs_of_sets(have, targets, lambda a, b: cost(num_bytes, a, b))
+            outs = () if leaves is None else leaves.layouts
+            every = tuple(dict.fromkeys((*targets, *outs)))
+            costs = costs_of_sets(have, every, lambda a, b: cost(num_bytes, a, b))
+            inside = costs[: 1 << len(targets)]
+            if leaves is not None:
+                bits = [1 << every.index(out) for out in outs]
+                left = [min(costs[n | bit] for bit in bits) for n in range(len(inside))]
+                share = leaves.share
+                inside = [(1 - share) * a + share * b for a, b in zip(inside, left, strict=True)]
+            self.sets[key] = inside
         return self.sets[key]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from meshwright.base.arrays import FloatArray
 from meshwright.dataflow.ideals import as_bits, members, order_ideals
-from meshwright.dataflow.layouts import REPLICATED, KernelSplit, TensorLayout
+from meshwright.dataflow.layouts import KernelSplit, TensorLayout, closed_layouts
 from meshwright.dataflow.sharding import GraphSharding, SplitTables
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
@@ -67,14 +67,10 @@ class Cuts:
     @cached_property
     def layouts(self) -> tuple[tuple[TensorLayout, ...], ...]:
         """Layouts in which what a kernel writes may cross: no open sums."""
-        written = [{split.writes for split in ways} for ways in self.tables.splits]
-        for edge in self.tables.graph.edges:
-            written[edge.producer] |= {
-                split.reads[edge.place] for split in self.tables.splits[edge.consumer]
-            }
+        tables = self.tables
         return tuple(
-            tuple(sorted({REPLICATED, *(x for x in found if not x.is_partial)}, key=str))
-            for found in written
+            closed_layouts(kernel.dims, tables.graph.sizes, tables.degree)
+            for kernel in tables.graph.kernels
         )
 
 
@@ -131,6 +127,7 @@ class Part:
                 for (a, b), bond in whole.pair_costs.items()
                 if a in place and b in place
             },
+            exits={place[n]: leaves for n, leaves in whole.exits.items() if n in place},
         )
 
     def _alone(self, whole: SplitTables, number: int) -> FloatArray:

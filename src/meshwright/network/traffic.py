@@ -82,7 +82,8 @@ def _summed(listed: Sequence[tuple[int, int, float, int]] | FloatArray) -> Patte
 def stream_name(form: str, sizes: tuple[int, ...], *, closes: bool) -> str:
     """Return the stream that a form means on a block.
 
-    ``auto`` is a cycle where there is one, else the line that sends again what passed early.
+    ``auto`` is a cycle where there is one, else the line that sends again what passed early. A
+    cycle where there is none is a ring laid into the line.
 
     Parameters
     ----------
@@ -94,7 +95,8 @@ def stream_name(form: str, sizes: tuple[int, ...], *, closes: bool) -> str:
     if form not in ("auto", "cycle"):
         return form
     is_ring = closes and prod(sizes) == max(sizes)
-    return "cycle" if is_ring or closes_in(sizes) else "stream"
+    other = "stream" if form == "auto" else "ring"
+    return "cycle" if is_ring or closes_in(sizes) else other
 
 
 @cache

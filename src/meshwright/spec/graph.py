@@ -109,4 +109,6 @@ class GraphSpec(Declaration):
     constants: Dims = ()
     """Inputs that have no gradient."""
     outputs: Dims
+    output_layouts: Mapping[str, str] = Field(default_factory=dict)
+    """The dim over which an output has to lie split, or ``whole``; the others are free."""
     kernels: Mapping[str, KernelSpec]

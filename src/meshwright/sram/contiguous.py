@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, repeat
+from itertools import accumulate, pairwise, repeat
 
 import numpy as np
 
@@ -453,22 +453,13 @@ def most_worth(
     """
     sets: list[tuple[float, float, tuple[int, ...]]] = [(0.0, 0.0, ())]
     for item, (size, worth) in enumerate(zip(sizes, worths, strict=True)):
-        further = [
+        sets += [
             (held + size, saved + worth, (*items, item))
             for held, saved, items in sets
             if held + size <= capacity
         ]
-        sets = _undominated([*sets, *further])
+        ordered = sorted(sets, key=lambda entry: (entry[0], -entry[1]))
+        best = accumulate((entry[1] for entry in ordered), max, initial=-math.inf)
+        sets = [entry for entry, known in zip(ordered, best, strict=False) if entry[1] > known]
     _, worth, items = sets[-1]
     return worth, list(items)
-
-
-def _undominated(
-    sets: list[tuple[float, float, tuple[int, ...]]],
-) -> list[tuple[float, float, tuple[int, ...]]]:
-    """Return the sets that are worth more than every smaller one, smallest first."""
-    kept: list[tuple[float, float, tuple[int, ...]]] = []
-    for entry in sorted(sets, key=lambda entry: (entry[0], -entry[1])):
-        if not kept or entry[1] > kept[-1][1]:
-            kept.append(entry)
-    return kept

@@ -249,7 +249,7 @@ def partition_measured(
     cut_problem = CutProblem(layers, stage_capacities, devices)
     solution = solve_measured(cut_problem, objective)
     fits = solution is not None and solution.has_devices
-    offers = [] if fits else measured_proposals(layers, stage_capacities, cut_problem.most_stages)
+    offers = [] if fits else measured_proposals(cut_problem)
     name = spec.chip.memories[0].name if spec else ""
     plan = _plan(file.name, spec, cut, cut_problem, solution, cut.level or name)
     return replace(plan, proposals=tuple(offers), command=command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -14,8 +15,8 @@ from meshwright.sharding.strategy import stack
 from meshwright.spec.system import DType
 from meshwright.spec.workload import BYTES_OF, Training
 from meshwright.sram.answer import PartitionBatch, PartitionLevel, Proposal
-from meshwright.sram.contiguous import StageCapacities, most_worth
-from meshwright.sram.problem import STRUCTURE, LayerSequence, PartitionProblem
+from meshwright.sram.contiguous import most_worth
+from meshwright.sram.problem import STRUCTURE, PartitionProblem
 from meshwright.sram.rates import batch_of, rates
 from meshwright.sram.search import (
     CutProblem,
@@ -179,14 +180,11 @@ def largest_batch(problem: PartitionProblem, most: int) -> int:
         stops = fewest_stops(cut_problem)
         return stops is not None and len(stops) <= (cut_problem.most_stages or 0)
 
-    low, high = 0, 1
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    reach = 1
+    while reach <= most and fits(reach):
+        reach *= 2
+    return bisect_left(range(most + 1), True, reach // 2 + 1, min(reach, most + 1),
+                       key=lambda batch: not fits(batch)) - 1  # fmt: skip
 
 
 def with_batch(problem: PartitionProblem, batch: int) -> PartitionProblem:
@@ -238,46 +236,35 @@ def _pruned(
     What it saves is not priced: that depends on how the hardware skips what is gone.
     """
     (cut_problem,) = cut_problems_of(problem, [groups or group_choices(problem)[-1]])
-    offer = pruned(cut_problem.layers, cut_problem.stage_capacities, cut_problem.most_stages)
-    if offer is not None:
+    for offer in pruned(cut_problem):
         yield replace(offer, num_devices=offer.num_stages * problem.tensor_degree)
 
 
-def pruned(
-    layers: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
-) -> Proposal | None:
-    """Return the largest share of the weights that fits, to a part in a thousand; None: none."""
+def pruned(cut_problem: CutProblem) -> Iterator[Proposal]:
+    """Yield the largest share of the weights that fits, to a part in a thousand, if any does."""
+    layers, most = cut_problem.layers, cut_problem.most_stages
+    most = len(layers.names) if most is None else most
 
-    def stages(thousandths: int) -> int | None:
+    def stages(thousandths: int) -> int:
         weights = layers.resident_bytes["weights"] * (thousandths / 1000)
         kept = replace(layers, resident_bytes={**layers.resident_bytes, "weights": weights})
-        stops = fewest_stops(CutProblem(kept, stage_capacities))
-        if stops is None or (most_stages is not None and len(stops) > most_stages):
-            return None
-        return len(stops)
+        stops = fewest_stops(replace(cut_problem, layers=kept))
+        return most + 1 if stops is None else len(stops)
 
-    low, high = 0, 1000
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if stages(middle) else (low, middle)
-    needed = stages(low) if low else None
-    if needed is None:
-        return None
-    what = f"{low / 10:.3g} % of all weights kept"
-    return Proposal("prune", what, needed, needed, None, None, changes_numbers=True)
+    kept = bisect_right(range(1000), most, 1, key=stages) - 1
+    if kept:
+        what, needed = f"{kept / 10:.3g} % of all weights kept", stages(kept)
+        yield Proposal("prune", what, needed, needed, None, None, changes_numbers=True)
 
 
-def measured_proposals(
-    layers: LayerSequence, stage_capacities: StageCapacities, most_stages: int | None
-) -> list[Proposal]:
-    """Return what would make measured layers fit; nobody knows what it costs.
+def measured_proposals(cut_problem: CutProblem) -> Iterator[Proposal]:
+    """Yield what would make measured layers fit; nobody knows what it costs.
 
     Each layer is split evenly, weights or all of it; what its operators allow is not known.
     """
-    offers = []
-    room = min(stage_capacities.capacity_bytes)
-    largest = float((layers.loads.resident_bytes + layers.loads.transient_bytes).max())
-    degree = ceil(largest / room)
+    layers = cut_problem.layers
+    held_bytes = layers.loads.resident_bytes + layers.loads.transient_bytes
+    degree = ceil(float(held_bytes.max()) / min(cut_problem.stage_capacities.capacity_bytes))
     if degree > 1:
         divided = replace(
             layers,
@@ -285,13 +272,10 @@ def measured_proposals(
             transient_bytes={name: part / degree for name, part in layers.transient_bytes.items()},
             kept_bytes=layers.kept_bytes / degree,
         )
-        count = len(fewest_stops(CutProblem(divided, stage_capacities)) or [])
-        offers.append(
-            Proposal("split", f"each layer split over {degree} devices", count, count * degree,
-                     None, None, changes_numbers=False)
-        )  # fmt: skip
-    offer = pruned(layers, stage_capacities, most_stages)
-    return offers + ([offer] if offer else [])
+        count = len(fewest_stops(replace(cut_problem, layers=divided)) or [])
+        what = f"each layer split over {degree} devices"
+        yield Proposal("split", what, count, count * degree, None, None, changes_numbers=False)
+    yield from pruned(cut_problem)
 
 
 MOST_IN_FLIGHT = 1 << 16

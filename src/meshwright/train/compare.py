@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.base.registry import Registry
@@ -270,16 +271,23 @@ def _entry(
     problem: Problem, placer: Placer, name: str, allowed: Mapping[str, Sequence[object]],
     progress: Progress | None,
 ) -> Entry:  # fmt: skip
-    """Return the best plan of a recipe under one mapper."""
+    """Return the best plan of a recipe under one mapper.
+
+    One that has none on all devices may leave some idle: :func:`_part`.
+    """
     start_s = time.perf_counter()
     recipe = recipes[name]
     best: Candidate | None = None
     bound_s: float | None = None
     why_none = ""
-    try:
-        best, bound_s = _best(problem, placer, _choices(recipe, allowed), progress)
-    except InfeasibleError as error:
-        why_none = str(error)
+    for part in filter(None, (problem, _part(problem))):
+        try:
+            best, bound_s = _best(part, placer, _choices(recipe, allowed), progress)
+            why_none = ""
+            break
+        except InfeasibleError as error:
+            on = f"; on {part.system.num_devices} devices: " if why_none else ""
+            why_none += f"{on}{error}"
     return Entry(
         recipe=name,
         title=recipe.title,
@@ -290,6 +298,25 @@ def _entry(
         why_none=why_none,
         search_s=time.perf_counter() - start_s,
     )
+
+
+def _part(problem: Problem) -> Problem | None:
+    """Return a grid cut to whole outer rows, or wafers, of no more devices than sequences.
+
+    Replicas need a sequence each. None where there are enough, or nothing is left of the grid.
+    """
+    system, sequences = problem.system, problem.workload.global_batch_size
+    if not problem.grid_sides or system.num_alive < system.num_devices:
+        return None
+    *inner, outer = system.levels
+    members = prod(level.size for level in inner)
+    left = min(sequences // members, outer.size)
+    if left < 2 or left == outer.size:
+        return None
+    smaller = outer.model_copy(update={"size": left, "kind": "mesh"})
+    levels, number = (*inner, smaller), members * left
+    cut = system.model_copy(update={"levels": levels, "num_devices": number})
+    return replace(problem, system=cut)
 
 
 def _best(

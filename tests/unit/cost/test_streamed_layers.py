@@ -196,3 +196,13 @@ def test_the_choice_is_the_cheaper_one_block_by_block():
     assert total_s(Streamed.AUTO, shared) > total_s(Streamed.AUTO, network)
     assert tensors_of(what, shared) == tensors_of(what, network)
     assert set(tensors_of(what, network)) == {Streamed.WEIGHTS, Streamed.INPUTS}
+
+
+def test_a_cycle_on_a_line_is_a_ring_whose_wrap_crosses_all_of_it():
+    """Eight in a line have no cycle: seven hops a round; a block of 2 x 4 has one: one hop."""
+    line, ring = (way_of(Streamed.WEIGHTS, form) for form in (StreamForm.CYCLE, StreamForm.RING))
+    assert line.streams.links.num_hops.item() == 7
+    assert costs_of(line) == costs_of(ring)
+    block = way_of(Streamed.WEIGHTS, StreamForm.CYCLE, BLOCK)
+    assert block.streams.links.num_hops.item() == 1
+    assert block.streams.links.num_parts.item() == 2

@@ -10,6 +10,8 @@ from meshwright.catalog.graphs.files import graph_record, graph_yaml
 from meshwright.catalog.models import model_entry
 from meshwright.dataflow.load import check_graph, load_graph
 from meshwright.graph.kernels.declared import to_spec
+from meshwright.graph.kernels.graph import DataflowGraph
+from meshwright.graph.kernels.kernel import Kernel, Operand, Unit
 from meshwright.graph.kernels.workloads import fft, gpt_layer, hpl
 
 
@@ -80,3 +82,20 @@ def test_graphs_of_python_are_checked() -> None:
     assert check_graph(layer) is layer
     with pytest.raises(SpecError, match="no kernel 'add9'"):
         check_graph(replace(layer, outputs=("add9",)))
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [({"up": "out"}, "no output 'up'"), ({"relu": "in"}, "one of: tokens, out, whole")],
+)
+def test_a_stated_layout_is_one_that_an_output_can_have(stated, message) -> None:
+    product = Kernel("up", Unit.MATRIX, ("tokens", "out"), (Operand("x", ("tokens", "in")),))
+    relu = Kernel("relu", Unit.VECTOR, ("tokens", "out"), (Operand("up", ("tokens", "out")),))
+    sizes = {"tokens": 64, "in": 16, "out": 16}
+    graph = DataflowGraph(
+        "layer", (product, relu), sizes, {"x": ("tokens", "in")}, ("relu",), "tokens",
+        output_layouts=stated,
+    )  # fmt: skip
+    with pytest.raises(SpecError, match=message):
+        check_graph(graph)
+    check_graph(replace(graph, output_layouts={"relu": "tokens"}))

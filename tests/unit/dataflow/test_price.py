@@ -96,14 +96,28 @@ def test_messages_are_sent_whatever_the_split(machine):
     assert sent.costs[0] - plain.costs[0] == pytest.approx(both)
 
 
-def test_what_leaves_the_graph_open_is_summed(machine):
+@pytest.mark.parametrize(
+    ("stated", "kind"),
+    [
+        ({}, CollectiveKind.REDUCE_SCATTER),
+        ({"up": "out"}, CollectiveKind.REDUCE_SCATTER),
+        ({"up": "whole"}, CollectiveKind.ALL_REDUCE),
+    ],
+)
+def test_what_leaves_the_graph_open_is_summed(machine, stated, kind):
+    """As it may lie, in shards that a reduce-scatter makes; whole where that is stated."""
     graph = layer()
-    open_end = DataflowGraph("open", graph.kernels[:1], SIZES, graph.inputs, ("up",), "tokens")
+    open_end = DataflowGraph(
+        "open", graph.kernels[:1], SIZES, graph.inputs, ("up",), "tokens", output_layouts=stated
+    )
     tables = SplitTimes(open_end, machine, 4, Residency()).tables(TimeWeights(0.0, 1.0))
-    by_dim = {way.dim: cost for way, cost in zip(tables.splits[0], tables.costs[0], strict=True)}
-    sums_s = machine.links(1, 4).time_s(CollectiveKind.ALL_REDUCE, WORD * 4096 * 2048)
-    assert by_dim["in"] == pytest.approx(sums_s)
-    assert by_dim["out"] == 0.0
+    ways = {way.dim: number for number, way in enumerate(tables.splits[0])}
+    sums_s = machine.links(1, 4).time_s(kind, WORD * 4096 * 2048)
+    assert tables.cost([ways["in"]]) == pytest.approx(sums_s)
+    (placed,) = tables.changes([ways["in"]])
+    assert (placed.producer, placed.readers, placed.leaves) == ("up", (), True)
+    assert placed.change.kind is kind
+    assert (tables.cost([ways["out"]]) == 0.0) is ("whole" not in stated.values())
 
 
 def test_weights_and_tensors_are_held_by_their_shards():

@@ -100,13 +100,17 @@ def test_a_stream_alone_has_the_links_that_its_closed_form_assumes(shape, form):
 @pytest.mark.parametrize("form", list(StreamForm))
 @pytest.mark.parametrize("shape", SHAPES)
 def test_neighbours_in_a_stream_hand_on_what_its_rounds_say(shape, form):
-    """A tensor of N bytes has items of one byte; AUTO is a cycle where the block has one."""
+    """A tensor of N bytes has items of one byte; AUTO is a cycle where the block has one.
+
+    CYCLE on a line is no cycle: a ring whose wrap crosses all of it.
+    """
     size = shape[0] * shape[1]
     message = Message("tatp", CollectiveKind.ALL_GATHER, float(size), True, True)
     load, ranks, physical = load_of(message, shape, structure=PlanOptions(stream_form=form))
     has_cycle = min(shape) > 1 and size % 2 == 0
     is_open = form in (StreamForm.AUTO, StreamForm.CYCLE)
-    name = ("cycle" if has_cycle else "stream") if is_open else str(form)
+    on_a_line = {StreamForm.AUTO: "stream", StreamForm.CYCLE: "ring"}.get(form, str(form))
+    name = "cycle" if has_cycle and is_open else on_a_line
     rounds = enumerate_rounds(streams[name], size)
     source = np.array([send.source for send in rounds.sends])
     destination = np.array([send.destination for send in rounds.sends])
@@ -116,7 +120,7 @@ def test_neighbours_in_a_stream_hand_on_what_its_rounds_say(shape, form):
     found = in_and_out(demands.source, demands.destination, demands.num_bytes, size)
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_allclose(sorted(mine), sorted(theirs), rtol=1e-12)
-    if form is not StreamForm.RING and form is not StreamForm.FOLDED_RING:
+    if name not in ("ring", "folded_ring"):
         pairs = zip(demands.source.tolist(), demands.destination.tolist(), strict=True)
         assert all(pair in physical.link_between for pair in pairs)
     assert set(demands.source.tolist()) <= set(ranks.device.reshape(-1).tolist())

@@ -128,3 +128,15 @@ def test_another_recipe_may_come_first():
     )
     assert [entry.recipe for entry in found.entries] == ["temp", "temp", "fsdp", "fsdp"]
     assert found.ours.mapper == "tmap"
+
+
+def test_a_recipe_of_replicas_leaves_dies_idle_where_sequences_are_fewer():
+    """FSDP on 48 dies with 32 sequences: on four of the six rows, not nowhere."""
+    work = training("wafer-6x8", sequence_length=2048, global_batch_size=32)
+    found = compare("gpt3-6.7b", "wafer-6x8", work, ours="fsdp", against=())
+    best = found.ours.best
+    assert best is not None
+    assert best.estimate.num_devices_used == best.strategy.num_devices == 32
+    assert found.ours.why_none == ""
+    whole = compare("gpt3-6.7b", "wafer-4x8", work, ours="fsdp", against=()).ours.best
+    assert whole.estimate.step_time_s == best.estimate.step_time_s

@@ -97,6 +97,16 @@ class _GraphCheck:
                 yield ("outputs", place), f"no kernel {name!r}", nearest(name, self.kernels)
             elif name in self.outputs[:place]:
                 yield ("outputs", place), f"{name!r} is listed twice", ""
+        for name, layout in _mapping(self.value, "output_layouts").items():
+            if name not in self.outputs:
+                fix = nearest(name, self.outputs)
+                yield ("output_layouts", name), f"no output {name!r}", fix
+            elif name in self.kernels and isinstance(layout, str):
+                dims = self.kernels[name].writes or ()
+                allowed = [*(dim.split("*")[0] for dim in dims), "whole"]
+                if layout not in allowed:
+                    message = f"{name!r} cannot lie split over {layout!r}"
+                    yield ("output_layouts", name), message, f"one of: {', '.join(allowed)}"
         for place, name in enumerate(_names(self.value.get("constants")) or ()):
             if name not in self.inputs:
                 yield ("constants", place), f"no input {name!r}", nearest(name, self.inputs)

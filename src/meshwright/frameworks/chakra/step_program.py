@@ -162,7 +162,8 @@ class StepProgram:
             return None
         chosen = self.structure.stream_form
         if chosen in (StreamForm.AUTO, StreamForm.CYCLE):
-            chosen = StreamForm.CYCLE if links.num_parts > 1 else StreamForm.LINE_STREAM
+            other = StreamForm.RING if chosen is StreamForm.CYCLE else StreamForm.LINE_STREAM
+            chosen = StreamForm.CYCLE if links.num_parts > 1 else other
         return Form(enumerate_rounds(streams[str(chosen)], int(self.strategy.tatp)))
 
     def nodes(self, rank: int) -> list[Node]:

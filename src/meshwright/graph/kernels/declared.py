@@ -12,7 +12,7 @@ from meshwright.graph.op import Phase
 from meshwright.spec.graph import GraphSpec, KernelSpec, MessageSpec, NamedTensor
 
 _SHARED = ("name", "inputs", "outputs", "tiled", "word_bytes", "numbers_per_word", "repeats",
-           "constants")  # fmt: skip
+           "constants", "output_layouts")  # fmt: skip
 """Fields of the same name and meaning in a declaration and in a graph."""
 
 

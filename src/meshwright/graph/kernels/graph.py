@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -51,6 +51,8 @@ class DataflowGraph:
     repeats: int = 1
     constants: tuple[str, ...] = ()
     """Inputs without a gradient: data, numbers of rows, tables of angles."""
+    output_layouts: Mapping[str, str] = field(default_factory=dict)
+    """The dim over which an output has to lie split, or ``whole``; the others are free."""
 
     @cached_property
     def number(self) -> Mapping[str, int]:
@@ -108,12 +110,11 @@ class DataflowGraph:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """Kernels whose tensors leave for good: outputs that no repetition reads.
+        """Kernels whose tensors leave: outputs, gradients of weights apart.
 
-        Gradients of weights are left out: they are summed once a step, not once a pass.
+        Those are summed once a step, not once a pass.
         """
-        read = {edge.producer for edge in self.all_edges}
-        outputs = {self.number[name] for name in self.outputs} - read
+        outputs = map(self.number.__getitem__, self.outputs)
         return frozenset(n for n in outputs if self.kernels[n].phase is not Phase.WEIGHT_GRADIENT)
 
     @cached_property
@@ -181,12 +182,14 @@ def chained(name: str, parts: Sequence[DataflowGraph]) -> DataflowGraph:
     for step, part in enumerate(p for p in parts for _ in range(p.repeats)):
         kernels += _numbered(part, step, last)
         last = f"{step}.{part.outputs[0]}"
+    stated = parts[-1].output_layouts.get(parts[-1].outputs[0])
     return replace(
         parts[0],
         name=name,
         kernels=tuple(kernels),
         sizes={dim: size for part in parts for dim, size in part.sizes.items()},
         outputs=(last,) if last else (),
+        output_layouts={last: stated} if last and stated else {},
         repeats=1,
     )
 

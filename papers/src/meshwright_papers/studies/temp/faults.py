@@ -24,7 +24,7 @@ from meshwright_papers.studies.temp.fault_curves import (
     link_fault_curve,
     stream_throughput,
 )
-from meshwright_papers.studies.temp.setup import SOURCE
+from meshwright_papers.studies.temp.setup import SOURCE, wafer
 
 NUM_MAPS = 200
 LINK_RATES = (0.0, 0.1, 0.2, 0.3, 0.35, 0.4)
@@ -82,6 +82,7 @@ class Faults:
         ]
         lines += ["", *claim_lines(claims)]
         return StudyResult(
+            machine=wafer(),
             lines=tuple(lines),
             data={
                 "links": records(LINK_NAMES, links),

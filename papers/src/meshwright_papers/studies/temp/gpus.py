@@ -139,6 +139,7 @@ class Gpus:
             lines.append(f"{case:<14}" + "".join(f"{cell:>18}" for cell in cells))
         lines += ["", *claim_lines(claims)]
         return StudyResult(
+            machine=wafer(),
             lines=tuple(lines),
             data={"rows": records(names, table_rows)},
             tables=(Table("fig15", names, table_rows, ("model",), names[-1]),),

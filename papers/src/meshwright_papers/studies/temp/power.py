@@ -32,6 +32,7 @@ from meshwright_papers.studies.temp.setup import (
     SOURCE,
     compared,
     entries_of,
+    wafer,
 )
 from meshwright_papers.studies.temp.throughput import PUBLISHED_SPEEDUP
 
@@ -256,6 +257,7 @@ class Power:
         claims = [claim for reading in READINGS for claim in _power_claims(found, reading)]
         claims += [_compute_claim(found, reading) for reading in READINGS]
         return StudyResult(
+            machine=wafer(),
             lines=tuple(_lines(rows, claims)),
             data={
                 "rows": records(COLUMNS, rows),

@@ -25,7 +25,7 @@ from meshwright_papers.studies.study import (
     studies,
 )
 from meshwright_papers.studies.temp.faults import mesh
-from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE
+from meshwright_papers.studies.temp.setup import ASSUMPTIONS, SOURCE, wafer
 
 MEMBERS, SUB_TENSOR_BYTES = 8, 16e6
 LINK_BYTES_PER_S, LATENCY_S = 2e12, 200e-9
@@ -96,6 +96,7 @@ class Rings:
         )  # fmt: skip
         claims = (*_round_claims(), _loss_claim([row[-1] for row in losses]), *_order_claims())
         return StudyResult(
+            machine=wafer(),
             lines=(
                 f"{'form':<12} {'relays':<18} {'round us':>9} {'over stream':>12}",
                 *(f"{a:<12} {b:<18} {c:>9.2f} {d:>12.2f}" for a, b, c, d in rounds),

@@ -42,18 +42,24 @@ from meshwright_papers.studies.temp.power import (
     tokens_per_j,
 )
 from meshwright_papers.studies.temp.setup import (
-    AS_ELSEWHERE,
     ASSUMPTIONS,
     BASELINES,
     CASES,
+    DESCRIBED,
     NEVER_SLOW,
+    NO_PIPELINE,
     OURS,
+    PLAIN,
+    SEARCHED,
     SOURCE,
     TB,
     Case,
+    Fixed,
     Machine,
+    Setting,
     entries_of,
     model_of,
+    wafer,
     work_of,
 )
 from meshwright_papers.studies.temp.strategies import CLOSE, PUBLISHED, Mix, Published, mix_of
@@ -68,42 +74,29 @@ from meshwright_papers.studies.temp.throughput import (
     step_s,
 )
 
-Fixed = tuple[tuple[str, tuple[object, ...]], ...]
-"""Allowed values by the name of a choice."""
-PLAIN: Fixed = (("recompute", ("none",)), ("zero_stage", (0, 3)))
-"""Nothing is recomputed; state is replicated, or all of it is sharded (FSDP)."""
 ONE_SEQUENCE: Fixed = (("micro_batch_size", (1,)),)
 NO_OVERLAP: Fixed = (("overlap_data_parallel", (False,)),)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One reading of what the paper leaves open."""
-
-    name: str
-    machine: Machine = AS_ELSEWHERE
-    fixed: Fixed = ()
-    """For all systems alike."""
-
-    def allowed(self, **more: Sequence[object]) -> dict[str, Sequence[object]]:
-        """Return what is fixed, and more, as the planner takes it."""
-        return {**dict(self.fixed), **more}
-
-
-USUAL = Setting("as elsewhere")
 SIMPLEST = Setting(
     "nothing recomputed, no ZeRO-1, one sequence, no overlap",
     fixed=(*PLAIN, *ONE_SEQUENCE, *NO_OVERLAP),
 )
+HALF = Machine(link_bytes_per_s=0.5 * TB)
+"""4 TB/s of a die over its four edges, both ways together."""
 FAST_MEMORY = Setting("HBM never slow", Machine(hbm_bytes_per_s=NEVER_SLOW))
 SETTINGS = (
-    USUAL,
+    SEARCHED,
     Setting("nothing recomputed, no ZeRO-1", fixed=PLAIN),
+    Setting("no pipeline inside a wafer", fixed=NO_PIPELINE),
+    DESCRIBED,
     Setting("one sequence in a micro-batch", fixed=ONE_SEQUENCE),
     SIMPLEST,
     Setting("HBM 2.4 TB/s", Machine(hbm_bytes_per_s=2.4 * TB)),
     FAST_MEMORY,
     Setting("D2D 1 TB/s one way", Machine(link_bytes_per_s=TB)),
+    Setting("D2D 0.5 TB/s one way a link", HALF),
+    Setting("as described, D2D 0.5 TB/s one way a link", HALF, DESCRIBED.fixed),
     Setting("messages of 16 MB", Machine(message_half_bytes=16e6)),
     Setting(
         "the simplest with HBM never slow, D2D 0.5 TB/s",
@@ -143,7 +136,7 @@ def found_by_setting() -> dict[str, Found]:
         setting.name: {case.name: entries_under(case, setting) for case in cases}
         for setting in SETTINGS
     }
-    usual, simplest = found[USUAL.name], found[SIMPLEST.name]
+    usual, simplest = found[SEARCHED.name], found[SIMPLEST.name]
     mixed = {
         case.name: {
             name: (usual if name.startswith(OURS) else simplest)[case.name][name]
@@ -172,7 +165,7 @@ def claim_under(
     agreeing = [name for name, figures in known.items() if holds(figures)]
     if agreeing:
         ours = "; ".join(f"{text(known[name])} under: {name}" for name in agreeing)
-        return _with(claim, ours, Verdict.AGREES, "")
+        return _with(claim, ours, Verdict.UNDER_A_SETTING, "")
     if not known:
         return _with(claim, "no setting gives a figure", Verdict.DIFFERS, "no setting fits")
 
@@ -352,6 +345,7 @@ class WaferSettings:
             Table("settings_speedup", ("setting", "speedup"), drawn, ("setting",), "speedup"),
         )
         return StudyResult(
+            machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={table.name: table.records for table in tables},
             tables=tables,
@@ -380,7 +374,7 @@ def _memory_claim(by_setting: Mapping[str, Found]) -> Claim:
     models = next(iter(by_setting.values()))
     expected = tuple(name for name in models if name in SHORT_OF_MEMORY)
     agreeing = [name for name, found in by_setting.items() if short_of_memory(found) == expected]
-    is_so = Verdict.AGREES if agreeing else Verdict.DIFFERS
+    is_so = Verdict.UNDER_A_SETTING if agreeing else Verdict.DIFFERS
     return Claim(
         "Fig. 13", f"of {', '.join(models)}, those for which some baseline is out of memory, under "
         "a setting", ", ".join(expected) or "none", "second-hand",
@@ -457,6 +451,7 @@ class MixSettings:
         claims = tuple(_mix_claim(entry) for entry in asked)
         names = ("case", "setting", "published_mix", "best_mix", "slower_by")
         return StudyResult(
+            machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
             tables=(Table("settings_mixes", names, rows, ("case", "setting"), "slower_by"),),
@@ -508,6 +503,7 @@ class GpuSettings:
         )
         names = ("model", "hbm", "gpu_megatron-3_s", "wafer_megatron-3_s", "wafer_temp_s")
         return StudyResult(
+            machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
             tables=(Table("settings_gpus", names, tuple(rows), ("model", "hbm"), names[-1]),),

@@ -26,7 +26,7 @@ from meshwright_papers.studies.study import (
     records,
     studies,
 )
-from meshwright_papers.studies.temp.setup import SOURCE
+from meshwright_papers.studies.temp.setup import SOURCE, wafer
 from meshwright_papers.surrogate.dataset import QUANTITIES, Rows, joined_rows, rows_of, shipped_rows
 from meshwright_papers.surrogate.estimator import Score, errors, predicted, score, tuned_scores
 from meshwright_papers.surrogate.network import regression, shipped_network
@@ -74,6 +74,7 @@ class SearchTime:
                  "gap", "program_finds_the_same")  # fmt: skip
         rows = tuple(_row(one) for one in searched)
         return StudyResult(
+            machine=wafer(),
             lines=tuple(claim_lines(claims)),
             data={"rows": records(names, rows)},
             tables=(Table("search_time", names, rows, ("wafer",), "gap"),),
@@ -242,6 +243,7 @@ class CostModel:
         lines += ["", *claim_lines(claims)]
         groups = tuple(_group_rows(test.rows))
         return StudyResult(
+            machine=wafer(),
             lines=tuple(lines),
             data={"rows": records(NAMES, rows)},
             tables=(

@@ -174,6 +174,7 @@ class SweetSpot:
         lines += [f"{row[0]:<26} {row[1]:<10} {row[2]:>8} {row[3]:>9} {row[4]:>5} {row[5]:>5}"
                   for row in map(_best_row, curves)]  # fmt: skip
         return StudyResult(
+            machine=wafer(),
             lines=(*lines, "", *claim_lines(claims)),
             data={table.name: table.records for table in tables},
             tables=tables,
@@ -217,11 +218,11 @@ def _claim(
 
 def _layer_claims(curves: Sequence[Curve]) -> list[Claim]:
     """Return what the paper says of one layer over N dies, beside ours."""
+    best = ", ".join(f"{c.fastest} for {c.what.partition(', ')[2]}" for c in curves if c.with_hbm)
     return [
         _claim("Fig. 9", "fastest degree, one layer over N dies", PUBLISHED_FASTEST, "seed",
                curves, lambda c: c.fastest,
-               "more tokens hide a longer stream, and less memory traffic a shorter one: the best "
-               "degree follows the batch and the memory"),
+               f"the best degree follows the tokens, which the paper does not state: {best}"),
         _claim("Fig. 9", "degree of the most tokens for each joule, one layer over N dies",
                PUBLISHED_FRUGAL, "seed", curves, lambda c: c.most_frugal,
                "computing costs the same at any degree, and links and idle dies cost more with "
@@ -241,8 +242,8 @@ def _wafer_claims(curves: Sequence[Curve]) -> list[Claim]:
     lost = 1.0 - float(known[[SHOWN.index(8), SHOWN.index(16)]].max() / known.max())
     why = (
         "on a full wafer the tokens of a die are fixed, so the degree cancels out of what hides a "
-        "stream; memory and the sums over replicas decide; with HBM the better of 8 and 16 is "
-        f"{lost:.1%} from the best"
+        "stream; what stays in SRAM, memory and the sums over replicas decide; with HBM the better "
+        f"of 8 and 16 is {lost:.1%} from the best"
     )
     return [
         _claim("Takeaway 1", "fastest degree on a full wafer", PUBLISHED_FASTEST, "seed",

@@ -148,6 +148,7 @@ class TensorParallelism:
             for t in times
         ]
         return StudyResult(
+            machine=wafer(),
             lines=(*lines, "", *claim_lines(claims)),
             data={table.name: table.records for table in tables},
             tables=tables,
@@ -193,8 +194,9 @@ def _time_claims(times: list[Time]) -> tuple[Claim, ...]:
         Claim("Fig. 4b", "collectives in the time of training, at most",
               f"{PUBLISHED_COLLECTIVE_SHARE:.0%}", "seed", f"{share:.1%}",
               judged(share, PUBLISHED_COLLECTIVE_SHARE),
-              "one sequence at a time, the memory of a die takes most of the step; nearest: "
-              f"{nearest.collective_share:.0%} for {nearest.model} with {nearest.machine.text}"),
+              "one sequence in a micro-batch: a die reads its weights at 1 TB/s for each of them, "
+              f"and that is the step; nearest: {nearest.collective_share:.0%} for {nearest.model} "
+              f"with {nearest.machine.text}"),
         Claim("Fig. 4b", "use of the links over the step", f"below {PUBLISHED_USE:.0%}", "seed",
               f"{use:.1%}", Verdict.AGREES if use < PUBLISHED_USE else Verdict.DIFFERS,
               "links work for most of the step"),
@@ -215,8 +217,9 @@ def _memory_claims(held: list[Memory]) -> list[Claim]:
         Claim("Fig. 4c", f"memory growth by copies of activations, {name}", f"{published}x", status,
               f"{shown(known[name].replicated / known[name].split)}x",
               judged(known[name].replicated / known[name].split, published),
-              "states outweigh activations here; against states and activations split over all "
-              f"dies it is {shown(known[name].replicated / known[name].sharded)}x")
+              "states stay whole over dp here, whether activations are copied or split; against "
+              "states and activations both split it is "
+              f"{shown(known[name].replicated / known[name].sharded)}x")
         for name, (published, status) in PUBLISHED_GROWTH.items()
     ]  # fmt: skip
     first = held[0]
