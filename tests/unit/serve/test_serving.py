@@ -131,7 +131,7 @@ def test_contexts_beyond_the_model_and_batches_beyond_the_server_are_warned_of()
             notes = answer(work, "llama3-8b").warnings
             assert any("is made for 8,192 tokens" in note for note in notes) == warned
     for server, batch, option in (
-        ("vllm", 300, "--max-num-seqs 300"), ("vllm", 256, ""), ("generic", 300, ""),
+        ("vllm", 512, "--max-num-seqs 512"), ("vllm", 256, ""), ("generic", 512, ""),
     ):  # fmt: skip
         work = Decode(batch_size=batch, context_length=512)
         found = serve("llama3-8b", "1xH100", work, server=server)
