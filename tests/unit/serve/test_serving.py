@@ -130,13 +130,16 @@ def test_contexts_beyond_the_model_and_batches_beyond_the_server_are_warned_of()
                      Prefill(batch_size=1, prompt_length=tokens)):  # fmt: skip
             notes = answer(work, "llama3-8b").warnings
             assert any("is made for 8,192 tokens" in note for note in notes) == warned
-    for server, batch, option in (
-        ("vllm", 512, "--max-num-seqs 512"), ("vllm", 256, ""), ("generic", 512, ""),
-    ):  # fmt: skip
+    for server, batch, warned in (
+        ("vllm", 512, True),
+        ("vllm", 256, False),
+        ("generic", 512, False),
+    ):
         work = Decode(batch_size=batch, context_length=512)
         found = serve("llama3-8b", "1xH100", work, server=server)
         notes = [note for note in found.warnings if "sequences at a time" in note]
-        assert [note.endswith(option) for note in notes] == ([True] if option else [])
+        told = f"--max-num-seqs {found.best.estimate.sequences_in_flight:.0f}"
+        assert [note.endswith(told) for note in notes] == [True] * warned
 
 
 def test_degrees_that_no_split_has_are_named():
