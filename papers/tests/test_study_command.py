@@ -16,9 +16,10 @@ def test_studies_are_listed(capsys):
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_a_study_writes_its_section(capsys, tmp_path):
-    assert main(["study", "tensor-parallel", "--out", str(tmp_path)]) == 0
-    text = (tmp_path / "tensor-parallel.md").read_text(encoding="utf-8")
+def test_a_study_writes_its_section_into_a_folder_that_it_makes(capsys, tmp_path):
+    folder = tmp_path / "not" / "yet"
+    assert main(["study", "tensor-parallel", "--out", str(folder)]) == 0
+    text = (folder / "tensor-parallel.md").read_text(encoding="utf-8")
     assert text.startswith("## tensor-parallel")
     assert capsys.readouterr().out.splitlines()[0] in text
 
@@ -32,7 +33,7 @@ def test_json_of_a_study(capsys):
     ("words", "expected"),
     [
         (["study", "tensor-paralel"], "did you mean tensor-parallel"),
-        (["study", "tensor-parallel", "--out", "/no/such/folder"], "--out"),
+        (["study", "tensor-parallel", "--out", __file__], "--out"),
     ],
 )
 def test_what_is_wrong_is_named(capsys, words, expected):

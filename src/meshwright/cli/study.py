@@ -50,8 +50,8 @@ def study(args: argparse.Namespace) -> int:
     from meshwright.options.question import write_whole
 
     folder = None if args.out is None else Path(args.out)
-    if folder is not None and not folder.is_dir():
-        raise SpecError(Fault("--out", f"{args.out!r} is no folder", "make it first"))
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise SpecError(Fault("--out", f"{args.out!r} is a file", "name a folder"))
     collections: list[Collection] = [entry.load() for entry in entry_points(group=GROUP)]
     if not collections:
         fix = "they are a distribution of their own: pip install meshwright-papers"
@@ -73,7 +73,7 @@ def study(args: argparse.Namespace) -> int:
             files |= collection.files(found, one_document=is_all)
     if folder is not None:
         for place, text in files.items():
-            (folder / place).parent.mkdir(exist_ok=True)
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
             write_whole(folder / place, text)
     lines = [
         line

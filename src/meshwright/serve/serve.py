@@ -36,7 +36,7 @@ from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, Strategy, stack
 from meshwright.spec.model import ModelSpec
 from meshwright.spec.system import SystemSpec
-from meshwright.spec.workload import Decode, Prefill
+from meshwright.spec.workload import Decode, Prefill, Server
 
 FIDELITY = "closed_form"
 
@@ -84,8 +84,8 @@ def _known(value: Num) -> float | None:
 
 
 def serving_plan(
-    problem: ServingProblem, result: ServingResult, *, calibration: str, server: str = "generic",
-    version: str = "", command: str = "",
+    problem: ServingProblem, result: ServingResult, *, calibration: str,
+    server: str = "generic", version: str = "", command: str = "",
 ) -> ServingPlan:  # fmt: skip
     """Return the answer of a search as data."""
     candidates = [
@@ -103,7 +103,7 @@ def serving_plan(
         front=_front(problem, result),
         coverage=_coverage(result),
         num_too_slow=result.num_too_slow,
-        warnings=tuple(serving_warnings(problem, candidates[0])),
+        warnings=tuple(serving_warnings(problem, candidates[0], load_server(server))),
         version=version,
         command=command,
     )
@@ -139,9 +139,19 @@ def _coverage(result: ServingResult) -> Coverage:
     )
 
 
-def serving_warnings(problem: ServingProblem, best: ServingCandidate) -> list[str]:
+def serving_warnings(problem: ServingProblem, best: ServingCandidate, server: Server) -> list[str]:
     """Return what the reader should know in addition to the numbers."""
-    price, notes = best.estimate, []
+    price, notes, workload = best.estimate, [], problem.workload
+    tokens = workload.prompt_length if isinstance(workload, Prefill) else workload.context_length
+    longest = problem.model.max_sequence_length
+    if longest is not None and tokens > longest:
+        notes.append(f"{problem.model.name} is made for {longest:,} tokens, not for {tokens:,}")
+    together = price.sequences_in_flight / best.strategy.dp
+    if server.sequences_option and together > server.most_sequences:
+        notes.append(
+            f"{server.name} runs {server.most_sequences:,} sequences at a time on a replica, not "
+            f"{together:,.0f}: start it with {server.sequences_option} {np.ceil(together):.0f}"
+        )
     if not price.is_calibrated:
         notes.append(UNCALIBRATED_NOTE)
     left_out = "queues before the first pass are not priced"

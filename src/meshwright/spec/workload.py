@@ -172,6 +172,8 @@ class Server(Declaration):
     otherwise of the device, for all of them."""
     most_sequences: Count
     """Sequences that pass together."""
+    sequences_option: str = ""
+    """The option that states another number of them."""
     most_pass_tokens: Count
     """Tokens that pass together; memory is reserved for this many, whether they come or not."""
     evicts: bool

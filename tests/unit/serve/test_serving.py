@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from meshwright.base.errors import SpecError
+from meshwright.base.errors import InfeasibleError, SpecError
 from meshwright.catalog.calibration import load_calibration
 from meshwright.catalog.models import load_model
 from meshwright.catalog.systems import load_system
@@ -19,7 +19,7 @@ from meshwright.serve.answer import (
 from meshwright.serve.passes import ServingProblem
 from meshwright.serve.report import serving_lines
 from meshwright.serve.search import ServingSpace, search_serving
-from meshwright.serve.serve import serving_plan
+from meshwright.serve.serve import serve, serving_plan
 from meshwright.sharding.space import Choices
 from meshwright.sharding.strategy import PlanOptions, make_strategy
 from meshwright.spec.workload import Decode, Prefill, SoftwareStack
@@ -120,3 +120,28 @@ def test_money_by_hand():
 def test_unknown_money_stays_unknown():
     price = answer(PREFILL, system="8xH200").best.estimate
     assert price.cost_usd_per_million_tokens is None
+
+
+def test_contexts_beyond_the_model_and_batches_beyond_the_server_are_warned_of():
+    """Llama 3 8B has 8,192 positions; vLLM runs 256 sequences on a replica unless told."""
+    limit = load_model("llama3-8b").max_sequence_length
+    for tokens, warned in ((limit, False), (limit + 1, True)):
+        for work in (Decode(batch_size=1, context_length=tokens),
+                     Prefill(batch_size=1, prompt_length=tokens)):  # fmt: skip
+            notes = answer(work, "llama3-8b").warnings
+            assert any("is made for 8,192 tokens" in note for note in notes) == warned
+    for server, batch, warned in (
+        ("vllm", 512, True),
+        ("vllm", 256, False),
+        ("generic", 512, False),
+    ):
+        work = Decode(batch_size=batch, context_length=512)
+        found = serve("llama3-8b", "1xH100", work, server=server)
+        notes = [note for note in found.warnings if "sequences at a time" in note]
+        told = f"--max-num-seqs {found.best.estimate.sequences_in_flight:.0f}"
+        assert [note.endswith(told) for note in notes] == [True] * warned
+
+
+def test_degrees_that_no_split_has_are_named():
+    with pytest.raises(InfeasibleError, match="no split of 3 devices has tp 7"):
+        serve("llama3-8b", "3xH100", Decode(batch_size=1, context_length=512), allowed={"tp": [7]})
