@@ -87,6 +87,17 @@ def incoming(network: Network) -> np.ndarray:
     return links
 
 
+def relayed_steps(network: Network, num_steps: int) -> TaskGraph:
+    """Return steps of 32 computations that each wait for 16 transfers over the same link."""
+    graph, computed = TaskGraphBuilder(network), np.full(32, -1)
+    routes, devices = make_routes(np.zeros((16, 1), int)), np.arange(32) % 4
+    for _ in range(num_steps):
+        sent = graph.transfer(routes, 8.0, after=[computed[:16]])
+        waits = np.broadcast_to(sent[:, None], (16, 32))
+        computed = graph.compute(devices, 1.0, after=waits)
+    return graph.build()
+
+
 def best_cpu_s(run: Callable[[], object], repeats: int) -> float:
     """Return the CPU time of the fastest run."""
     times = []
@@ -128,6 +139,11 @@ def main(arguments: list[str]) -> None:
         graph = streamed_step(large, 4, jitter=jitter)
         title = f"{large.num_devices} devices, 4 rounds, {title}"
         print(row(title, graph, large, "-", 3), flush=True)
+    num_steps = 1000 if "--small" in arguments else 4000
+    built_s = best_cpu_s(lambda: relayed_steps(large, num_steps), 3)
+    print(
+        f"built from {num_steps:,} steps of 48 tasks: {1e6 * built_s / (48 * num_steps):.2f} us each"
+    )
 
 
 if __name__ == "__main__":

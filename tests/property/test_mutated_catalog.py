@@ -148,7 +148,7 @@ OPTIONAL = {
     "source", "derived", "why", "range",
     # fields whose absence has a documented meaning, and that no price is hidden behind
     "standard_system", "best_matmul_rate", "vector_rate", "fp8", "fp16", "bf16", "fp32", "int8",
-    "array_rows", "array_columns", "noc_rate",
+    "clock", "array_rows", "array_columns", "noc_rate",
     "num_cores", "tile_rows", "tile_columns", "peak_power", "idle_power", "price", "rent", "area",
     "energy", "latency", "bandwidth", "host", "links_per_device", "message_half",
     "max_link_length", "rail_optimized", "oversubscription", "in_network_reduction",
