@@ -141,9 +141,8 @@ def main(arguments: list[str]) -> None:
         print(row(title, graph, large, "-", 3), flush=True)
     num_steps = 1000 if "--small" in arguments else 4000
     built_s = best_cpu_s(lambda: relayed_steps(large, num_steps), 3)
-    print(
-        f"built from {num_steps:,} steps of 48 tasks: {1e6 * built_s / (48 * num_steps):.2f} us each"
-    )
+    each_us = 1e6 * built_s / (48 * num_steps)
+    print(f"built from {num_steps:,} steps of 48 tasks: {each_us:.2f} us each")
 
 
 if __name__ == "__main__":
