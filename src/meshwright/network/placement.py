@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
-from itertools import combinations, permutations, product
+from itertools import combinations, islice, permutations, product
 from math import comb, prod
+from operator import and_, itemgetter
 
 import numpy as np
 
@@ -172,32 +173,63 @@ class Choice:
     """Device of each rank, innermost axis first, where they are stated: not those of the blocks."""
 
 
-def all_choices(structure: PlanOptions, strategy: Strategy, sides: Shape) -> Sequence[Choice]:
-    """Return every way to lay the axes in nested blocks; those of the plan's own order first."""
+def all_choices(
+    structure: PlanOptions, strategy: Strategy, sides: Shape, grids: Sequence[Shape] = (),
+    most: int | None = None,
+) -> Sequence[Choice]:  # fmt: skip
+    """Return the ways to lay the axes in nested blocks; those of the plan's own order first.
+
+    Parameters
+    ----------
+    grids
+        One of them has to hold all blocks, where not all of the sides can be used.
+    most
+        As many are enough.
+    """
     degrees = tuple((axis, int(getattr(strategy, axis))) for axis in structure.axis_order)
-    return _all_choices(degrees, sides)
+    return _choices(degrees, sides, tuple(grids), most)
 
 
 @lru_cache(maxsize=4096)
-def _all_choices(degrees: tuple[tuple[str, int], ...], sides: Shape) -> tuple[Choice, ...]:
-    degree_of = dict(degrees)
-    used = [axis for axis, degree in degrees if degree > 1]
+def _choices(
+    degrees: tuple[tuple[str, int], ...], sides: Shape, grids: tuple[Shape, ...], most: int | None
+) -> tuple[Choice, ...]:
+    return tuple(islice(_each_choice(degrees, sides, grids), most))
+
+
+def _each_choice(
+    degrees: Sequence[tuple[str, int]], sides: Shape, grids: Sequence[Shape]
+) -> Iterator[Choice]:
+    used = [(axis, degree) for axis, degree in degrees if degree > 1]
     unused = tuple(axis for axis, degree in degrees if degree == 1)
     alone = tuple((1,) * len(sides) for _ in unused)
-    found: dict[object, Choice] = {}
-    for axes in permutations(used):
-        for shapes in all_block_shapes(tuple(degree_of[axis] for axis in axes), sides):
-            # On each level only the axes that are longer than one there count.
-            key = tuple(
-                tuple(
-                    (axis, shape[k])
-                    for axis, shape in zip(axes, shapes, strict=True)
-                    if shape[k] > 1
-                )
-                for k in range(len(sides))
-            )
-            found.setdefault(key, Choice((*axes, *unused), (*shapes, *alone)))
-    return tuple(found.values())
+    every = [
+        shapes
+        for shapes in all_block_shapes(tuple(degree for _, degree in used), sides)
+        if not grids or any(_holds(grid, _lengths(shapes, sides)) for grid in grids)
+    ]
+    # Only the order of those axes counts that are longer than one on the same level.
+    pairs = list(combinations(range(len(used)), 2))
+    meeting = {shapes: tuple(_meet(shapes[a], shapes[b]) for a, b in pairs) for shapes in every}
+    known: set[object] = set()
+    for order in permutations(range(len(used))):
+        goes_first = [order.index(a) < order.index(b) for a, b in pairs]
+        axes = (*(used[number][0] for number in order), *unused)
+        for shapes in sorted(every, key=itemgetter(*order)) if used else every:
+            key = shapes, tuple(map(and_, meeting[shapes], goes_first))
+            if key not in known:
+                known.add(key)
+                yield Choice(axes, (*(shapes[number] for number in order), *alone))
+
+
+def _meet(one: Shape, other: Shape) -> bool:
+    """Tell whether blocks are both longer than one on a level."""
+    return any(a > 1 and b > 1 for a, b in zip(one, other, strict=True))
+
+
+def _lengths(shapes: Sequence[Shape], sides: Shape) -> Shape:
+    """Return the sides of the block that nested blocks fill."""
+    return tuple(prod(shape[level] for shape in shapes) for level in range(len(sides)))
 
 
 MOST_CHOICES = 1000

@@ -180,15 +180,7 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
             for order in axis_orders(True)
         ]
         return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
-    every = all_choices(structure, strategy, sides)
-    if not problem.whole_grids:
-        return every
-    needed = [np.prod(choice.shapes, axis=0) for choice in every]
-    return [
-        choice
-        for choice, lengths in zip(every, needed, strict=True)
-        if any((lengths <= grid).all() for grid in problem.whole_grids)
-    ]
+    return all_choices(structure, strategy, sides, problem.whole_grids, MOST_CHOICES + 1)
 
 
 class PlacementSearch:
