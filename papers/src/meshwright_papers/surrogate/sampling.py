@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -300,7 +300,7 @@ def _choice(
     problem: Problem, structure: PlanOptions, strategy: Strategy, rng: np.random.Generator
 ) -> Choice:
     """Return one way to lay a strategy."""
-    ways = choices_of(problem, structure, strategy)
+    ways: Sequence[Choice] = choices_of(problem, structure, strategy)
     return ways[int(rng.integers(len(ways)))]
 
 
