@@ -526,10 +526,10 @@ def layer_keys(network: AxisNetwork, layout: PlanOptions) -> tuple[IntArray, Int
         if of_layer & set(axis.partition("/")[0].split("*"))
     ]
     keys = [*(getattr(columns, name) for name in names), *network.placement.keys(placed)]
-    return groups_of([*keys, *map(_numbered, slowed)])
+    return groups_of([*keys, *map(numbered, slowed)])
 
 
-def _numbered(column: Num) -> FloatArray:
+def numbered(column: Num) -> FloatArray:
     """Return whole numbers that are equal where the entries of a column are."""
     return np.unique(column, return_inverse=True)[1].reshape(-1).astype(np.float64)
 
