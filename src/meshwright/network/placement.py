@@ -185,6 +185,7 @@ def digits(
     before = start * 0.0 + 1.0
     steps, counts = [], []
     for radix in radices:
+        radix = np.maximum(radix, 1.0)  # 0 where an axis fills no block
         low = np.clip(start / before, 1.0, radix)
         high = np.clip(start * size / before, 1.0, radix)
         is_whole = (radix % low == 0.0) & (high % low == 0.0) & (radix % high == 0.0)
@@ -377,6 +378,10 @@ class Ranks:
             )
             for reach in blocks_of_experts(reaches, strides, start, size)
         )
+
+    def fills_blocks(self, axis: str) -> bool:
+        """Tell whether an axis, or several, fill blocks: those of experts need not."""
+        return all(count > 0 for block, _ in self._blocks(axis) for count in block)
 
     @cached_property
     def _used(self) -> bytes:

@@ -148,17 +148,17 @@ def _contentions(
     return found
 
 
-def ranks_of(problem: Problem, strategy: Strategy, ranks: Ranks | None) -> Ranks | None:
-    """Return ranks that know those of the experts, where a model has some."""
+def ranks_of(
+    problem: Problem, strategy: Strategy, choice: Choice, physical: Network
+) -> Ranks | None:
+    """Return the ranks of a choice; None where its blocks, or those of experts, do not fit."""
+    ranks = stated_ranks(physical, problem.grid_sides, choice)
     if ranks is None or not problem.num_experts:
         return ranks
     apart = strides_of_experts(strategy)
-    return replace(
-        ranks,
-        experts={
-            axis: (round(apart[axis]), round(degree_of(axis, strategy))) for axis in EXPERT_AXES
-        },
-    )
+    members = {axis: (round(apart[axis]), round(degree_of(axis, strategy))) for axis in EXPERT_AXES}
+    ranks = replace(ranks, experts=members)
+    return ranks if all(ranks.fills_blocks(axis) for axis in EXPERT_AXES) else None
 
 
 Way = tuple[PlanOptions, Strategy, Choice]
@@ -189,10 +189,7 @@ def price_placed(
         Where messages have no way around dead links.
     """
     found: list[PlacedPrice | None] = [None] * len(ways)
-    every = [
-        ranks_of(problem, strategy, stated_ranks(physical, problem.grid_sides, choice))
-        for _, strategy, choice in ways
-    ]
+    every = [ranks_of(problem, strategy, choice, physical) for _, strategy, choice in ways]
     rows = [row for row, ranks in enumerate(every) if ranks is not None]
     places = [ranks for ranks in every if ranks is not None]
     if not places:
