@@ -43,7 +43,7 @@ def main() -> None:
         start = time.process_time()
         found = fuse(problem)
         search_s = time.process_time() - start
-        wide = "" if found.counts.places else "  all orders"
+        wide = "" if found.counts.num_kept else "  all orders"
         print(f"{name:<40}{problem.num_kernels:>8}{1e3 * found.time_s:>10.3f}"
               f"{1e3 * bound_s(problem):>10.3f}"
               f"{1e3 * found.bound_s:>10.3f}{found.gap:>8.1%}{search_s:>7.1f} s{wide}")  # fmt: skip
