@@ -167,16 +167,14 @@ def _listed(tensors: Tensors) -> list[_Joined]:
 def _columns(tensors: Sequence[_Joined], number: IntArray) -> Tensors:
     """Return tensors as columns, their kernels renumbered."""
     most = max((len(tensor.readers) for tensor in tensors), default=1)
-    rows = [list(tensor.readers.items()) for tensor in tensors]
-    padded = [(*row, *row[:1] * (most - len(row))) for row in rows]
-    readers, inside, outside = (
-        np.array([[pick(entry) for entry in row] for row in padded], kind).reshape(-1, most)
-        for pick, kind in (
-            (lambda entry: entry[0], np.int64),
-            (lambda entry: entry[1][0], np.float64),
-            (lambda entry: entry[1][1], np.float64),
-        )
-    )
+    readers = np.zeros((len(tensors), most), np.int64)
+    inside, outside = np.zeros((2, len(tensors), most))
+    for row, tensor in enumerate(tensors):
+        entries = list(tensor.readers.items())
+        for slot in range(most):
+            reader, buffers = entries[slot if slot < len(entries) else 0]
+            readers[row, slot] = reader
+            inside[row, slot], outside[row, slot] = buffers
     return Tensors(
         writer=number[np.array([tensor.writer for tensor in tensors], np.int64)],
         readers=number[readers],
