@@ -79,8 +79,9 @@ class SearchCounts:
     """Different partitions that were priced."""
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
-    places: int | None = None
-    """Kernels left a fixed order by fewer places than this; None: every order was searched."""
+    num_kept: int | None = None
+    """Kernels of a wide graph whose orders were all searched, the others put back beside them;
+    None: those of all kernels were."""
 
 
 @dataclass(frozen=True)

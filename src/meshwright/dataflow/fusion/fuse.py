@@ -17,7 +17,7 @@ from meshwright.dataflow.fusion.answer import Fusion, FusionAnswer, FusionQuesti
 from meshwright.dataflow.fusion.cores import grid_of
 from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import RULES, DeviceShare, FusionProblem, fusion_problem
-from meshwright.dataflow.fusion.search import Candidate, KnownOrders, best_of, fuse, shared_orders
+from meshwright.dataflow.fusion.search import Candidate, KnownLattices, best_of, fuse, orders_of
 from meshwright.dataflow.fusion.splits import (
     LINKS_ONLY,
     ChipRing,
@@ -147,14 +147,14 @@ class _TileCase:
 
 def _least_s(cases: Sequence[_TileCase], known_s: float) -> float:
     """Return weighted seconds that no split of any case undercuts, up to those that are known."""
-    known: KnownOrders = {}
+    known: KnownLattices = {}
     least = known_s
     for case in cases:
         relaxed = case.relaxed
         bound = max(case.splits.least_s, bound_s(relaxed))
         if case.weight * bound < known_s:
             try:
-                bound = max(bound, fuse(relaxed, shared_orders(relaxed, known)).bound_s)
+                bound = max(bound, fuse(relaxed, orders_of(relaxed, known)).bound_s)
             except InfeasibleError:
                 continue
         least = min(least, case.weight * bound)
@@ -219,7 +219,7 @@ def _refined(
     """
     if fusion.counts.num_steps > MOST_STEPS:
         return split, fusion
-    known: KnownOrders = {}
+    known: KnownLattices = {}
     is_better = True
     while is_better:
         is_better = False
@@ -228,7 +228,7 @@ def _refined(
             if bound_s(asked) >= fusion.time_s:
                 continue
             try:
-                found = fuse(asked, shared_orders(asked, known))
+                found = fuse(asked, orders_of(asked, known))
             except InfeasibleError:
                 continue
             if found.time_s < fusion.time_s:

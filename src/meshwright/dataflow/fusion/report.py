@@ -99,10 +99,12 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
             f"; of all tried {choice.num_fused} fused, {choice.num_pruned} beyond their bound, "
             f"{len(choice.refused)} do not fit"
         )
-    if counts.places is not None:
+    if counts.num_kept is not None:
+        kernels = len(answer.question.graph.kernels)
         yield (
-            "fidelity closed_form, uncalibrated; wide graph: kernels left their order by fewer "
-            f"than {counts.places} places ({looked}); at most {gap:.1%} from the best{tiles}"
+            f"fidelity closed_form, uncalibrated; at most {gap:.1%} from the best; wide graph: all "
+            f"orders of {counts.num_kept} of {kernels} kernels, the others as late or as early as "
+            f"they can run ({looked}){tiles}"
         )
     elif answer.question.runs_by_kernel:
         yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"
