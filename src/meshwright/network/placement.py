@@ -188,7 +188,7 @@ def digits(
         radix = np.maximum(radix, 1.0)  # 0 where an axis fills no block
         low = np.clip(start / before, 1.0, radix)
         high = np.clip(start * size / before, 1.0, radix)
-        is_whole = (radix % low == 0.0) & (high % low == 0.0) & (radix % high == 0.0)
+        is_whole = (low % 1.0 == 0.0) & (high % low == 0.0) & (radix % high == 0.0)
         steps.append(low)
         counts.append(np.where(is_whole, high / low, 0.0))
         before = before * radix
