@@ -104,7 +104,7 @@ def catalog_grid(chance: random.Random) -> Problem:
         on = on.model_copy(update={"dead_devices": dead})
     work = training(
         on,
-        sequence_length=chance.choice([2048, 4096]),
+        sequence_length=2048,
         global_batch_size=on.num_devices * chance.choice([2, 4]),
     )
     return make_problem(chance.choice(CATALOG_MODELS), on, work, "calibrated")
