@@ -1,5 +1,7 @@
 """Cores for kernels: cycles that can be counted by hand, and the best division of a chip."""
 
+from math import ceil
+
 import numpy as np
 import pytest
 from fusion_problems import GRID, least_cycles_by_hand, random_problem
@@ -57,7 +59,7 @@ def test_spread_choices_are_all_that_lanes_and_parts_reach(rows, inner, columns,
     by_column = core_choices(TileShape(rows, inner, columns, Unit.VECTOR), grid)
     results = rows * columns
     for count in range(1, num_cores + 1):
-        whole = -(-(-(-results // 4)) // count) * inner
+        whole = ceil(ceil(results / 4) / count) * inner
         cut = [
             -(-inner // parts) + np.ceil(np.log2(parts))
             for parts in range(1, inner + 1)
