@@ -16,14 +16,16 @@ import random
 import sys
 import time
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from meshwright.base.errors import InfeasibleError
 from meshwright.cost.problem import Problem
 from meshwright.sharding.axes import all_refusals
-from meshwright.sharding.space import Choices
+from meshwright.sharding.space import Choices, divisors
 from meshwright.sharding.strategy import (
     AXES,
+    REUSED_AXES,
     ScheduleKind,
     Strategy,
     Streamed,
@@ -38,7 +40,7 @@ from meshwright.wafer.training import GRIDS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from placed_problems import MODELS, random_structure
+from placed_problems import EXPERT_MODELS, MODELS, random_structure
 from small_problems import (
     ADAM,
     MIB,
@@ -71,7 +73,7 @@ def random_grid(chance: random.Random) -> Problem:
         dead = tuple(sorted(chance.sample(range(on.num_devices), chance.choice([1, 2]))))
         on = on.model_copy(update={"dead_devices": dead})
     return problem(
-        chance.choice(MODELS)(),
+        chance.choice([*MODELS, *EXPERT_MODELS])(),
         on,
         global_batch_size=chance.choice([8, 12, 16]),
         sequence_length=chance.choice([64, 128, 256]),
@@ -92,6 +94,10 @@ def random_degrees(chance: random.Random, asked: Problem) -> Strategy:
             degrees[chance.choice(AXES)] *= prime
     degrees["num_virtual_stages"] = chance.choice([1, 1, 2]) if degrees["pp"] > 1 else 1
     degrees["micro_batch_size"] = chance.choice([1, 1, 2, 4])
+    if asked.num_experts:
+        shared = prod(degrees[axis] for axis in REUSED_AXES)
+        degrees["ep"] = chance.choice(divisors(shared))
+        degrees["etp"] = chance.choice([1, 1, *divisors(shared // degrees["ep"])])
     return make_strategy(**degrees)
 
 
