@@ -176,7 +176,7 @@ def _spread_choices(results: int, inner: int, grid: CoreGrid) -> CoreChoices:
     """Return the choices of an elementwise kernel whose results lie on lanes in any order."""
     rounds = -(-results // grid.array_rows)
     cores = _useful_parts(rounds, grid.num_cores)
-    cycles: FloatArray = -(-rounds // cores) * float(inner)
+    cycles: FloatArray = np.array(-(-rounds // cores) * inner, np.float64)
     if rounds <= grid.num_cores:
         parts = _useful_parts(inner, grid.num_cores * grid.array_rows // results)
         cores = np.append(cores, -(-parts * results // grid.array_rows))
