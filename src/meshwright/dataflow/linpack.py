@@ -246,7 +246,7 @@ def least_s(size: int, block: int, system: CalibratedSystem) -> float:
         * float((2.0 * left.rows * left.columns).sum())
         / float(engine.memory_bytes_per_s)
     )
-    work_s = (solution_flops(size) - size**2.0) / float(engine.matmul_flops_per_s)
+    work_s = (solution_flops(size) - size * size) / float(engine.matmul_flops_per_s)
     return max(moved_s, work_s) / devices
 
 
