@@ -300,7 +300,9 @@ def why_nothing_fits(problem: FusionProblem) -> str:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
     room = format_bytes(max(problem.spare_dram_bytes, 0.0))
-    return f"DRAM has {room} left after the weights: too little for the tensors of one sequence"
+    least = problem.tried_micro_batches[-1][0]
+    of = "one sequence" if least == 1 else f"{least:,} sequences at once"
+    return f"DRAM has {room} left after the weights: too little for the tensors of {of}"
 
 
 @dataclass(frozen=True)
