@@ -280,7 +280,10 @@ class PricedPiece:
         rows = None
         if self.row_links is not None:
             rows = LayerStreams(self.row_links, self._streamed(ROWS))
-        return LayerStreams(self.links, self._streamed(AXIS), rows)
+        private = None
+        if self.network.slowdown:
+            (private,) = stream_links(replace(self.network, slowdown={}), self.structure)
+        return LayerStreams(self.links, self._streamed(AXIS), rows, private)
 
     def _streamed(self, axis: str) -> dict[str, StreamedBytes]:
         calls = self.derived_shardings(Recompute.NONE).calls

@@ -45,12 +45,14 @@ class MessageOf(Generic[N]):
     """It overlaps with the computation of its operator and does not precede it."""
     is_stream: bool = False
     """It travels piece by piece round the group."""
+    rounds: str = ""
+    """Of which operator it travels in the rounds, with all others that do; else by itself."""
 
     def of(self, row: int = 0) -> Message:
         """Return the message of one strategy of the columns."""
         overlaps = bool(number_at(1.0 * np.asarray(self.overlaps), row))
         size = number_at(self.num_bytes, row)
-        return Message(self.axis, self.kind, size, overlaps, self.is_stream)
+        return Message(self.axis, self.kind, size, overlaps, self.is_stream, self.rounds)
 
 
 Message = MessageOf[float]
@@ -211,7 +213,10 @@ def _messages(step: _Step, *, is_forward: bool, again: bool = False) -> Iterator
             key = (call.axis, call.kind) if in_rounds else number
             if key in together:
                 num_bytes = num_bytes + together[key].num_bytes
-            together[key] = MessageOf(call.axis, call.kind, num_bytes, overlaps, call.streamed)
+            rounds = f"{step.op.name}{' again' * again}" if in_rounds else ""
+            together[key] = MessageOf(
+                call.axis, call.kind, num_bytes, overlaps, call.streamed, rounds
+            )
     yield from together.values()
 
 

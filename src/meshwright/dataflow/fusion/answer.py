@@ -80,8 +80,8 @@ class SearchCounts:
     num_pairs: int
     """Pairs (seconds, bytes) kept on the way."""
     num_kept: int | None = None
-    """Kernels of a wide graph whose orders were all searched, the others put back beside them;
-    None: those of all kernels were."""
+    """Kernels of a wide graph whose orders were all searched, for its bound; None: those of all
+    kernels were."""
 
 
 @dataclass(frozen=True)

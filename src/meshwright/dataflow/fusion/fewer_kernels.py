@@ -23,7 +23,7 @@ from meshwright.dataflow.fusion.price import bound_s
 from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
 from meshwright.dataflow.ideals import TooWideError
 
-MOST_IDEALS = 3_000
+MOST_IDEALS = 10_000
 """Of the kernels that are kept."""
 MOST_STEPS = 100_000
 """Between them: about a second of pricing for 400 kernels."""
@@ -91,9 +91,13 @@ def _leaving(problem: FusionProblem) -> list[int]:
     for phase in np.unique(problem.phase):
         of_phase = np.flatnonzero(problem.phase == phase)
         beside[of_phase[np.argmax(share[of_phase])]] = -np.inf
+    # what is next to a kernel that must be alone cannot be put back beside it
+    is_alone = problem.held_bytes > grid.sram_bytes
+    near = (problem.reads | problem.reads.T)[is_alone].any(axis=0)
+    worth = np.where(near, 1e9, 1.0) * (share + LEAST_SHARE)
     found: list[int] = []
     while np.any(beside > 0.0):
-        found.append(int(np.argmax(beside / (share + LEAST_SHARE))))
+        found.append(int(np.argmax(beside / worth)))
         beside -= is_beside[found[-1]]
         beside[found] = -np.inf
     return found
@@ -223,20 +227,19 @@ def _joined(tensors: Sequence[_Joined], kernel: int) -> list[_Joined]:
 def put_back(problem: FusionProblem, fewer: FewerKernels, *, late: bool) -> Lattice:
     """Return ideals of the whole graph: those of the kept kernels, with the others put back.
 
-    Late, a kernel runs with the first kept one that needs it, or with the last of its phase; early,
-    as soon as the kept ones that it needs have run, with the first of its phase at the earliest.
+    Late, a kernel runs with the first that needs it; early, with the last that it needs. What finds
+    none of them in its phase runs at the other end of where it may.
     """
     kept, lattice = fewer.kept, fewer.lattice
-    after = _all_needs(problem.needs)
-    phase = problem.phase[kept][:, None]
-    is_done, is_open = lattice.ideals.astype(np.float32), (~lattice.ideals).astype(np.float32)
-    if late:
-        ideals = is_done @ after[kept].astype(np.float32) > 0.0
-        ideals |= is_open @ (phase <= problem.phase).astype(np.float32) == 0.0
-    else:
-        ideals = is_open @ after[:, kept].T.astype(np.float32) == 0.0
-        ideals &= is_done @ (phase == problem.phase).astype(np.float32) > 0.0
+    after, phase = _all_needs(problem.needs), problem.phase
+    is_same = phase[:, None] == phase
+    is_needed = (after & is_same)[kept].any(axis=0)
+    # a kernel is ready when the kept ones that it needs have run, and its phase has begun
+    ready = ~lattice.ideals @ after[:, kept].T.astype(np.float32) == 0.0
+    ready &= lattice.ideals @ is_same[kept].astype(np.float32) > 0.0
+    ideals = ready & ~is_needed if late else ready
     ideals[:, kept] = lattice.ideals
+    ideals |= ideals @ after.astype(np.float32) > 0.0
     beyond = ideals[lattice.target] & ~ideals[lattice.source]
     _, first, partition = np.unique(row_keys(beyond), return_index=True, return_inverse=True)
     return replace(lattice, ideals=ideals, partition=partition, sets=beyond[first])

@@ -269,6 +269,20 @@ def chain_of(sets: BoolArray) -> Lattice:
     return Lattice(ideals, places, places + 1, places, sets)
 
 
+def row_of(limits: Limits, most_steps: int) -> Lattice:
+    """Return the lattice of kernels in their own order alone; of too many steps the short ones."""
+    held, numbers = np.append(0.0, np.cumsum(limits.held_bytes)), np.arange(len(limits.phase))
+    last, first = np.tril_indices(len(numbers))
+    fits = (held[last + 1] - held[first] <= limits.sram_bytes) | (first == last)
+    fits &= limits.phase[first] == limits.phase[last]
+    length = np.where(fits, last - first, len(numbers))
+    rows = np.sort(np.argsort(length, kind="stable")[: min(int(fits.sum()), most_steps)])
+    first, last = first[rows], last[rows]
+    sets = (first[:, None] <= numbers) & (numbers <= last[:, None])
+    ideals = numbers < np.arange(len(numbers) + 1)[:, None]
+    return Lattice(ideals, first, last + 1, np.arange(len(rows)), sets)
+
+
 def lattice_of(
     limits: Limits, most_steps: int | None = None, most_ideals: int | None = None
 ) -> Lattice:

@@ -102,9 +102,8 @@ def _proof(answer: FusionAnswer) -> Iterator[str]:
     if counts.num_kept is not None:
         kernels = len(answer.question.graph.kernels)
         yield (
-            f"fidelity closed_form, uncalibrated; at most {gap:.1%} from the best; wide graph: all "
-            f"orders of {counts.num_kept} of {kernels} kernels, the others as late or as early as "
-            f"they can run ({looked}){tiles}"
+            f"fidelity closed_form, uncalibrated; at most {gap:.1%} from the best (wide graph: "
+            f"bound by all orders of {counts.num_kept} of its {kernels} kernels; {looked}){tiles}"
         )
     elif answer.question.runs_by_kernel:
         yield f"fidelity closed_form, uncalibrated, one answer for each tile{tiles}"

@@ -16,8 +16,13 @@ from meshwright.base.errors import Fault, InfeasibleError, SpecError
 from meshwright.base.units import format_bytes
 from meshwright.dataflow.fusion.answer import Choice, Fusion, Partition, SearchCounts
 from meshwright.dataflow.fusion.cores import cores_needed
-from meshwright.dataflow.fusion.fewer_kernels import FewerKernels, fewer_kernels, put_back
-from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, limits_of
+from meshwright.dataflow.fusion.fewer_kernels import (
+    MOST_STEPS,
+    FewerKernels,
+    fewer_kernels,
+    put_back,
+)
+from meshwright.dataflow.fusion.lattice import Lattice, chain_of, lattice_of, limits_of, row_of
 from meshwright.dataflow.fusion.paths import Finish, Steps, best_path
 from meshwright.dataflow.fusion.price import PartitionPrices, bound_s, price_partitions
 from meshwright.dataflow.fusion.problem import FusionProblem
@@ -91,12 +96,12 @@ def fuse(problem: FusionProblem, orders: Orders | None = None) -> Fusion:
 def _put_together(problem: FusionProblem, fewer: FewerKernels) -> Fusion:
     """Return the best partitions of a wide graph in all orders of the kernels that were kept.
 
-    Where the others fit neither late nor early, kernel by kernel.
+    Where the others fit neither late nor early, those of all kernels in their own order.
     """
     lattices = [put_back(problem, fewer, late=late) for late in (True, False)]
     found = [_solve(problem, lattice) for lattice in lattices]
     if not any(found):
-        found = [_solve(problem, chain_of(np.eye(problem.num_kernels, dtype=bool)))]
+        found = [_solve(problem, row_of(limits_of(problem), MOST_STEPS))]
     best = _best(found, problem)
     return replace(best, counts=replace(best.counts, num_kept=len(fewer.kept)))
 
