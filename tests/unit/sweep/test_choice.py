@@ -57,14 +57,12 @@ def test_the_best_below_the_least_price_reaches_the_floor(points, floor):
 def test_ties_are_told_and_nothing_within_limits_too():
     wish = Wish(least="price_units", at_least={"utilisation": 0.4})
     (found,) = choices(wish, SWEEP, records([(2, 5), (1, 3), (2, 4), (3, 5)]))
-    assert list(choice_lines(SWEEP, found)) == [
-        "least price_units with utilisation 0.4 or more: 3 of 4 points within the limits, 2 tie",
-        "  0 (tp1): price_units 20, utilisation 0.5",
-        "  2 (tp1): price_units 20, utilisation 0.4",
-    ]
+    assert " ".join(" ".join(choice_lines(SWEEP, found)).split()) == (
+        "least price_units with utilisation 0.4 or more: 3 of 4 points within the limits, 2 tie "
+        "0 (tp1): price_units 20, utilisation 0.5 2 (tp1): price_units 20, utilisation 0.4"
+    )
     (none,) = choices(wish, SWEEP, records([(2, 1)]))
-    (line,) = choice_lines(SWEEP, none)
-    assert line.endswith(": 0 of 1 point within the limits")
+    assert " ".join(choice_lines(SWEEP, none)).endswith(": 0 of 1 point within the limits")
 
 
 def test_each_section_of_a_report_has_its_own_choice():
