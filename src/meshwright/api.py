@@ -784,7 +784,10 @@ def _fusion_question(args: Namespace) -> FusionQuestion:
     graph = reading.value(
         load_graph, args.graph, training=args.training, tokens=lengths.get("tokens"), **program
     )
-    target = reading.value(needed, "--on", args.on, lambda name: target_named(name, rules, link))
+    width = graph.number_bytes if graph is not None else 2.0
+    target = reading.value(
+        needed, "--on", args.on, lambda name: target_named(name, rules, link, width)
+    )
     reading.done()
     return FusionQuestion(
         graph=graph, target=target, rules=rules, runs_by_kernel=args.kernel_by_kernel, **numbers

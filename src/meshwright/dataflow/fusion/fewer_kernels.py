@@ -8,6 +8,8 @@ A kernel that is left out takes no cores, weights or buffers. What it handed on 
 the tensors that it read: its readers read that one, in the fewer of both bytes and in no larger
 buffers. Whatever partition the kernel was in, one of the two tensors crossed wherever the joined
 one does, so no partition moves or holds more than before; and what needed it needs what it needed.
+A partition also holds all kernels that stand between two of its own: they take their cores and
+buffers after all.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ import numpy as np
 
 from meshwright.base.arrays import BoolArray, IntArray
 from meshwright.dataflow.fusion.lattice import Branches, Lattice, lattice_of, limits_of, row_keys
-from meshwright.dataflow.fusion.price import bound_s
+from meshwright.dataflow.fusion.price import (
+    PartitionPrices,
+    bound_s,
+    least_of_larger,
+    price_partitions,
+)
 from meshwright.dataflow.fusion.problem import FusionProblem, Tensors
 from meshwright.dataflow.ideals import TooWideError
 
@@ -37,6 +44,9 @@ class FewerKernels:
     kept: IntArray
     """Numbers of its kernels in the whole."""
     lattice: Lattice
+    """The steps that may fit."""
+    prices: PartitionPrices
+    """At most those of any partition of the whole that holds the kernels of a set."""
 
 
 def fewer_kernels(problem: FusionProblem) -> FewerKernels:
@@ -53,15 +63,35 @@ def fewer_kernels(problem: FusionProblem) -> FewerKernels:
             found, most = _kept(problem, leaving[:number]), number
         except TooWideError:
             fewest = number + 1
-    return found
+    rest, lattice = found
+    kept = np.setdiff1d(np.arange(problem.num_kernels), leaving[:most])
+    prices = least_prices(problem, rest, kept, lattice.sets)
+    return FewerKernels(rest, kept, lattice.of_sets(prices.fits), prices.rows(prices.fits))
 
 
-def _kept(problem: FusionProblem, left_out: Sequence[int]) -> FewerKernels:
+def _kept(problem: FusionProblem, left_out: Sequence[int]) -> tuple[FusionProblem, Lattice]:
     """Return what remains without some kernels, branches that are alike told apart."""
-    tried = without(problem, left_out)
-    limits = replace(limits_of(tried), branches=Branches(()))
-    kept = np.setdiff1d(np.arange(problem.num_kernels), left_out)
-    return FewerKernels(tried, kept, lattice_of(limits, MOST_STEPS, MOST_IDEALS))
+    rest = without(problem, left_out)
+    limits = replace(limits_of(rest), branches=Branches(()))
+    return rest, lattice_of(limits, MOST_STEPS, MOST_IDEALS)
+
+
+def least_prices(
+    problem: FusionProblem, rest: FusionProblem, kept: IntArray, sets: BoolArray
+) -> PartitionPrices:
+    """Return prices that no partition of the whole undercuts, for sets of the kept kernels.
+
+    Those of the rest; and where a set fits, what it and the kernels between its own take together.
+    """
+    found = price_partitions(rest, sets)
+    rows = np.flatnonzero(found.fits)
+    after, members = _all_needs(problem.needs).astype(np.float32), sets[rows].astype(np.float32)
+    whole = (members @ after[kept] > 0.0) & (members @ after[:, kept].T > 0.0)
+    whole[:, kept] = sets[rows]
+    fits, compute = found.fits.copy(), found.compute_s.copy()
+    fits[rows], together = least_of_larger(problem, whole)
+    compute[rows] = np.maximum(compute[rows], together)
+    return replace(found, fits=fits, compute_s=compute)
 
 
 LEAST_SHARE = 1e-4

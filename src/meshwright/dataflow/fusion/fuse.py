@@ -25,6 +25,7 @@ from meshwright.dataflow.fusion.splits import (
     SplitCandidates,
     splits_for,
 )
+from meshwright.dataflow.roofline import DTYPE_OF_NUMBER
 from meshwright.dataflow.stages import StagePrice, StageTime, StageWork
 from meshwright.graph.kernels.graph import DataflowGraph
 from meshwright.graph.op import Phase
@@ -37,13 +38,20 @@ MOST_STEPS = 20_000
 """Between ideals of the graph: fusion of larger ones takes too long to be done for each kernel."""
 
 
-def target_named(name: str, rules: str, link_bytes_per_s: float | None = None) -> Target:
-    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs."""
+def target_named(
+    name: str, rules: str, link_bytes_per_s: float | None = None, number_bytes: float = 2.0
+) -> Target:
+    """Return a chip of the catalog or a file; under the rules of DFModel, one of its inputs.
+
+    Its rate is that of products of such numbers; of ``bf16`` where the chip states none for them.
+    """
     if rules == "dfmodel":
         found = accelerator_named(name)
         return Target(name, found.grid, link_bytes_per_s or found.link_bytes_per_s)
     chip = load_chip(name)
-    return Target(chip.name, grid_of(chip), link_bytes_per_s)
+    dtype = DTYPE_OF_NUMBER.get(number_bytes, "bf16")
+    dtype = dtype if dtype in chip.matmul_flops_per_s else "bf16"
+    return Target(chip.name, grid_of(chip, dtype), link_bytes_per_s, dtype)
 
 
 def fuse_graph(

@@ -254,6 +254,14 @@ class Lattice:
         found: IntArray = self.ideals.sum(axis=1)
         return found
 
+    def of_sets(self, chosen: BoolArray) -> Lattice:
+        """Return the lattice of the steps that run some of the sets."""
+        steps, number = chosen[self.partition], np.cumsum(chosen) - 1
+        partition = number[self.partition[steps]]
+        return Lattice(
+            self.ideals, self.source[steps], self.target[steps], partition, self.sets[chosen]
+        )
+
     @cached_property
     def backwards(self) -> IntArray:
         """The steps in the order of falling sources."""

@@ -66,7 +66,7 @@ def orders_of(problem: FusionProblem, known: KnownLattices | None = None) -> Ord
     if lattice is not None:
         return Orders(lattice, least_s)
     fewer = fewer_kernels(problem)
-    found = _best([_solve(fewer.problem, fewer.lattice)], problem)
+    found = _best([_solve(fewer.problem, fewer.lattice, fewer.prices)], problem)
     return Orders(None, max(least_s, found.time_s), fewer)
 
 
@@ -177,12 +177,15 @@ def _best(found: Iterable[Fusion | None], problem: FusionProblem) -> Fusion:
     return min(results, key=lambda fusion: fusion.time_s)
 
 
-def _solve(problem: FusionProblem, lattice: Lattice) -> Fusion | None:
+def _solve(
+    problem: FusionProblem, lattice: Lattice, prices: PartitionPrices | None = None
+) -> Fusion | None:
     """Return the best partitions of a lattice; None where none fit.
 
     Larger micro-batches come first: none of a smaller one is faster than the least seconds there.
     """
-    prices = price_partitions(problem, lattice.sets)
+    if prices is None:
+        prices = price_partitions(problem, lattice.sets)
     best, best_of, num_pairs, least_bytes = None, (1, 1), 0, 0.0
     for allowed in problem.tried_micro_batches:
         if allowed[0] * least_bytes > problem.spare_dram_bytes:
@@ -300,7 +303,9 @@ def why_nothing_fits(problem: FusionProblem) -> str:
         listed = ", ".join(too_large[:4]) + (", ..." if len(too_large) > 4 else "")
         return f"SRAM of {format_bytes(sram)} is too small: {listed}; a shorter tile needs less"
     room = format_bytes(max(problem.spare_dram_bytes, 0.0))
-    return f"DRAM has {room} left after the weights: too little for the tensors of one sequence"
+    least = problem.tried_micro_batches[-1][0]
+    of = "one sequence" if least == 1 else f"{least:,} sequences at once"
+    return f"DRAM has {room} left after the weights: too little for the tensors of {of}"
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,14 @@ from hypothesis import strategies as st
 import meshwright.dataflow.fusion.fewer_kernels as fewer
 import meshwright.dataflow.fusion.lattice as lattices
 from meshwright.base.errors import InfeasibleError
-from meshwright.dataflow.fusion.fewer_kernels import fewer_kernels, put_back, without
-from meshwright.dataflow.fusion.price import price_partitions
-from meshwright.dataflow.fusion.problem import DFMODEL, OWN
+from meshwright.dataflow.fusion.fewer_kernels import (
+    fewer_kernels,
+    least_prices,
+    put_back,
+    without,
+)
+from meshwright.dataflow.fusion.price import least_of_larger, price_partitions
+from meshwright.dataflow.fusion.problem import DFMODEL, OWN, Tensors
 from meshwright.dataflow.fusion.search import Candidate, best_of, evaluate, fuse, orders_of
 
 ROUNDED = 1 + 1e-12
@@ -70,12 +75,38 @@ def test_every_partition_takes_no_less_than_what_is_left_of_it(seed, rules, num_
     rest = np.delete(sets, left_out, axis=1)
     fits = price_partitions(problem, sets).fits & rest.any(axis=1)
     whole = price_partitions(problem, sets[fits])
-    found = price_partitions(without(problem, left_out.tolist()), rest[fits])
+    kept = np.setdiff1d(np.arange(num_kernels), left_out)
+    found = least_prices(problem, without(problem, left_out.tolist()), kept, rest[fits])
     assert np.all(found.fits)
     assert np.all((found.sram_bytes <= whole.sram_bytes) | (whole.weight_parts > 1))
     for column in ("compute_s", "dram_s", "network_s", "fill_s", "moved_bytes", "crossing_bytes"):
         taken, left = getattr(whole, column), getattr(found, column)
         assert np.all(left <= taken * ROUNDED), column
+
+
+def test_kernels_between_others_take_their_cores_and_buffers():
+    row = random_problem(3, 4, OWN)
+    one = row.choices[0][0][:1], row.choices[0][1][:1]
+    row = replace(row, reads=np.eye(4, k=-1, dtype=bool), choices=(one,) * 4, phase=row.phase * 0)
+    few = replace(row, grid=replace(row.grid, num_cores=3 * int(one[0][0])))
+    rest, ends = without(few, [1, 2]), np.array([[True, True], [True, False]])
+    assert price_partitions(rest, ends).fits.tolist() == [True, True]
+    assert least_prices(few, rest, np.array([0, 3]), ends).fits.tolist() == [False, True]
+
+
+def test_what_a_set_hands_on_may_stay_in_a_larger_one():
+    # 0 writes for 1 and 2, in buffers of 5 and 3 inside; what 2 reads from outside takes 4
+    problem = random_problem(3, 3, OWN)
+    tensors = Tensors(
+        writer=np.array([0]), readers=np.array([[1, 2]]), sequence_bytes=np.ones(1),
+        inside_bytes=np.array([[5.0, 3.0]]), written_bytes=np.array([2.0]),
+        read_bytes=np.array([[4.0, 4.0]]),
+    )  # fmt: skip
+    sets = np.array([[True, True, False], [False, True, True]])
+    for sram, expected in ((4.9, [False, True]), (5.0, [True, True]), (3.9, [False, False])):
+        grid = replace(problem.grid, sram_bytes=sram)
+        asked = replace(problem, grid=grid, tensors=tensors, held_bytes=np.zeros(3))
+        assert least_of_larger(asked, sets)[0].tolist() == expected
 
 
 def tensor(writer, readers, whole, *, inside=2.0, written=3.0, read=5.0):
@@ -155,6 +186,14 @@ def test_a_wide_graph_has_the_optimum_between_its_bound_and_its_answer(
     assert found.counts.num_kept is not None
     sets = problem.sets_of([part.kernels for part in found.partitions])
     assert evaluate(problem, sets).time_s == pytest.approx(found.time_s, rel=1e-9)
+
+
+def test_a_wide_graph_that_fits_nowhere_is_refused(monkeypatch):
+    problem = random_problem(1, 6, OWN)
+    none = replace(problem, grid=replace(problem.grid, sram_bytes=0.5))
+    monkeypatch.setattr(lattices, "MOST_IDEALS", 3)
+    with pytest.raises(InfeasibleError, match="is too small"):
+        fuse(none)
 
 
 def test_most_small_wide_graphs_are_answered(monkeypatch):
