@@ -88,7 +88,13 @@ def test_a_long_title_takes_lines_that_fit_the_page():
 def test_the_load_of_a_link_is_a_share_of_the_step():
     """The hottest one is busy as long as the plan says that its busiest link is."""
     work = training("wafer-4x8", sequence_length=256, global_batch_size=32)
-    found = estimate("gpt2-medium", "wafer-4x8", work, make_strategy(tatp=32), PlanOptions())
+    found = estimate(
+        "gpt2-medium",
+        "wafer-4x8",
+        work,
+        make_strategy(dp_shard=32),
+        PlanOptions(sequence_parallel=False, zero_stage=1),
+    )
     picture = draw(found)
     placement, step_s = found.best.placement, found.best.estimate.step_time_s
     assert picture.load_share.max() == pytest.approx(placement.busy_s["d2d"] / step_s)
