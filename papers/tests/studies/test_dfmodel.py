@@ -1,8 +1,12 @@
 """DFModel rebuilt: the search against trying everything, and what its logs print."""
 
+from itertools import permutations
+
+import numpy as np
 import pytest
 
 from meshwright.graph.kernels.workloads import gpt_training_layer
+from meshwright.sweep.systems import DimKind, NetworkDim
 from meshwright_papers.studies.dfmodel import trillion
 from meshwright_papers.studies.dfmodel.published_runs import (
     RUNS,
@@ -11,7 +15,12 @@ from meshwright_papers.studies.dfmodel.published_runs import (
     predicted,
     vendor,
 )
-from meshwright_papers.studies.dfmodel.stored_runs import LARGE, Factorisation, stored_runs
+from meshwright_papers.studies.dfmodel.stored_runs import (
+    LARGE,
+    Factorisation,
+    Training,
+    stored_runs,
+)
 
 
 @pytest.mark.parametrize("network", ["2D torus", "3D torus"])
@@ -100,6 +109,17 @@ def test_sizes_of_large_models_have_the_work_of_their_logs_and_no_others_do(
         if abs(work(hidden, layers) / printed - 1) < 0.5e-5 / utilisation + 0.5e-5
     ]
     assert found == [(known.hidden, known.layers)]
+
+
+def test_one_order_of_a_torus_of_tpus_fits():
+    """The note of the run: 15.3 ms a layer on tp8 pp16 dp4."""
+    seconds = {}
+    for degrees in permutations((8, 16, 4)):
+        dims = tuple(NetworkDim(DimKind.RING, n, 50e9) for n in degrees)
+        made = Training("TPUv4", 12288, 96, 128, 96, dims, 2048, 1, runs_by_kernel=True)
+        seconds[degrees] = min(made._layer_s(tile) for tile in (128, 2048))
+    assert {degrees for degrees, layer_s in seconds.items() if layer_s < np.inf} == {(8, 16, 4)}
+    assert seconds[8, 16, 4] == pytest.approx(15.3e-3, abs=0.05e-3)
 
 
 def test_what_does_not_fit_there_does_not_fit_here():

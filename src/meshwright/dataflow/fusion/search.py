@@ -102,6 +102,9 @@ def _put_together(problem: FusionProblem, fewer: FewerKernels) -> Fusion:
     found = [_solve(problem, lattice) for lattice in lattices]
     if not any(found):
         found = [_solve(problem, row_of(limits_of(problem), MOST_STEPS))]
+    if not any(found):
+        why = why_nothing_fits(problem)
+        raise InfeasibleError(f"{why}; of a wide graph not all partitions were tried")
     best = _best(found, problem)
     return replace(best, counts=replace(best.counts, num_kept=len(fewer.kept)))
 
@@ -355,6 +358,8 @@ def best_of(
             fusion = fuse(entry.problem, orders)
         except InfeasibleError as error:
             refused[number] = str(error)
+            if orders is not None and orders.fewer is not None:
+                least = min(least, entry.weight * orders.least_s)
             continue
         num_fused += 1
         least = min(least, entry.weight * fusion.bound_s)
