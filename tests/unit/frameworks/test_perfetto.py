@@ -61,7 +61,7 @@ def read(path):
     trace = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     assert trace["displayTimeUnit"] == "ns"
     assert isinstance(trace["otherData"], dict)
-    for event in trace:
+    for event in trace["traceEvents"]:
         fields = FIELDS[event["ph"]]
         assert all(isinstance(event[name], kind) for name, kind in fields.items())
         assert set(event) - set(fields) <= {"ph", "args"}
@@ -69,7 +69,7 @@ def read(path):
             assert event["name"] in NAMES
         if event["ph"] == "C":
             assert all(isinstance(value, (int, float)) for value in event["args"].values())
-    return trace
+    return trace["traceEvents"]
 
 
 def check(events):
