@@ -8,7 +8,7 @@ is d. Neighbours of an axis on a level are as far apart as all inner axes are lo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import combinations, permutations, product
 from math import comb, prod
@@ -222,7 +222,15 @@ class Ranks:
     @property
     def num_devices(self) -> int:
         """Devices in use."""
-        return self.device.size
+        return len(np.unique(self.device))
+
+    @cached_property
+    def is_host(self) -> BoolArray:
+        """Whether each rank is the first one on its device: the others are hosted by it."""
+        flat = self.device.ravel(order="F")
+        is_first = np.zeros(flat.size, dtype=bool)
+        is_first[np.unique(flat, return_index=True)[1]] = True
+        return is_first.reshape(self.device.shape, order="F")
 
     def groups(self, axis: str) -> IntArray:
         """Return the devices of every group of an axis, or of several (``a*b``).
@@ -272,8 +280,9 @@ class Place:
 
 
 def block_ranks(
-    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape]
-) -> Ranks | None:
+    network: Network, sides: Shape, axes: Sequence[str], shapes: Sequence[Shape], *,
+    may_have_holes: bool = False,
+) -> Ranks | None:  # fmt: skip
     """Return the ranks of axes in blocks of these shapes, clear of dead devices.
 
     Rows and columns that hold a dead device are left out where there are more than the blocks
@@ -283,18 +292,63 @@ def block_ranks(
     ----------
     sides
         Of the grid, or of grids side by side, innermost level first; devices are numbered along it.
+    may_have_holes
+        Where no clear lines are left, ranks whose device does not work are hosted by another one.
     """
-    needed = tuple(np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0))
-    lines = _clear_lines(_connected(network, sides), tuple(int(length) for length in needed))
-    if lines is None:
+    shape = np.prod(np.array(shapes, dtype=np.int64).reshape(-1, len(sides)), axis=0)
+    works, needed = _connected(network, sides), tuple(int(length) for length in shape)
+    lines = _clear_lines(works, needed)
+    if lines is not None:
+        return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    if not may_have_holes or any(n > side for n, side in zip(needed, sides, strict=True)):
         return None
-    return Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    lines = _soundest_lines(works, needed)
+    return _hosted(
+        Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes)), works.ravel()
+    )
+
+
+def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]:
+    """Return lines in a row on each level, by level, whose crossings hold the most that works."""
+    windows = np.lib.stride_tricks.sliding_window_view(works, needed[::-1])
+    counts = windows.sum(axis=tuple(range(works.ndim, 2 * works.ndim)))
+    corner = np.unravel_index(int(counts.argmax()), counts.shape)[::-1]
+    return tuple(
+        tuple(range(int(first), int(first) + length))
+        for first, length in zip(corner, needed, strict=True)
+    )
+
+
+def _hosted(ranks: Ranks, works: BoolArray) -> Ranks | None:
+    """Return ranks with those of devices that do not work on others of their group of ``tatp``.
+
+    The nearest one along the stream is the host: what the group sends on passes through it. A group
+    in which nothing works, or of one device, has the nearest device of its pipeline stage. None
+    where nothing of a stage works.
+    """
+    cell, device = ranks.device, ranks.device.copy()
+    inner, stage = ranks.axes.index("tatp"), ranks.axes.index("pp")
+    order = np.argsort(ranks.visit("tatp", closes=True))
+    places = np.stack(np.unravel_index(np.arange(works.size), works.shape))
+    for hole in np.argwhere(~works[cell]).tolist():
+        own = cell[tuple(slice(None) if axis == inner else at for axis, at in enumerate(hole))]
+        blocks = np.argsort(np.argsort(own))
+        apart = np.abs(order[blocks] - order[blocks[hole[inner]]])
+        apart = np.minimum(apart, len(own) - apart)
+        if not works[own].any():
+            own = cell.take(hole[stage], axis=stage).ravel()
+            apart = np.abs(places[:, own] - places[:, [cell[tuple(hole)]]]).sum(axis=0)
+        alive = works[own]
+        if not alive.any():
+            return None
+        device[tuple(hole)] = own[np.where(alive, apart, own.size + works.size).argmin()]
+    return replace(ranks, device=device, cell=cell)
 
 
 def stated_ranks(network: Network, sides: Shape, choice: Choice) -> Ranks | None:
     """Return the ranks of a choice: on the devices that it states, or where its blocks fit."""
     if not choice.devices:
-        return block_ranks(network, sides, choice.axes, choice.shapes)
+        return block_ranks(network, sides, choice.axes, choice.shapes, may_have_holes=True)
     if not _connected(network, sides).ravel()[list(choice.devices)].all():
         return None
     lengths = np.prod(np.array(choice.shapes, dtype=np.int64), axis=0)

@@ -181,7 +181,7 @@ def choices_of(problem: Problem, found: Found) -> Sequence[Choice]:
         ]
         return [Choice(order, shapes) for order, shapes in rows if shapes is not None]
     every = all_choices(structure, strategy, sides)
-    if not problem.whole_grids:
+    if not problem.whole_grids or problem.may_have_holes:
         return every
     needed = [np.prod(choice.shapes, axis=0) for choice in every]
     return [
@@ -311,7 +311,15 @@ class PlacementSearch:
         ]
         alone = [take_rows(one.alone, [way]) for one, way in ways]
         try:
-            return price_placed(self.problem, listed, self.physical, alone=alone)
+            prices = price_placed(self.problem, listed, self.physical, alone=alone)
+            if not self.must_fit:
+                return prices
+            return [
+                price
+                if price is not None and bool(fits_devices(self.problem, price.contended).all())
+                else None
+                for price in prices
+            ]
         except InfeasibleError:
             if len(ways) == 1:
                 return [None]
