@@ -277,6 +277,11 @@ class ProblemOf(ABC, Generic[Work]):
         """Whether ranks of dead devices may be hosted by others."""
         return False
 
+    @property
+    def is_unequal(self) -> bool:
+        """Whether ranks may differ in speed, or be hosted."""
+        return bool(self.system.speed_factors) or (self.may_have_holes and bool(self.whole_grids))
+
     @cached_property
     def _speeds(self) -> FloatArray:
         """Of the devices of the largest connected part, the fastest first; at most 1."""

@@ -250,12 +250,12 @@ def shared_work(
     number = -(-per_replica // micro_batch_size)
     # Stages of a pipeline wait for the largest micro-batch, else only their sum counts.
     sizes = -(-sequences // number) if replicas.shape[1] > 1 else sequences / number
-    rows = micro_batch_size * sequence_rows
+    equal_rows = -(-micro_batch_size * sequence_rows // streams.shape[-1])
     share = np.zeros(streams.shape)
     for group in np.ndindex(*streams.shape[:-1]):
         if sizes[group[0]]:
             own = round(float(sizes[group[0]]) * sequence_rows)
-            share[group] = balanced_rows(own, streams[group]) / (rows / streams.shape[-1])
+            share[group] = balanced_rows(own, streams[group]) / equal_rows
     shares = np.repeat(share[..., None], in_order.shape[-1], axis=-1).reshape(in_order.shape)
     counts = np.unique(ranks.device, return_counts=True)[1]
     shares = np.where(ranks.is_host, shares.transpose(np.argsort(order)), 0.0)

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from itertools import combinations, permutations, product
 from math import comb, prod
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from meshwright.base.arrays import BoolArray, FloatArray, IntArray, groups_of
 from meshwright.collectives.group import Reach
-from meshwright.network.visiting_orders import chain
+from meshwright.network.regions import hamiltonian_cycle, hamiltonian_path, make_region
+from meshwright.network.visiting_orders import chain, closes_in
 from meshwright.sharding.strategy import PlanOptions, Strategy, StrategyColumns
 from meshwright.spec.system import NetworkLevel
 from meshwright.topology.network import Network, connected_components
@@ -303,9 +305,8 @@ def block_ranks(
     if not may_have_holes or any(n > side for n, side in zip(needed, sides, strict=True)):
         return None
     lines = _soundest_lines(works, needed)
-    return _hosted(
-        Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes)), works.ravel()
-    )
+    ranks = Ranks(tuple(axes), tuple(shapes), lines, _in_blocks(sides, lines, shapes))
+    return _hosted(network, ranks, works)
 
 
 def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], ...]:
@@ -319,30 +320,77 @@ def _soundest_lines(works: BoolArray, needed: Shape) -> tuple[tuple[int, ...], .
     )
 
 
-def _hosted(ranks: Ranks, works: BoolArray) -> Ranks | None:
-    """Return ranks with those of devices that do not work on others of their group of ``tatp``.
+def _hosted(network: Network, ranks: Ranks, works: BoolArray) -> Ranks | None:
+    """Return ranks with those of devices that do not work on other devices.
 
-    The nearest one along the stream is the host: what the group sends on passes through it. A group
-    in which nothing works, or of one device, has the nearest device of its pipeline stage. None
-    where nothing of a stage works.
+    A group of ``tatp`` that has lost some goes through the rest of its block on a way of its own
+    (:func:`_stream_order`), whose last device is also that of the missing ranks: what the group
+    sends on passes through it. Where there is no such way, each missing rank is on the device that
+    is nearest along the stream, and of groups in which nothing works on the nearest one of its
+    pipeline stage. None where nothing of a stage works.
     """
     cell, device = ranks.device, ranks.device.copy()
     inner, stage = ranks.axes.index("tatp"), ranks.axes.index("pp")
-    order = np.argsort(ranks.visit("tatp", closes=True))
+    closes = closes_in(ranks.shapes[inner])
+    visited = ranks.visit("tatp", closes=closes)
+    step = np.argsort(visited)
     places = np.stack(np.unravel_index(np.arange(works.size), works.shape))
+    works = works.ravel()
     for hole in np.argwhere(~works[cell]).tolist():
-        own = cell[tuple(slice(None) if axis == inner else at for axis, at in enumerate(hole))]
-        blocks = np.argsort(np.argsort(own))
-        apart = np.abs(order[blocks] - order[blocks[hole[inner]]])
-        apart = np.minimum(apart, len(own) - apart)
+        group = tuple(slice(None) if axis == inner else at for axis, at in enumerate(hole))
+        own = cell[group]
+        position = np.argsort(np.argsort(own))
+        way = _stream_order(network, tuple(np.sort(own[works[own]]).tolist()), closes)
+        if way:
+            in_turn = np.array(way + way[-1:] * (len(own) - len(way)))
+            device[group] = in_turn[step[position]]
+            continue
+        apart = np.abs(step[position] - step[position[hole[inner]]])
         if not works[own].any():
             own = cell.take(hole[stage], axis=stage).ravel()
             apart = np.abs(places[:, own] - places[:, [cell[tuple(hole)]]]).sum(axis=0)
-        alive = works[own]
-        if not alive.any():
+        if not works[own].any():
             return None
-        device[tuple(hole)] = own[np.where(alive, apart, own.size + works.size).argmin()]
+        device[tuple(hole)] = own[np.where(works[own], apart, works.size).argmin()]
     return replace(ranks, device=device, cell=cell)
+
+
+_ORDERS: WeakKeyDictionary[Network, dict[tuple[Shape, bool], Shape]] = WeakKeyDictionary()
+ORDER_STATES = 2_000
+"""States that the search for one way through a group may visit."""
+
+
+def _stream_order(network: Network, devices: Shape, closes: bool) -> Shape:
+    """Return devices in an order in which consecutive ones are neighbours; empty where none is.
+
+    One that closes: the last is next to the first, or two hops from it over wires that the others
+    leave free, as where the number is odd. Where nothing closes, any path.
+    """
+    known = _ORDERS.setdefault(network, {})
+    if (devices, closes) not in known:
+        known[devices, closes] = next(_stream_orders(network, devices, closes), ())
+    return known[devices, closes]
+
+
+def _stream_orders(network: Network, devices: Shape, closes: bool) -> Iterator[Shape]:
+    region = make_region(network, devices)
+    if len(devices) < 2 or len(region.parts) > 1:
+        return
+    if closes and len(devices) > 2:
+        found = hamiltonian_cycle(region, limit=ORDER_STATES).groups
+        if found:
+            yield found[0]
+        for cell, near in enumerate(region.neighbours):
+            for pair in combinations(near, 2):
+                free = {(min(cell, end), max(cell, end)) for end in pair}
+                rest = replace(region, edges=tuple(e for e in region.edges if e not in free))
+                ends = region.devices[pair[0]], region.devices[pair[1]]
+                found = hamiltonian_path(rest, ends, limit=ORDER_STATES).groups
+                if found:
+                    yield found[0]
+    found = hamiltonian_path(region, limit=ORDER_STATES).groups
+    if found:
+        yield found[0]
 
 
 def stated_ranks(network: Network, sides: Shape, choice: Choice) -> Ranks | None:
